@@ -1,0 +1,18 @@
+# Third-party libraries, all from the distribution's packages (tools/setup.sh installs them).
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json 3.10 REQUIRED)
+# Debian's dnnl-config.cmake asks for OpenCL development files that the CPU engine does not need.
+find_library(FOVEA_DNNL dnnl REQUIRED)
+find_path(FOVEA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+add_library(fovea_dnnl INTERFACE)
+target_link_libraries(fovea_dnnl INTERFACE ${FOVEA_DNNL})
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+if(FOVEA_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()

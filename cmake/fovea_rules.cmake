@@ -1,0 +1,53 @@
+# The rules every folder's CMakeLists.txt uses: one library a folder, one test binary a folder, the same flags everywhere.
+
+find_program(FOVEA_CCACHE ccache)
+if(FOVEA_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${FOVEA_CCACHE})
+endif()
+find_program(FOVEA_LLD ld.lld)
+if(FOVEA_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+# -ffp-contract=off: the same source must give the same bits whatever the compiler; kernels ask for FMA by name.
+add_compile_options(-Wall -Wextra -Wno-unused-parameter -ffp-contract=off)
+if(FOVEA_SANITIZE)
+  add_compile_options(-fsanitize=${FOVEA_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${FOVEA_SANITIZE})
+endif()
+
+# fovea_library(NAME [DEPS library...] [TEST_DEPS library...])
+# Library fovea_NAME from every .cc below the folder; *_test.cc become the binary NAME_test, *_main.cc are left alone.
+function(fovea_library name)
+  cmake_parse_arguments(arg "" "" "DEPS;TEST_DEPS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|main)\\.cc$")
+  if(sources)
+    add_library(fovea_${name} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(fovea_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(fovea_${name} ${scope}
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+    $<INSTALL_INTERFACE:include>)
+  target_link_libraries(fovea_${name} ${scope} ${arg_DEPS})
+  set_property(GLOBAL APPEND PROPERTY FOVEA_LIBRARIES fovea_${name})
+  if(tests AND FOVEA_BUILD_TESTS)
+    fovea_test(${name}_test SOURCES ${tests} DEPS fovea_${name} ${arg_TEST_DEPS})
+  endif()
+endfunction()
+
+# fovea_test(NAME SOURCES file... DEPS library...): one gtest binary, one ctest entry.
+function(fovea_test name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${name} PRIVATE FOVEA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()

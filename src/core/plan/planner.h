@@ -1,0 +1,90 @@
+// Planner: turns a batch into a plan (abi/plan.h) by four pure steps, pack, tile, cut and merge list, inside a workspace
+// whose size depends on declared maxima only. Called by backends (through AttentionOp), bench and `fovea plan explain`.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi/plan.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+// A batch of attention requests, borrowed from the caller for the length of a call. Query tokens of request i are the
+// rows [sum q_lens[<i], + q_lens[i]) of Q; they are the last q_lens[i] of its kv_lens[i] tokens (bottom-right alignment).
+struct AttentionBatch {
+  std::int32_t num_requests = 0;
+  const std::int32_t* q_lens = nullptr;      // [num_requests], >= 0
+  const std::int32_t* kv_lens = nullptr;     // [num_requests], >= 0, new tokens included
+  const std::int32_t* page_table = nullptr;  // [num_requests, page_table_stride] page entries
+  std::int32_t page_table_stride = 0;        // entries
+  abi::MaskKind mask = abi::MaskKind::kCausal;
+  std::int32_t window_left = -1;             // MaskKind::kWindow: tokens before the query still seen
+  // MaskKind::kBits: request i's own mask over all its kv_lens[i] tokens starts at bit mask_offsets[i] and has
+  // mask_strides[i] bits a query token. Where only the newest tokens differ (a speculative tree), the planner needs
+  // bits for the last `mask_tail` tokens only: everything before is seen, and the bits start at that tail.
+  const std::uint64_t* mask_offsets = nullptr;  // [num_requests]
+  const std::uint32_t* mask_strides = nullptr;  // [num_requests]
+  const std::int32_t* mask_tails = nullptr;     // [num_requests] or null: whole length
+  const std::uint8_t* mask_bits = nullptr;
+};
+
+struct PlanLimits {
+  std::int32_t max_requests = 256;
+  std::int32_t max_rows = 4096;  // query tokens
+  std::int32_t max_pages_per_request = 2048;
+};
+
+struct PlannerOptions {
+  std::int32_t num_qo_heads = 32;
+  std::int32_t num_kv_heads = 8;
+  std::int32_t head_dim = 128;
+  std::int32_t kv_element_bits = 16;
+  std::int32_t page_tokens = 16;      // tokens a page entry names
+  std::int32_t num_workers = 1;
+  std::int32_t tile_rows = 128;       // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
+  std::int32_t block_tokens = 64;     // cuts fall on multiples of this many KV tokens
+  bool share_prefixes = true;         // pack requests whose leading full pages are the same
+  bool batch_invariant = false;       // a request's bits do not depend on who shares its batch
+  std::int32_t invariant_chunk = 512; // tokens; bounds of chunks in batch_invariant mode
+  PlanLimits limits;
+};
+
+// What a plan costs; printed by `fovea plan explain` and reported by metrics.
+struct PlanStats {
+  std::uint64_t kv_bytes = 0;           // K and V bytes the items read, each shared run once
+  std::uint64_t kv_bytes_unshared = 0;  // bytes if every request read its own KV
+  std::uint64_t partial_bytes = 0;      // written and read again by the merge
+  std::uint64_t total_cost = 0;         // of the integer cost model
+  std::uint64_t max_worker_cost = 0;    // makespan
+  std::uint32_t split_rows = 0;         // (tile, head) pairs that a cut divided
+};
+
+class Planner {
+ public:
+  static Result<Planner> create(const PlannerOptions& options);
+  Planner(Planner&&) noexcept;
+  Planner& operator=(Planner&&) noexcept;
+  ~Planner();
+
+  // Makes a plan; allocates nothing after create(). Fails with kOutOfRange when the batch exceeds the limits.
+  Status plan(const AttentionBatch& batch);
+  // Same requests, same page table rows, lengths grew (each by >= 0): cuts again, keeps the packing.
+  Status grow(const std::int32_t* kv_lens);
+
+  // Valid until the next plan() or grow().
+  abi::PlanView view() const;
+  PlanStats stats() const;
+  // Partial rows the caller's workspace must hold, by declared maxima: each is head_dim floats and one float.
+  std::uint32_t max_partial_rows() const;
+  const PlannerOptions& options() const;
+
+ private:
+  struct Impl;
+  explicit Planner(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fovea
