@@ -48,8 +48,8 @@ inline Status ok_status() { return {}; }
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}              // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {}      // NOLINT: implicit by design; must not be ok
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit by design; must not be ok
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }

@@ -13,7 +13,8 @@ enum class KvDType : uint8_t { kF32 = 0, kF16 = 1, kBF16 = 2, kF8E4M3 = 3, kI8 =
 enum class ScaleGranularity : uint8_t { kNone = 0, kHead = 1, kTokenHead = 2 };
 
 // K and V share strides. Token t of page entry e and KV head h starts at element
-//   (e / entries_per_page) * page_stride + ((e % entries_per_page) * entry_tokens + t) * token_stride + h * head_stride.
+//   (e / entries_per_page) * page_stride + ((e % entries_per_page) * entry_tokens + t) * token_stride + h *
+//   head_stride.
 struct KvPoolView {
   void* k;
   void* v;

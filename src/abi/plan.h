@@ -26,8 +26,8 @@ enum class MaskKind : uint8_t {
   kNone = 0,    // all
   kCausal = 1,  // kv_pos <= q_pos
   kWindow = 2,  // causal and q_pos - kv_pos <= window_left
-  kBits = 3,    // bit mask_offset + row * mask_stride + kv token; bit 0 is the lowest bit of byte 0; row counts from the
-                // first row of the block row, kv token from the start of its run
+  kBits = 3,  // bit mask_offset + row * mask_stride + kv token; bit 0 is the lowest bit of byte 0; row counts from the
+              // first row of the block row, kv token from the start of its run
 };
 
 enum ItemFlags : uint8_t {
@@ -43,12 +43,12 @@ enum BlockRowFlags : uint8_t {
 
 // A tile of query tokens over a range of KV tokens, for every KV head it is queued under. 32 bytes.
 struct WorkItem {
-  uint32_t row_begin;     // first query token, an index into row_indices and q_pos
-  uint16_t row_count;     // query tokens; the tile has row_count * group rows
-  uint8_t tile_class;     // index into PlanHeader::tile_rows
-  uint8_t flags;          // ItemFlags
-  uint32_t list_begin;    // page entry that holds token 0 of the run, an index into the page entries
-  uint32_t kv_begin;      // tokens [kv_begin, kv_end) of the run
+  uint32_t row_begin;   // first query token, an index into row_indices and q_pos
+  uint16_t row_count;   // query tokens; the tile has row_count * group rows
+  uint8_t tile_class;   // index into PlanHeader::tile_rows
+  uint8_t flags;        // ItemFlags
+  uint32_t list_begin;  // page entry that holds token 0 of the run, an index into the page entries
+  uint32_t kv_begin;    // tokens [kv_begin, kv_end) of the run
   uint32_t kv_end;
   uint32_t length_slot;   // index into kv_lens, or kNone
   uint32_t block_row;     // index into block_rows
@@ -58,7 +58,7 @@ static_assert(sizeof(WorkItem) == 32);
 
 // What the items of one block row share. 64 bytes.
 struct BlockRow {
-  uint32_t row_begin;        // slice of row_indices and q_pos
+  uint32_t row_begin;  // slice of row_indices and q_pos
   uint32_t row_count;
   uint32_t list_begin;       // page entry that holds token 0 of the run
   uint32_t num_tokens;       // tokens in the run when the plan was made
@@ -70,10 +70,10 @@ struct BlockRow {
   uint32_t mask_stride;      // bits a row; MaskKind::kBits only
   uint16_t head_begin;       // KV heads [head_begin, head_end)
   uint16_t head_end;
-  uint16_t pool;             // which KV pool of the call
+  uint16_t pool;  // which KV pool of the call
   MaskKind mask;
-  uint8_t flags;             // BlockRowFlags
-  uint32_t num_requests;     // requests whose rows share this run: 1 for a plain request
+  uint8_t flags;          // BlockRowFlags
+  uint32_t num_requests;  // requests whose rows share this run: 1 for a plain request
   uint32_t reserved[2];
 };
 static_assert(sizeof(BlockRow) == 64);
@@ -107,7 +107,7 @@ struct PlanHeader {
   uint32_t num_parts;
   uint32_t num_partial_rows;  // partial states in use: each head_dim floats and one log-sum-exp
   uint32_t num_kv_heads;
-  uint32_t group;             // query heads a KV head
+  uint32_t group;                       // query heads a KV head
   uint32_t tile_rows[kMaxTileClasses];  // (token, query head) rows that a tile of this class holds
 };
 
@@ -130,14 +130,14 @@ struct PlanView {
   const Launch* launches;
   const uint32_t* queue_begin;
   const uint32_t* queue;
-  const uint32_t* row_indices;   // query token -> row of Q and of the output
-  const int32_t* q_pos;          // position of each query token, parallel to row_indices
+  const uint32_t* row_indices;  // query token -> row of Q and of the output
+  const int32_t* q_pos;         // position of each query token, parallel to row_indices
   const MergeEntry* merges;
   const uint32_t* merge_parts;
-  const int32_t* page_entries;   // the caller's page lists; an entry names entry_tokens tokens of a pool
-  const int32_t* kv_positions;   // see BlockRow::positions_begin; may be null
-  const int32_t* kv_lens;        // by length slot; may be null when no item has kItemOpenEnd
-  const uint8_t* mask_bits;      // see MaskKind::kBits; may be null
+  const int32_t* page_entries;  // the caller's page lists; an entry names entry_tokens tokens of a pool
+  const int32_t* kv_positions;  // see BlockRow::positions_begin; may be null
+  const int32_t* kv_lens;       // by length slot; may be null when no item has kItemOpenEnd
+  const uint8_t* mask_bits;     // see MaskKind::kBits; may be null
 };
 
 }  // namespace fovea::abi

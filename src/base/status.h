@@ -46,10 +46,10 @@ Status internal_error(fmt::format_string<Args...> format, Args&&... args) {
 #define FOVEA_CONCAT(a, b) FOVEA_CONCAT_INNER(a, b)
 
 // Returns from the calling function when the expression's Status is not ok.
-#define FOVEA_RETURN_IF_ERROR(expression)                    \
-  do {                                                       \
-    ::fovea::Status fovea_status_ = (expression);            \
-    if (!fovea_status_.ok()) return fovea_status_;           \
+#define FOVEA_RETURN_IF_ERROR(expression)          \
+  do {                                             \
+    ::fovea::Status fovea_status_ = (expression);  \
+    if (!fovea_status_.ok()) return fovea_status_; \
   } while (false)
 
 // FOVEA_ASSIGN_OR_RETURN(auto x, f()): x = value of f(), or return its Status.

@@ -1,5 +1,6 @@
-// Planner: turns a batch into a plan (abi/plan.h) by four pure steps, pack, tile, cut and merge list, inside a workspace
-// whose size depends on declared maxima only. Called by backends (through AttentionOp), bench and `fovea plan explain`.
+// Planner: turns a batch into a plan (abi/plan.h) by four pure steps, pack, tile, cut and merge list, inside a
+// workspace whose size depends on declared maxima only. Called by backends (through AttentionOp), bench and `fovea plan
+// explain`.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 namespace fovea {
 
 // A batch of attention requests, borrowed from the caller for the length of a call. Query tokens of request i are the
-// rows [sum q_lens[<i], + q_lens[i]) of Q; they are the last q_lens[i] of its kv_lens[i] tokens (bottom-right alignment).
+// rows [sum q_lens[<i], + q_lens[i]) of Q; they are the last q_lens[i] of its kv_lens[i] tokens (bottom-right
+// alignment).
 struct AttentionBatch {
   std::int32_t num_requests = 0;
   const std::int32_t* q_lens = nullptr;      // [num_requests], >= 0
@@ -21,7 +23,7 @@ struct AttentionBatch {
   const std::int32_t* page_table = nullptr;  // [num_requests, page_table_stride] page entries
   std::int32_t page_table_stride = 0;        // entries
   abi::MaskKind mask = abi::MaskKind::kCausal;
-  std::int32_t window_left = -1;             // MaskKind::kWindow: tokens before the query still seen
+  std::int32_t window_left = -1;  // MaskKind::kWindow: tokens before the query still seen
   // MaskKind::kBits: request i's own mask over all its kv_lens[i] tokens starts at bit mask_offsets[i] and has
   // mask_strides[i] bits a query token. Where only the newest tokens differ (a speculative tree), the planner needs
   // bits for the last `mask_tail` tokens only: everything before is seen, and the bits start at that tail.
@@ -42,13 +44,13 @@ struct PlannerOptions {
   std::int32_t num_kv_heads = 8;
   std::int32_t head_dim = 128;
   std::int32_t kv_element_bits = 16;
-  std::int32_t page_tokens = 16;      // tokens a page entry names
+  std::int32_t page_tokens = 16;  // tokens a page entry names
   std::int32_t num_workers = 1;
-  std::int32_t tile_rows = 128;       // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
-  std::int32_t block_tokens = 64;     // cuts fall on multiples of this many KV tokens
-  bool share_prefixes = true;         // pack requests whose leading full pages are the same
-  bool batch_invariant = false;       // a request's bits do not depend on who shares its batch
-  std::int32_t invariant_chunk = 512; // tokens; bounds of chunks in batch_invariant mode
+  std::int32_t tile_rows = 128;        // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
+  std::int32_t block_tokens = 64;      // cuts fall on multiples of this many KV tokens
+  bool share_prefixes = true;          // pack requests whose leading full pages are the same
+  bool batch_invariant = false;        // a request's bits do not depend on who shares its batch
+  std::int32_t invariant_chunk = 512;  // tokens; bounds of chunks in batch_invariant mode
   PlanLimits limits;
 };
 

@@ -1,0 +1,149 @@
+// Engine: loads a model, batches requests continuously over a paged, prefix-sharing KV cache, and streams tokens back.
+// Used by the server, the command line and C++ programs. Thread-safe: any thread may submit and cancel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fovea/dtype.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+struct EngineOptions {
+  std::string model;  // Hugging Face folder; empty: the embedded `needle`
+  std::string device = "cpu";
+  std::string load_format = "auto";  // "auto" or "dummy"
+  std::uint64_t dummy_seed = 0;
+  DType kv_dtype = DType::kBF16;  // kF32, kF16 or kBF16
+  std::int32_t page_tokens = 16;
+  std::int32_t max_running = 64;     // requests in one forward
+  std::int32_t max_queued = 1024;    // more: kResourceExhausted at submit
+  std::int32_t max_context = 0;      // tokens; 0: the model's
+  std::int32_t chunk_tokens = 1024;  // most tokens a forward holds; long prompts are cut in chunks of it
+  std::int64_t kv_cache_bytes = 0;   // 0: what the machine leaves
+  std::int32_t num_threads = 0;      // 0: what the cgroup allows
+  bool prefix_cache = true;
+  bool share_prefixes = true;  // attention reads a shared prefix once (prefix forest)
+  bool batch_invariant = false;
+  std::string simd;  // "", "avx512", "avx2", "scalar"
+};
+
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy
+  float top_p = 1.0f;
+  std::int32_t top_k = 0;  // 0: off
+  float min_p = 0.0f;
+  float presence_penalty = 0.0f;    // -2..2, over generated tokens
+  float frequency_penalty = 0.0f;   // -2..2, over generated tokens
+  float repetition_penalty = 1.0f;  // > 0, over prompt and generated tokens
+  std::uint64_t seed = 0;
+  bool has_seed = false;        // false: seeded from the request id and the clock
+  std::int32_t max_tokens = 0;  // 0: the rest of the context
+  std::int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;  // cut from the text
+  std::vector<std::int32_t> stop_token_ids;
+  bool include_stop_text = false;
+  bool skip_special_tokens = true;
+  std::int32_t logprobs = -1;  // top alternatives a token to report; -1: none, 0: the chosen token alone
+  std::vector<std::pair<std::int32_t, float>> logit_bias;
+};
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  float logprob = 0.0f;  // natural log
+};
+
+enum class FinishReason : std::uint8_t { kNone = 0, kStop, kLength, kCancelled, kError };
+
+// One step of one choice. Text is whole UTF-8 characters; a stop string never shows, not even in part.
+struct GenerationEvent {
+  std::int32_t choice = 0;             // 0 .. n-1
+  std::string text;                    // new text, may be empty
+  std::vector<std::int32_t> tokens;    // new tokens
+  std::vector<TokenLogprob> logprobs;  // of the new tokens, when asked for
+  std::vector<std::vector<TokenLogprob>> top_logprobs;
+  FinishReason finish = FinishReason::kNone;
+  std::int32_t stop_token = -1;  // token that ended it, or -1
+  Status error;                  // with kError
+  // Filled in each choice's last event.
+  std::int32_t prompt_tokens = 0;
+  std::int32_t cached_tokens = 0;  // prompt tokens found in the prefix cache
+  std::int32_t completion_tokens = 0;
+};
+
+// Called on the engine's thread, in order; must return quickly and must not call back into the engine except cancel().
+using EventCallback = std::function<void(const GenerationEvent&)>;
+
+struct GenerateRequest {
+  std::vector<std::int32_t> prompt;  // token ids, at least one
+  SamplingParams sampling;
+  std::int32_t n = 1;         // choices; they share the prompt's pages
+  std::string cache_salt;     // requests share cached prefixes only with equal salts
+  std::int32_t priority = 0;  // lower is served first
+};
+
+using RequestId = std::uint64_t;
+
+struct EngineStats {
+  std::int64_t running = 0, queued = 0;                            // requests now
+  std::int64_t pages_total = 0, pages_free = 0, pages_cached = 0;  // first KV group; cached: evictable
+  std::int64_t page_bytes = 0;                                     // all layers of the group
+  std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
+  std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
+  std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
+  double step_seconds = 0.0;                               // spent in forwards
+  double seconds_since_step = 0.0;                         // heartbeat of the engine thread while it has work
+  bool healthy = true;
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  // Checks the request, queues it and returns; events follow. kInvalidArgument: malformed; kOutOfRange: prompt longer
+  // than the context; kResourceExhausted: queue full; kUnavailable: shutting down.
+  virtual Result<RequestId> submit(GenerateRequest request, EventCallback callback) = 0;
+  // The request's pages are free within a step; its choices end with kCancelled. Unknown ids are ignored.
+  virtual void cancel(RequestId id) = 0;
+  // Drops every cached prefix that no request uses.
+  virtual void flush_cache() = 0;
+  // Refuses new requests, waits up to `seconds` for running ones, cancels the rest.
+  virtual void shutdown(double seconds) = 0;
+  virtual EngineStats stats() const = 0;
+
+  virtual const std::string& model_name() const = 0;
+  virtual std::int32_t max_context() const = 0;  // tokens, prompt and completion together
+  virtual std::int32_t vocab_size() const = 0;
+  virtual const std::vector<std::int32_t>& eos_tokens() const = 0;
+  // Sampling defaults of the model's generation_config.json over SamplingParams' own.
+  virtual SamplingParams default_sampling() const = 0;
+
+  virtual Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens) const = 0;
+  virtual std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) const = 0;
+  // Bytes of one token as they stand in the text (may be part of a character).
+  virtual std::string token_bytes(std::int32_t token) const = 0;
+  // Renders the model's chat template and encodes it. extra_json: an object of further template variables ("" for
+  // none), `tools` among them.
+  virtual Result<std::vector<std::int32_t>> encode_chat(const std::vector<ChatMessage>& messages,
+                                                        bool add_generation_prompt,
+                                                        const std::string& extra_json) const = 0;
+  // The plan of the latest forward that ran attention over at least two requests (else of the latest), as SVG and
+  // words.
+  virtual std::string explain_plan_svg() const = 0;
+  virtual std::string explain_plan_text() const = 0;
+};
+
+}  // namespace fovea

@@ -1,0 +1,112 @@
+// Backend: what the engine asks of a device. The CPU backend fills it here (cpu_backend.cc), the CUDA one later; both
+// are found by name. The engine sees this interface and nothing below it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "abi/kv_pool.h"
+#include "core/plan/planner.h"
+#include "fovea/status.h"
+#include "fovea/tensor_view.h"
+
+namespace fovea {
+
+// Attention of the layers of one KV group: same heads, same mask, same page tables.
+struct AttentionConfig {
+  PlannerOptions planner;
+  DType kv_dtype = DType::kBF16;
+  float sm_scale = 0.0f;         // multiplies q.k; 1/sqrt(head_dim) for most models
+  float softcap = 0.0f;          // logits become softcap * tanh(logits / softcap); 0: off
+  const float* sinks = nullptr;  // [num_qo_heads] sink logits, or null; must outlive the op
+};
+
+// Plans once a forward, runs once a layer.
+class AttentionOp {
+ public:
+  virtual ~AttentionOp() = default;
+  virtual Status plan(const AttentionBatch& batch) = 0;
+  // Same requests as the last plan(), lengths grew.
+  virtual Status grow(const std::int32_t* kv_lens) = 0;
+  // q, out: [rows, num_qo_heads, head_dim] in the backend's activation dtype; rows in the order of the batch.
+  // lse: [rows, num_qo_heads] base-2 log-sum-exp, or null.
+  virtual Status run(const TensorView& q, const abi::KvPoolView& kv, const TensorView& out, float* lse) = 0;
+  virtual PlanStats stats() const = 0;
+  virtual const Planner& planner() const = 0;
+};
+
+// y = x W^T + b, prepared once from a weight [out_features, in_features].
+class Linear {
+ public:
+  virtual ~Linear() = default;
+  // x: [rows, in_features], y: [rows, out_features], activation dtype; rows may be strided.
+  virtual Status forward(const TensorView& x, const TensorView& y) = 0;
+  virtual std::int64_t in_features() const = 0;
+  virtual std::int64_t out_features() const = 0;
+};
+
+enum class RopeKind : std::uint8_t { kNone, kPlain, kLinear, kLlama3, kYarn };
+
+// Rotary position embedding, NeoX halves. Sources: RoFormer (2104.09864), Llama 3.1 scaling, YaRN (2309.00071).
+struct RopeConfig {
+  RopeKind kind = RopeKind::kPlain;
+  double theta = 10000.0;
+  std::int32_t rotary_dim = 0;          // leading dims that rotate; head_dim for most models
+  double factor = 1.0;                  // kLinear, kLlama3, kYarn
+  double low_freq_factor = 1.0;         // kLlama3
+  double high_freq_factor = 4.0;        // kLlama3
+  double original_max_position = 8192;  // kLlama3, kYarn
+  double beta_fast = 32.0;              // kYarn
+  double beta_slow = 1.0;               // kYarn
+  double attention_factor = 0.0;        // kYarn; 0: 0.1 ln(factor) + 1
+};
+
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };
+
+struct BackendOptions {
+  std::int32_t num_threads = 0;  // 0: what the machine and the cgroup allow
+  bool batch_invariant = false;  // one fixed K order in matrix products, fixed chunks in attention
+  std::string_view simd;         // "", "avx512", "avx2" or "scalar": at most this instruction set
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual DType activation_dtype() const = 0;
+  virtual std::int32_t num_threads() const = 0;
+
+  // Device memory, 64-byte aligned, zeroed; freed with the last copy of the pointer.
+  virtual Result<std::shared_ptr<void>> allocate(std::size_t bytes) = 0;
+  // Bytes that KV pools may take now.
+  virtual std::size_t memory_available() const = 0;
+
+  virtual Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) = 0;
+  // weight: [out_features, in_features] bf16, f16 or f32 on the host, which must outlive the Linear; bias:
+  // [out_features] or empty.
+  virtual Result<std::unique_ptr<Linear>> create_linear(const TensorView& weight, const TensorView& bias) = 0;
+
+  // Scatters k, v [rows, kv_heads, head_dim] into the pool. slots[i] = page * page_tokens + offset; negative: skip row.
+  virtual Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
+                           const abi::KvPoolView& pool) = 0;
+  // out[i] = scale * table[ids[i]]; table [vocab, hidden] in its storage dtype.
+  virtual Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) = 0;
+  // out = x / rms(x) * (weight + weight_offset) over the last dim. x may be [rows, dim] or [rows, heads, dim]. In place
+  // allowed. When residual is not empty: residual += x first, and the norm is of that sum.
+  virtual Status rms_norm(const TensorView& x, const TensorView& weight, float weight_offset, float eps,
+                          const TensorView& residual, const TensorView& out) = 0;
+  // Rotates x [rows, heads, head_dim] in place by positions[rows].
+  virtual Status rope(const TensorView& x, const std::int32_t* positions, const RopeConfig& config) = 0;
+  // out[r, i] = act(gate_up[r, i]) * gate_up[r, width + i].
+  virtual Status gated_activation(Activation activation, const TensorView& gate_up, const TensorView& out) = 0;
+  // x += y
+  virtual Status add(const TensorView& x, const TensorView& y) = 0;
+  // x = cap * tanh(x / cap)
+  virtual Status softcap(const TensorView& x, float cap) = 0;
+};
+
+// name: "cpu". Later "cuda". kNotFound lists the names there are.
+Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const BackendOptions& options);
+
+}  // namespace fovea
