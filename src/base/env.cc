@@ -1,0 +1,53 @@
+// The table of environment variables and its getters; see base/env.h.
+#include "base/env.h"
+
+#include <array>
+#include <charconv>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::array<EnvEntry, static_cast<std::size_t>(EnvVar::kCount)> kTable = {{
+    {EnvVar::kLogLevel, "FOVEA_LOG_LEVEL", "what is logged to stderr: trace, debug, info, warning, error, off", "off"},
+    {EnvVar::kNumThreads, "FOVEA_NUM_THREADS", "compute threads; 0 takes what affinity and cgroup limits leave", "0"},
+}};
+
+}  // namespace
+
+std::span<const EnvEntry> env_table() { return kTable; }
+
+const EnvEntry& env_entry(EnvVar id) {
+  FOVEA_CHECK(id < EnvVar::kCount);
+  const EnvEntry& entry = kTable[static_cast<std::size_t>(id)];
+  FOVEA_CHECK(entry.id == id);
+  return entry;
+}
+
+std::string env_string(EnvVar id) {
+  const EnvEntry& entry = env_entry(id);
+  const char* value = std::getenv(entry.name);
+  return value != nullptr && *value != '\0' ? value : entry.default_value;
+}
+
+Result<std::int64_t> env_int(EnvVar id, std::int64_t min, std::int64_t max) {
+  const std::string text = env_string(id);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
+    return invalid_argument("{} is \"{}\", expected an integer from {} to {}", env_entry(id).name, text, min, max);
+  }
+  return value;
+}
+
+Result<bool> env_bool(EnvVar id) {
+  const std::string text = env_string(id);
+  if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
+  if (text == "0" || text == "false" || text == "no" || text == "off") return false;
+  return invalid_argument("{} is \"{}\", expected 1, true, yes, on, 0, false, no or off", env_entry(id).name, text);
+}
+
+}  // namespace fovea

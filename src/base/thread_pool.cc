@@ -1,0 +1,130 @@
+// Rounds, waiting and barriers of the pool; see base/thread_pool.h.
+#include "base/thread_pool.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/cgroup.h"
+#include "base/check.h"
+#include "base/env.h"
+#include "base/log.h"
+
+namespace fovea {
+namespace {
+
+// How long a worker looks for the next round before it sleeps. Rounds of one forward pass follow each other within a
+// few microseconds; waking a sleeper costs 5-50 us.
+constexpr std::chrono::microseconds kSpinTime{40};
+constexpr int kSpinsPerClockRead = 32;
+
+// The pool whose job this thread is running, and whether that job runs nested (see ThreadPool::run).
+thread_local const ThreadPool* current_pool = nullptr;
+thread_local bool current_is_nested = false;
+
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// NOTE: every change that someone may sleep on is sequentially consistent. notify_all() skips the system call when it
+// sees no sleeper; with a weaker store it could look before the store is visible, and a worker that is just going to
+// sleep would miss it for good.
+
+int default_num_threads() {
+  const Result<std::int64_t> wanted = env_int(EnvVar::kNumThreads, 0, 1024);
+  if (!wanted.ok()) log_warning("{}; taking 0", wanted.status().message());
+  return wanted.ok() && *wanted > 0 ? static_cast<int>(*wanted) : usable_cpus();
+}
+
+ThreadPool::ThreadPool(int num_threads) : size_(std::max(1, num_threads)) {
+  may_spin_ = size_ <= usable_cpus();
+  threads_.reserve(static_cast<std::size_t>(size_ - 1));
+  for (int worker = 1; worker < size_; ++worker) {
+    threads_.emplace_back([this, worker] { worker_main(worker); });
+    pthread_setname_np(threads_.back().native_handle(), "fovea-worker");
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_ = true;
+  round_.fetch_add(1);
+  round_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::uint32_t ThreadPool::await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) const {
+  std::uint32_t now = value.load(std::memory_order_acquire);
+  if (now == old && may_spin_) {
+    const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+    do {
+      for (int i = 0; i < kSpinsPerClockRead; ++i) {
+        cpu_relax();
+        now = value.load(std::memory_order_acquire);
+        if (now != old) return now;
+      }
+    } while (std::chrono::steady_clock::now() < deadline);
+  }
+  while (now == old) {
+    value.wait(old, std::memory_order_acquire);
+    now = value.load(std::memory_order_acquire);
+  }
+  return now;
+}
+
+void ThreadPool::worker_main(int worker) {
+  current_pool = this;
+  std::uint32_t seen = 0;
+  while (true) {
+    seen = await_change(round_, seen);
+    if (stopping_) return;
+    job_(context_, worker);
+    if (unfinished_.fetch_sub(1) == 1) unfinished_.notify_one();
+  }
+}
+
+void ThreadPool::run_job(Job job, void* context) {
+  if (current_pool == this) {
+    const bool was_nested = current_is_nested;
+    current_is_nested = true;
+    for (int worker = 0; worker < size_; ++worker) job(context, worker);
+    current_is_nested = was_nested;
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(turn_);
+  const ThreadPool* const outer_pool = std::exchange(current_pool, this);
+  const bool outer_nested = std::exchange(current_is_nested, false);
+  if (size_ > 1) {
+    job_ = job;
+    context_ = context;
+    unfinished_.store(static_cast<std::uint32_t>(size_ - 1), std::memory_order_relaxed);
+    round_.fetch_add(1);
+    round_.notify_all();
+  }
+  job(context, 0);
+  std::uint32_t left = unfinished_.load(std::memory_order_acquire);
+  while (left != 0) left = await_change(unfinished_, left);
+  current_pool = outer_pool;
+  current_is_nested = outer_nested;
+}
+
+void ThreadPool::barrier(int worker) {
+  FOVEA_CHECK(current_pool == this && !current_is_nested);
+  if (size_ == 1) return;
+  const std::uint32_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(size_)) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1);
+    phase_.notify_all();
+  } else {
+    await_change(phase_, phase);
+  }
+}
+
+}  // namespace fovea
