@@ -5,26 +5,16 @@ namespace fovea {
 
 std::string_view status_code_name(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk:
-      return "ok";
-    case StatusCode::kInvalidArgument:
-      return "invalid argument";
-    case StatusCode::kNotFound:
-      return "not found";
-    case StatusCode::kUnsupported:
-      return "unsupported";
-    case StatusCode::kOutOfRange:
-      return "out of range";
-    case StatusCode::kResourceExhausted:
-      return "resource exhausted";
-    case StatusCode::kUnavailable:
-      return "unavailable";
-    case StatusCode::kCancelled:
-      return "cancelled";
-    case StatusCode::kDataLoss:
-      return "data loss";
-    case StatusCode::kInternal:
-      return "internal error";
+    case StatusCode::kOk: return "ok";
+    case StatusCode::kInvalidArgument: return "invalid argument";
+    case StatusCode::kNotFound: return "not found";
+    case StatusCode::kUnsupported: return "unsupported";
+    case StatusCode::kOutOfRange: return "out of range";
+    case StatusCode::kResourceExhausted: return "resource exhausted";
+    case StatusCode::kUnavailable: return "unavailable";
+    case StatusCode::kCancelled: return "cancelled";
+    case StatusCode::kDataLoss: return "data loss";
+    case StatusCode::kInternal: return "internal error";
   }
   return "unknown";
 }

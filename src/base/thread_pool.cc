@@ -2,6 +2,7 @@
 #include "base/thread_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <chrono>
 #include <utility>
@@ -43,7 +44,7 @@ int default_num_threads() {
   return wanted.ok() && *wanted > 0 ? static_cast<int>(*wanted) : usable_cpus();
 }
 
-ThreadPool::ThreadPool(int num_threads) : size_(std::max(1, num_threads)) {
+ThreadPool::ThreadPool(int num_threads) : size_(std::max(1, num_threads)), places_(static_cast<std::size_t>(size_)) {
   may_spin_ = size_ <= usable_cpus();
   threads_.reserve(static_cast<std::size_t>(size_ - 1));
   for (int worker = 1; worker < size_; ++worker) {
@@ -59,16 +60,46 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::uint32_t ThreadPool::await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) const {
+void ThreadPool::spread(int worker) {
+  const int cpu = sched_getcpu();
+  places_[static_cast<std::size_t>(worker)].cpu.store(cpu, std::memory_order_relaxed);
+  cpu_set_t allowed;
+  cpu_set_t taken;
+  CPU_ZERO(&taken);
+  bool shared = false;
+  for (int other = 0; other < size_; ++other) {
+    const int other_cpu = places_[static_cast<std::size_t>(other)].cpu.load(std::memory_order_relaxed);
+    if (other == worker || other_cpu < 0 || other_cpu >= CPU_SETSIZE) continue;
+    CPU_SET(other_cpu, &taken);
+    shared = shared || other_cpu == cpu;
+  }
+  if (!shared || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  for (int target = 0; target < CPU_SETSIZE; ++target) {
+    if (!CPU_ISSET(target, &allowed) || CPU_ISSET(target, &taken)) continue;
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    CPU_SET(target, &only);
+    if (sched_setaffinity(0, sizeof(only), &only) != 0) return;
+    sched_setaffinity(0, sizeof(allowed), &allowed);
+    places_[static_cast<std::size_t>(worker)].cpu.store(target, std::memory_order_relaxed);
+    return;
+  }
+}
+
+std::uint32_t ThreadPool::await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old, int worker) {
   std::uint32_t now = value.load(std::memory_order_acquire);
   if (now == old && may_spin_) {
     const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+    bool first = true;
     do {
       for (int i = 0; i < kSpinsPerClockRead; ++i) {
         cpu_relax();
         now = value.load(std::memory_order_acquire);
         if (now != old) return now;
       }
+      // NOTE: the scheduler leaves two threads that spin and sleep in turns on one CPU for seconds when the other CPUs
+      // have anything to run; each round then costs two spin times (measured: 85 us instead of 0.1).
+      if (std::exchange(first, false) && worker != 0) spread(worker);
     } while (std::chrono::steady_clock::now() < deadline);
   }
   while (now == old) {
@@ -82,7 +113,7 @@ void ThreadPool::worker_main(int worker) {
   current_pool = this;
   std::uint32_t seen = 0;
   while (true) {
-    seen = await_change(round_, seen);
+    seen = await_change(round_, seen, worker);
     if (stopping_) return;
     job_(context_, worker);
     if (unfinished_.fetch_sub(1) == 1) unfinished_.notify_one();
@@ -101,6 +132,7 @@ void ThreadPool::run_job(Job job, void* context) {
   const ThreadPool* const outer_pool = std::exchange(current_pool, this);
   const bool outer_nested = std::exchange(current_is_nested, false);
   if (size_ > 1) {
+    places_[0].cpu.store(sched_getcpu(), std::memory_order_relaxed);
     job_ = job;
     context_ = context;
     unfinished_.store(static_cast<std::uint32_t>(size_ - 1), std::memory_order_relaxed);
@@ -109,7 +141,7 @@ void ThreadPool::run_job(Job job, void* context) {
   }
   job(context, 0);
   std::uint32_t left = unfinished_.load(std::memory_order_acquire);
-  while (left != 0) left = await_change(unfinished_, left);
+  while (left != 0) left = await_change(unfinished_, left, 0);
   current_pool = outer_pool;
   current_is_nested = outer_nested;
 }
@@ -123,7 +155,7 @@ void ThreadPool::barrier(int worker) {
     phase_.store(phase + 1);
     phase_.notify_all();
   } else {
-    await_change(phase_, phase);
+    await_change(phase_, phase, worker);
   }
 }
 

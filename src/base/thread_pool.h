@@ -74,7 +74,13 @@ class ThreadPool {
   void run_job(Job job, void* context);
   void worker_main(int worker);
   // Spins, then sleeps, until value differs from old; returns what it became.
-  std::uint32_t await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old) const;
+  std::uint32_t await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old, int worker);
+  // Moves the calling worker to a CPU of its own when it shares one with another worker.
+  void spread(int worker);
+
+  struct alignas(64) Place {
+    std::atomic<int> cpu{-1};  // where the worker was seen last
+  };
 
   const int size_;
   bool may_spin_ = true;  // false when there are more workers than CPUs: a spinning thread would hold up a working one
@@ -87,6 +93,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> unfinished_{0};
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
   alignas(64) std::atomic<std::uint32_t> phase_{0};
+  std::vector<Place> places_;  // one a worker
   std::vector<std::thread> threads_;
 };
 
