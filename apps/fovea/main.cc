@@ -1,9 +1,114 @@
-// The fovea command line: serve, generate, chat, eval, bench, plan, doctor.
-#include <cstdio>
+// The fovea command line: serve, generate, chat, demo, eval, bench, plan, doctor. This file builds the tree of commands
+// from commands.cc, reads --config, parses and dispatches.
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "config_file.h"
 #include "fovea/version.h"
 
-int main() {
-  std::printf("fovea %s\n", fovea::kVersion);
-  return 0;
+namespace fovea::app {
+namespace {
+
+struct Declared {
+  std::string name;
+  CLI::App* app = nullptr;
+  std::unique_ptr<Options> options;
+  RunFunction run;
+};
+
+// "bench attention" -> the subcommand "attention" of "bench", made on first use.
+CLI::App* command_app(CLI::App& root, const std::string& name, const char* summary) {
+  const std::size_t space = name.find(' ');
+  if (space == std::string::npos) return root.add_subcommand(name, summary);
+  const std::string group = name.substr(0, space);
+  CLI::App* parent = nullptr;
+  for (CLI::App* app : root.get_subcommands([&](CLI::App* app) { return app->get_name() == group; })) parent = app;
+  if (parent == nullptr) {
+    parent = root.add_subcommand(group);
+    parent->require_subcommand(1);
+  }
+  const std::string old = parent->get_description();
+  parent->description(old.empty() ? name.substr(space + 1) : old + ", " + name.substr(space + 1));
+  return parent->add_subcommand(name.substr(space + 1), summary);
 }
+
+// --config is needed before the rest is parsed, because the file gives defaults.
+std::string find_config_path(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--config" && i + 1 < argc) return argv[i + 1];
+    if (argument.rfind("--config=", 0) == 0) return argument.substr(9);
+  }
+  const char* env = std::getenv("FOVEA_CONFIG");
+  return env != nullptr ? env : "";
+}
+
+void print_config(const Declared& command) {
+  fmt::print("# fovea {}\n[{}]\n", command.name, config_section(command.name));
+  for (const OptionEntry& entry : command.options->entries()) {
+    if (!entry.env.empty()) fmt::print("# {}\n{} = {}\n", entry.help, entry.key, entry.render());
+  }
+}
+
+int usage_error(const std::string& message) {
+  fmt::print(stderr, "fovea: {}\nRun `fovea --help`.\n", message);
+  return kExitUsage;
+}
+
+int run(int argc, char** argv) {
+  CLI::App root{"Fovea: attention engine and server for large language models", "fovea"};
+  root.set_version_flag("--version", std::string("fovea ") + kVersion);
+  root.require_subcommand(1);
+  root.footer(
+      "Each command has --help with examples. Every flag is also an environment variable (--max-context is\n"
+      "FOVEA_MAX_CONTEXT) and a key of a TOML file (--config); --print-config shows them with their values.");
+
+  std::vector<Declared> declared;
+  std::string config_path;
+  bool print = false;
+  for (const CommandEntry& entry : commands()) {
+    Declared command;
+    command.name = entry.name;
+    command.app = command_app(root, entry.name, entry.summary);
+    command.options = std::make_unique<Options>(command.app);
+    command.run = entry.declare(*command.options);
+    command.app->add_option("--config", config_path, "TOML file with defaults for the options")
+        ->envname("FOVEA_CONFIG");
+    command.app->add_flag("--print-config", print, "Print the options and their values as TOML, and exit");
+    declared.push_back(std::move(command));
+  }
+
+  const std::string path = find_config_path(argc, argv);
+  if (!path.empty()) {
+    std::vector<ConfigTarget> targets;
+    for (const Declared& command : declared) targets.push_back({command.name, command.options.get()});
+    if (Status status = apply_config_file(path, targets); !status.ok()) return usage_error(status.message());
+  }
+
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return root.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  for (const Declared& command : declared) {
+    if (!command.app->parsed()) continue;
+    if (print) {
+      print_config(command);
+      return kExitOk;
+    }
+    return command.run();
+  }
+  return usage_error("no command given");
+}
+
+}  // namespace
+}  // namespace fovea::app
+
+int main(int argc, char** argv) { return fovea::app::run(argc, argv); }

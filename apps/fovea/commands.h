@@ -1,0 +1,10 @@
+// The declaring function of every command; commands.cc lists them.
+#pragma once
+
+#include "command.h"
+
+namespace fovea::app {
+
+RunFunction declare_doctor(Options& options);
+
+}  // namespace fovea::app

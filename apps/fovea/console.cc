@@ -1,0 +1,88 @@
+#include "console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "base/status.h"
+#include "command.h"
+
+namespace fovea::app {
+
+int fail(const Status& status) {
+  fmt::print(stderr, "fovea: {}\n", status.message());
+  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
+}
+
+bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
+
+Status write_output(const std::string& path, const std::string& text) {
+  if (path == "-") {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+      return data_loss("cannot write to stdout");
+    }
+    return {};
+  }
+  std::ofstream file(path, std::ios::binary);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  file.close();
+  if (!file) return not_found("cannot write {}", path);
+  return {};
+}
+
+Status read_input(const std::string& path, std::string* text) {
+  text->clear();
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return not_found("cannot open {}", path);
+  char buffer[65536];
+  std::size_t count = 0;
+  while ((count = std::fread(buffer, 1, sizeof(buffer), file)) > 0) text->append(buffer, count);
+  const bool failed = std::ferror(file) != 0;
+  if (file != stdin) std::fclose(file);
+  if (failed) return data_loss("cannot read {}", path);
+  return {};
+}
+
+Progress::Progress(std::string label, std::int64_t total)
+    : label_(std::move(label)), total_(total), shown_(stderr_is_terminal()), start_(std::chrono::steady_clock::now()) {}
+
+void Progress::set(std::int64_t done) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!shown_ || (done < total_ && now - drawn_ < std::chrono::milliseconds(100))) return;
+  drawn_ = now;
+  constexpr int kWidth = 30;
+  const double share = total_ > 0 ? static_cast<double>(done) / static_cast<double>(total_) : 0.0;
+  const int filled = static_cast<int>(share * kWidth);
+  const double elapsed = std::chrono::duration<double>(now - start_).count();
+  const double left = share > 0.0 ? elapsed * (1.0 - share) / share : 0.0;
+  fmt::print(stderr, "\r{} [{:<{}}] {}/{}  {:.0f} s left ", label_, std::string(filled, '#'), kWidth, done, total_,
+             left);
+  std::fflush(stderr);
+}
+
+Progress::~Progress() {
+  if (shown_) fmt::print(stderr, "\r{:<{}}\r", "", label_.size() + 70);
+}
+
+std::string format_bytes(double bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024.0 && unit < 4) {
+    bytes /= 1024.0;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+std::string format_seconds(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
+  if (seconds < 1.0) return fmt::format("{:.1f} ms", seconds * 1e3);
+  return fmt::format("{:.2f} s", seconds);
+}
+
+}  // namespace fovea::app

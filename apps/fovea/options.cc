@@ -1,0 +1,113 @@
+#include "options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+
+namespace fovea::app {
+namespace {
+
+std::string toml_string(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += fmt::format("\\u{:04x}", static_cast<int>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+std::string render_value(const std::string& value) { return toml_string(value); }
+std::string render_value(bool value) { return value ? "true" : "false"; }
+template <typename T>
+std::string render_value(const T& value) {
+  return fmt::format("{}", value);
+}
+template <typename T>
+std::string render_value(const std::vector<T>& values) {
+  std::string out = "[";
+  for (const auto& value : values) out += (out.size() > 1 ? ", " : "") + render_value(value);
+  return out + "]";
+}
+
+}  // namespace
+
+OptionEntry& Options::record(const std::string& name, const std::string& help, CLI::Option* option) {
+  OptionEntry entry;
+  entry.flag = name;
+  entry.key = name;
+  std::replace(entry.key.begin(), entry.key.end(), '-', '_');
+  entry.env = "FOVEA_" + entry.key;
+  for (char& c : entry.env) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  entry.help = help;
+  entry.option = option;
+  option->envname(entry.env);
+  entries_.push_back(std::move(entry));
+  return entries_.back();
+}
+
+template <typename T>
+void Options::add_value(const std::string& name, T& value, const std::string& help) {
+  CLI::Option* option = app_->add_option("--" + name, value, help)->capture_default_str();
+  record(name, help, option).render = [&value] { return render_value(value); };
+}
+
+void Options::add(const std::string& name, std::string& value, const std::string& help) {
+  add_value(name, value, help);
+}
+void Options::add(const std::string& name, std::int32_t& value, const std::string& help) {
+  add_value(name, value, help);
+}
+void Options::add(const std::string& name, std::int64_t& value, const std::string& help) {
+  add_value(name, value, help);
+}
+void Options::add(const std::string& name, std::uint64_t& value, const std::string& help) {
+  add_value(name, value, help);
+}
+void Options::add(const std::string& name, float& value, const std::string& help) { add_value(name, value, help); }
+void Options::add(const std::string& name, double& value, const std::string& help) { add_value(name, value, help); }
+
+void Options::add(const std::string& name, std::vector<std::string>& value, const std::string& help) {
+  add_value(name, value, help);
+  entries_.back().option->delimiter(',');
+}
+void Options::add(const std::string& name, std::vector<std::int32_t>& value, const std::string& help) {
+  add_value(name, value, help);
+  entries_.back().option->delimiter(',');
+}
+
+void Options::add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
+                         const std::string& help) {
+  add_value(name, value, help);
+  entries_.back().option->check(CLI::IsMember(choices));
+}
+
+void Options::add_flag(const std::string& name, bool& value, const std::string& help) {
+  CLI::Option* option = app_->add_flag("--" + name + ",!--no-" + name, value,
+                                       help + (value ? " (on; --no-" + name + " turns it off)" : ""));
+  record(name, help, option).render = [&value] { return render_value(value); };
+}
+
+void Options::add_positional(const std::string& name, std::string& value, const std::string& help) {
+  OptionEntry entry;
+  entry.flag = name;
+  entry.help = help;
+  entry.option = app_->add_option(name, value, help);
+  entries_.push_back(std::move(entry));
+}
+
+bool Options::given(const std::string& name) const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const OptionEntry& entry) { return entry.flag == name && entry.option->count() > 0; });
+}
+
+void Options::examples(const std::string& text) { app_->footer("Examples:\n" + text + "\n"); }
+
+}  // namespace fovea::app

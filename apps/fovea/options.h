@@ -1,0 +1,65 @@
+// The options of one command, from one table: each is a flag (--max-context), an environment variable
+// (FOVEA_MAX_CONTEXT) and a TOML key (max_context, at the top of the --config file or under [command]); the flag wins
+// over the variable, the variable over the file. Commands declare, main.cc parses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace fovea::app {
+
+struct OptionEntry {
+  std::string flag;  // "max-context"
+  std::string env;   // "FOVEA_MAX_CONTEXT"; empty for positional arguments
+  std::string key;   // "max_context"
+  std::string help;
+  CLI::Option* option = nullptr;
+  std::function<std::string()> render;  // its value now, as TOML
+};
+
+class Options {
+ public:
+  explicit Options(CLI::App* app) : app_(app) {}
+
+  // --NAME VALUE; the variable's value at the call is the default. The variable must live until the command has run.
+  void add(const std::string& name, std::string& value, const std::string& help);
+  void add(const std::string& name, std::int32_t& value, const std::string& help);
+  void add(const std::string& name, std::int64_t& value, const std::string& help);
+  void add(const std::string& name, std::uint64_t& value, const std::string& help);
+  void add(const std::string& name, float& value, const std::string& help);
+  void add(const std::string& name, double& value, const std::string& help);
+  // Repeatable, and comma-separated.
+  void add(const std::string& name, std::vector<std::string>& value, const std::string& help);
+  void add(const std::string& name, std::vector<std::int32_t>& value, const std::string& help);
+  // One of `choices`.
+  void add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
+                  const std::string& help);
+  // --NAME and --no-NAME.
+  void add_flag(const std::string& name, bool& value, const std::string& help);
+  // A bare argument; not in the environment, not in the file.
+  void add_positional(const std::string& name, std::string& value, const std::string& help);
+  // Whether the option was given (flag or environment), not left at its default.
+  bool given(const std::string& name) const;
+  // Shown at the end of the command's --help, one a line.
+  void examples(const std::string& text);
+
+  const std::vector<OptionEntry>& entries() const { return entries_; }
+
+ private:
+  template <typename T>
+  void add_value(const std::string& name, T& value, const std::string& help);
+  OptionEntry& record(const std::string& name, const std::string& help, CLI::Option* option);
+
+  CLI::App* app_;
+  std::vector<OptionEntry> entries_;
+};
+
+}  // namespace fovea::app
