@@ -1,0 +1,59 @@
+// y = x W^T + b with fp32 activations and weights kept as bf16, f16 or f32. Called by the CPU backend's Linear.
+//
+// Weights are packed once into panels of 32 output features: panel p holds, for k = 0, 1, .., the 32 weights W[32 p ..,
+// k] in one cache line (bf16). A kernel keeps a tile of outputs in registers and walks k in ascending order, so one row
+// reads every weight once, at the speed of memory, and 14 rows share each expanded weight. Every output is the same
+// chain of fused multiply-adds over k whatever the number of rows, threads or the SIMD width: results are batch
+// invariant.
+#pragma once
+
+#include <cstdint>
+
+#include "base/thread_pool.h"
+#include "cpu/ops/aligned_buffer.h"
+#include "fovea/status.h"
+#include "fovea/tensor_view.h"
+
+namespace fovea::cpu {
+
+inline constexpr std::int64_t kPanelWidth = 32;  // output features
+
+class PackedWeight {
+ public:
+  // weight: [out_features, in_features], bf16, f16 or f32, rows may be strided. kResourceExhausted when memory is
+  // short.
+  static Result<PackedWeight> create(const TensorView& weight, ThreadPool& pool);
+
+  DType dtype() const { return dtype_; }
+  std::int64_t in_features() const { return in_features_; }
+  std::int64_t out_features() const { return out_features_; }
+  std::int64_t num_panels() const { return (out_features_ + kPanelWidth - 1) / kPanelWidth; }
+  const void* data() const { return data_.data(); }
+  std::size_t size_bytes() const { return data_.size_bytes(); }
+
+ private:
+  DType dtype_ = DType::kF32;
+  std::int64_t in_features_ = 0;
+  std::int64_t out_features_ = 0;
+  AlignedBuffer data_;
+};
+
+// Memory that matmul() packs rows of x into; shared by all products of a backend, which run one at a time.
+class MatmulScratch {
+ public:
+  // Makes room for products of up to in_features; called when weights are created, so that matmul() allocates nothing.
+  Status reserve(std::int64_t in_features);
+  float* data() const { return buffer_.as<float>(); }
+  std::int64_t in_features() const { return in_features_; }
+
+ private:
+  std::int64_t in_features_ = 0;
+  AlignedBuffer buffer_;
+};
+
+// x: [rows, in_features] with x_stride elements a row; y: [rows, out_features] with y_stride; bias: [out_features] or
+// null. scratch.in_features() >= weight.in_features().
+void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const PackedWeight& weight, const float* bias,
+            float* y, std::int64_t y_stride, const MatmulScratch& scratch, ThreadPool& pool);
+
+}  // namespace fovea::cpu

@@ -1,0 +1,133 @@
+// Matrix products against fp64 sums, over weight types, shapes with ragged ends, SIMD targets and thread counts; and
+// that a row's bits do not depend on the rows beside it.
+#include "cpu/ops/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "base/half.h"
+#include "base/random.h"
+#include "cpu/simd.h"
+
+namespace fovea::cpu {
+namespace {
+
+struct Case {
+  std::int64_t rows, out, in;
+};
+
+// A weight in its storage type, and the values stored.
+struct Weight {
+  Weight(DType dtype, std::int64_t out, std::int64_t in, std::uint64_t seed) : values(out * in), halves(out * in) {
+    PhiloxRng rng(seed);
+    for (std::int64_t i = 0; i < out * in; ++i) {
+      const float value = rng.next_normal();
+      if (dtype == DType::kBF16) {
+        halves[i] = float_to_bf16(value);
+        values[i] = bf16_to_float(halves[i]);
+      } else if (dtype == DType::kF16) {
+        halves[i] = float_to_f16(value);
+        values[i] = f16_to_float(halves[i]);
+      } else {
+        values[i] = value;
+      }
+    }
+    view = dtype == DType::kF32 ? cpu_tensor(values.data(), dtype, out, in) : cpu_tensor(halves.data(), dtype, out, in);
+  }
+  std::vector<float> values;
+  std::vector<std::uint16_t> halves;
+  TensorView view;
+};
+
+std::vector<float> random_floats(std::int64_t n, std::uint64_t seed) {
+  PhiloxRng rng(seed);
+  std::vector<float> values(static_cast<std::size_t>(n));
+  for (float& value : values) value = rng.next_normal();
+  return values;
+}
+
+class MatmulTargets : public ::testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(set_simd_cap(GetParam()).ok()); }
+  void TearDown() override { ASSERT_TRUE(set_simd_cap("").ok()); }
+};
+
+TEST_P(MatmulTargets, MatchesFp64) {
+  ThreadPool pool(2);
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const Case& c : {Case{1, 1, 1}, Case{1, 33, 7}, Case{1, 256, 768}, Case{3, 100, 300}, Case{4, 31, 64},
+                          Case{5, 97, 513}, Case{14, 64, 256}, Case{15, 160, 600}, Case{233, 70, 270}}) {
+      const Weight weight(dtype, c.out, c.in, 7);
+      const std::vector<float> bias = random_floats(c.out, 9);
+      const std::int64_t x_stride = c.in + 3, y_stride = c.out + 5;
+      const std::vector<float> x = random_floats(c.rows * x_stride, 11);
+      std::vector<float> y(static_cast<std::size_t>(c.rows * y_stride), 12345.0f);
+      auto packed = PackedWeight::create(weight.view, pool);
+      ASSERT_TRUE(packed.ok()) << packed.status().to_string();
+      MatmulScratch scratch;
+      ASSERT_TRUE(scratch.reserve(c.in).ok());
+      matmul(x.data(), x_stride, c.rows, *packed, bias.data(), y.data(), y_stride, scratch, pool);
+      for (std::int64_t r = 0; r < c.rows; ++r) {
+        for (std::int64_t n = 0; n < c.out; ++n) {
+          double sum = 0.0, magnitude = 0.0;
+          for (std::int64_t k = 0; k < c.in; ++k) {
+            const double term = double{x[r * x_stride + k]} * weight.values[n * c.in + k];
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          sum += bias[n];
+          // Sums of k terms in fp32: at most (k + 1) eps of the sum of magnitudes (Higham, section 3.1).
+          const double bound = (static_cast<double>(c.in) + 2.0) * 0x1p-24 * (magnitude + std::abs(bias[n]));
+          ASSERT_NEAR(y[r * y_stride + n], sum, bound) << dtype_name(dtype) << " row " << r << " column " << n;
+        }
+        for (std::int64_t n = c.out; n < y_stride; ++n) ASSERT_EQ(y[r * y_stride + n], 12345.0f);
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTargets, BitsOfARowDoNotDependOnTheBatch) {
+  const std::int64_t out = 100, in = 700, max_rows = 300;
+  const Weight weight(DType::kBF16, out, in, 3);
+  const std::vector<float> x = random_floats(max_rows * in, 4);
+  std::vector<float> alone(static_cast<std::size_t>(max_rows * out));
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    auto packed = PackedWeight::create(weight.view, pool);
+    ASSERT_TRUE(packed.ok());
+    MatmulScratch scratch;
+    ASSERT_TRUE(scratch.reserve(in).ok());
+    if (threads == 1) {
+      for (std::int64_t r = 0; r < max_rows; ++r) {
+        matmul(&x[r * in], in, 1, *packed, nullptr, &alone[r * out], out, scratch, pool);
+      }
+    }
+    for (const std::int64_t rows : {2, 3, 4, 5, 13, 14, 15, 29, 224, 225, 300}) {
+      std::vector<float> y(static_cast<std::size_t>(rows * out));
+      matmul(x.data(), in, rows, *packed, nullptr, y.data(), out, scratch, pool);
+      for (std::size_t i = 0; i < y.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(y[i]), std::bit_cast<std::uint32_t>(alone[i])) << rows << " rows, " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Simd, MatmulTargets, ::testing::ValuesIn(simd_targets()),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(PackedWeight, RefusesWhatItCannotPack) {
+  ThreadPool pool(1);
+  std::vector<float> values(16);
+  EXPECT_EQ(PackedWeight::create(cpu_tensor(values.data(), DType::kF32, 16), pool).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(PackedWeight::create(cpu_tensor(values.data(), DType::kI8, 4, 4), pool).status().code(),
+            StatusCode::kUnsupported);
+  EXPECT_EQ(PackedWeight::create(cpu_tensor(values.data(), DType::kF32, 0, 4), pool).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace fovea::cpu
