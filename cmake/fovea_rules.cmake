@@ -10,21 +10,26 @@ if(FOVEA_LLD)
 endif()
 
 # -ffp-contract=off: the same source must give the same bits whatever the compiler; kernels ask for FMA by name.
-# -Wno-restrict: g++ 12 reports it for plain std::string concatenation (its bug 105651).
+# -Wno-restrict, -Wno-maybe-uninitialized: g++ 12 reports them for plain std::string concatenation (its bug 105651) and
+# for Result<std::string>.
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-restrict)
+  add_compile_options(-Wno-restrict -Wno-maybe-uninitialized)
 endif()
 if(FOVEA_SANITIZE)
   add_compile_options(-fsanitize=${FOVEA_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${FOVEA_SANITIZE})
 endif()
 
-# fovea_library(NAME [DEPS library...] [TEST_DEPS library...])
+# fovea_library(NAME [DEPS library...] [TEST_DEPS library...] [EXCLUDE folder...])
 # Library fovea_NAME from every .cc below the folder; *_test.cc become the binary NAME_test, *_main.cc are left alone.
+# EXCLUDE names sub-folders that are libraries of their own.
 function(fovea_library name)
-  cmake_parse_arguments(arg "" "" "DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "DEPS;TEST_DEPS;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  foreach(folder ${arg_EXCLUDE})
+    list(FILTER sources EXCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/${folder}/")
+  endforeach()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_(test|main)\\.cc$")
