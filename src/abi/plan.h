@@ -39,6 +39,7 @@ enum ItemFlags : uint8_t {
 
 enum BlockRowFlags : uint8_t {
   kRowsContiguous = 1,  // row_indices[row_begin + i] == row_indices[row_begin] + i
+  kRowsSolo = 2,        // no other block row covers its (row, head) pairs: items that are not split write directly
 };
 
 // A tile of query tokens over a range of KV tokens, for every KV head it is queued under. 32 bytes.
@@ -74,7 +75,9 @@ struct BlockRow {
   MaskKind mask;
   uint8_t flags;          // BlockRowFlags
   uint32_t num_requests;  // requests whose rows share this run: 1 for a plain request
-  uint32_t reserved[2];
+  uint32_t first_token;   // tokens [first_token, num_tokens) of the run belong to this block row; 0 but for runs that
+                          // start inside a page
+  uint32_t reserved;
 };
 static_assert(sizeof(BlockRow) == 64);
 

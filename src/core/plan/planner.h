@@ -5,8 +5,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
+#include <span>
 
 #include "abi/plan.h"
 #include "fovea/status.h"
@@ -33,10 +32,26 @@ struct AttentionBatch {
   const std::uint8_t* mask_bits = nullptr;
 };
 
+// Block rows made by the caller, borrowed for as long as the plan is used.
+struct BlockRowBatch {
+  std::int32_t num_rows = 0;  // rows of Q and of the output
+  std::span<const abi::BlockRow> block_rows;
+  std::span<const std::uint32_t> row_indices;  // the first num_rows are 0, 1, ..; further copies in any order
+  std::span<const std::int32_t> q_pos;         // parallel to row_indices
+  const std::int32_t* page_entries = nullptr;
+  const std::int32_t* kv_positions = nullptr;  // for block rows with positions_begin
+  std::span<const std::int32_t> kv_lens;       // by length slot
+  const std::uint8_t* mask_bits = nullptr;
+};
+
 struct PlanLimits {
   std::int32_t max_requests = 256;
   std::int32_t max_rows = 4096;  // query tokens
   std::int32_t max_pages_per_request = 2048;
+  // (query token, part) pairs that prefix sharing and tree masks may leave as partial states: a decode request under
+  // two shared nodes counts three. Beyond it the packer stops sharing. 0: 8 a request, or 2 a row if that is less.
+  std::int32_t max_shared_rows = 0;
+  std::int32_t max_block_rows = 0;  // for plan_block_rows(); 0: 3 a request, which is all that plan() ever makes
 };
 
 struct PlannerOptions {
@@ -51,6 +66,10 @@ struct PlannerOptions {
   bool share_prefixes = true;          // pack requests whose leading full pages are the same
   bool batch_invariant = false;        // a request's bits do not depend on who shares its batch
   std::int32_t invariant_chunk = 512;  // tokens; bounds of chunks in batch_invariant mode
+  // The cost model (abi/cost.h), in bytes read: what starting an item costs, and how many (token, query head) rows a
+  // tile has when arithmetic takes as long as reading K and V (about 8 on a CPU, 100 and more on a GPU).
+  std::int32_t cost_item_bytes = 4096;
+  std::int32_t cost_balance_rows = 8;
   PlanLimits limits;
 };
 
@@ -76,7 +95,11 @@ class Planner {
   // Same requests, same page table rows, lengths grew (each by >= 0): cuts again, keeps the packing.
   Status grow(const std::int32_t* kv_lens);
 
-  // Valid until the next plan() or grow().
+  // The second entry, for producers of block rows (sparse heads, selected pages, cascades, rings): the same tile, cut
+  // and merge steps over block rows as given. Every (query token, KV head) must stand in at least one block row.
+  Status plan_block_rows(const BlockRowBatch& batch);
+
+  // Valid until the next plan() or grow(). Its page entries and mask bits are the caller's.
   abi::PlanView view() const;
   PlanStats stats() const;
   // Partial rows the caller's workspace must hold, by declared maxima: each is head_dim floats and one float.

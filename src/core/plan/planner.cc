@@ -1,0 +1,247 @@
+#include "core/plan/planner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/status.h"
+#include "core/plan/arrays.h"
+#include "core/plan/merge_list.h"
+#include "core/plan/pack.h"
+
+namespace fovea {
+namespace {
+
+struct FreeAligned {
+  void operator()(std::byte* block) const { ::operator delete (block, std::align_val_t{Carver::kAlignment}); }
+};
+
+std::uint32_t as_u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+}  // namespace
+
+struct Planner::Impl {
+  PlannerOptions options;
+  PlanCapacity capacity{};
+  std::unique_ptr<std::byte, FreeAligned> memory;
+  PlanArrays arrays;
+  PackConfig pack;
+  TileConfig tile;
+  CutConfig cut;
+  PackResult packed;
+  AttentionBatch batch;  // as planned last; lengths are re-pointed to copies
+  BlockRowBatch given;   // as planned last by plan_block_rows
+  bool from_block_rows = false;
+  std::uint32_t num_rows = 0;
+  std::uint64_t generation = 0;
+  std::uint32_t num_partial_rows = 0;
+
+  Status init(const PlannerOptions& wanted);
+  void make_all_tiles();
+  void schedule();
+  Status repack(const std::int32_t* kv_lens);
+};
+
+Status Planner::Impl::init(const PlannerOptions& wanted) {
+  options = wanted;
+  FOVEA_ASSIGN_OR_RETURN(capacity, plan_capacity(options));
+  const std::uint32_t workers = as_u32(options.num_workers);
+  Carver measure(nullptr);
+  arrays.carve(measure, capacity, workers);
+  memory.reset(
+      static_cast<std::byte*>(::operator new (measure.used(), std::align_val_t{Carver::kAlignment}, std::nothrow)));
+  if (memory == nullptr)
+    return resource_exhausted("no memory for a plan of {} bytes; lower the limits", measure.used());
+  std::memset(memory.get(), 0, measure.used());
+  Carver fill(memory.get());
+  arrays.carve(fill, capacity, workers);
+
+  const std::uint32_t group = as_u32(options.num_qo_heads / options.num_kv_heads);
+  const std::uint32_t state_bytes = 2 * (as_u32(options.head_dim) * 4 + 4);  // output and log-sum-exp, written and read
+  abi::CostModel cost{};
+  cost.item = as_u32(options.cost_item_bytes);
+  cost.row = 2 * as_u32(options.head_dim) * 2;  // a query and an output of 16-bit elements
+  cost.partial_row = state_bytes;
+  cost.token = std::max(1u, as_u32(std::int64_t{2} * options.head_dim * options.kv_element_bits / 8));
+  cost.balance_rows = as_u32(options.cost_balance_rows);
+
+  tile = {group, as_u32(options.tile_rows), as_u32(options.block_tokens), options.batch_invariant, cost};
+  cut = {workers, group, as_u32(options.block_tokens), options.batch_invariant ? as_u32(options.invariant_chunk) : 0,
+         true,    cost};
+  pack.page_tokens = as_u32(options.page_tokens);
+  pack.num_kv_heads = as_u32(options.num_kv_heads);
+  pack.share_prefixes = options.share_prefixes;
+  pack.rule.tokens_per_tile = tile.tokens_per_tile();
+  pack.rule.page_tokens = pack.page_tokens;
+  pack.rule.pages_multiple = options.batch_invariant ? as_u32(options.invariant_chunk / options.page_tokens) : 1;
+  pack.rule.partial_row_bytes = std::uint64_t{group} * state_bytes;
+  pack.rule.kv_token_bytes = cost.token;
+  pack.rule.max_shared_rows = capacity.shared_rows;
+  make_all_tiles();
+  schedule();
+  return ok_status();
+}
+
+void Planner::Impl::make_all_tiles() {
+  arrays.tiles.clear();
+  make_tiles(arrays.block_rows.data, arrays.block_rows.size, arrays.q_pos.data, tile, arrays.tiles,
+             arrays.tile_begin.data);
+}
+
+// Cut and merge list over the tiles as they stand, and the header.
+void Planner::Impl::schedule() {
+  ScheduleOutput out{&arrays.items, &arrays.splits, &arrays.queue, arrays.queue_begin, arrays.worker_cost.data, 0};
+  if (options.batch_invariant) {
+    emit_chunks(arrays.block_rows.data, arrays.tiles, cut, out);
+  } else {
+    cut_tiles(arrays.tiles, cut, arrays.cuts.data);
+    emit_spans(arrays.block_rows.data, arrays.tiles, arrays.cuts.data, cut, out);
+  }
+  list_merges(arrays, num_rows, tile.group, tile.tokens_per_tile());
+  FOVEA_CHECK(out.num_partial_rows <= capacity.partial_rows);
+  num_partial_rows = out.num_partial_rows;
+
+  arrays.launches[0] = {0, cut.num_workers};
+  abi::PlanHeader header{};
+  header.generation = ++generation;
+  header.num_rows = num_rows;
+  header.num_items = arrays.items.size;
+  header.num_block_rows = arrays.block_rows.size;
+  header.num_launches = 1;
+  header.num_queue_entries = arrays.queue.size;
+  header.num_merges = arrays.merges.size;
+  header.num_parts = arrays.parts.size;
+  header.num_partial_rows = num_partial_rows;
+  header.num_kv_heads = pack.num_kv_heads;
+  header.group = tile.group;
+  for (std::uint32_t c = 0; c < abi::kMaxTileClasses; ++c) {
+    header.tile_rows[c] = (kSmallestTile << c) <= tile.tile_rows ? kSmallestTile << c : 0;
+  }
+  *arrays.header = header;
+}
+
+// grow() where the packing itself depends on lengths.
+Status Planner::Impl::repack(const std::int32_t* kv_lens) {
+  AttentionBatch again = batch;
+  again.kv_lens = kv_lens;
+  FOVEA_RETURN_IF_ERROR(check_batch(again, options));
+  packed = pack_batch(again, pack, arrays);
+  list_covers(arrays, num_rows);
+  make_all_tiles();
+  schedule();
+  return ok_status();
+}
+
+Planner::Planner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Planner::Planner(Planner&&) noexcept = default;
+Planner& Planner::operator=(Planner&&) noexcept = default;
+Planner::~Planner() = default;
+
+Result<Planner> Planner::create(const PlannerOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  FOVEA_RETURN_IF_ERROR(impl->init(options));
+  return Planner(std::move(impl));
+}
+
+Status Planner::plan(const AttentionBatch& batch) {
+  Impl& p = *impl_;
+  FOVEA_RETURN_IF_ERROR(check_batch(batch, p.options));
+  p.batch = batch;
+  p.from_block_rows = false;
+  p.packed = pack_batch(batch, p.pack, p.arrays);
+  p.batch.q_lens = p.arrays.q_lens.data;
+  p.batch.kv_lens = p.arrays.kv_lens.data;
+  p.num_rows = 0;
+  for (const std::int32_t q_len : p.arrays.q_lens) p.num_rows += as_u32(q_len);
+  list_covers(p.arrays, p.num_rows);
+  p.make_all_tiles();
+  p.schedule();
+  return ok_status();
+}
+
+Status Planner::plan_block_rows(const BlockRowBatch& batch) {
+  Impl& p = *impl_;
+  p.from_block_rows = true;
+  p.given = batch;
+  p.packed = {};
+  Status status = pack_block_rows(batch, p.options, p.arrays);
+  p.num_rows = status.ok() ? as_u32(batch.num_rows) : 0;
+  if (!status.ok()) p.arrays.block_rows.size = p.arrays.covers.size = 0;
+  p.make_all_tiles();
+  p.schedule();
+  return status;
+}
+
+Status Planner::grow(const std::int32_t* kv_lens) {
+  Impl& p = *impl_;
+  PlanArrays& a = p.arrays;
+  if (p.from_block_rows) return unsupported("grow() after plan_block_rows(): plan the grown block rows again");
+  if (a.kv_lens.size == 0) return ok_status();
+  if (kv_lens == nullptr) return invalid_argument("grow() needs {} lengths", a.kv_lens.size);
+  const std::int64_t most_tokens =
+      std::int64_t{std::min(p.batch.page_table_stride, p.options.limits.max_pages_per_request)} * p.options.page_tokens;
+  for (std::uint32_t i = 0; i < a.kv_lens.size; ++i) {
+    if (kv_lens[i] < a.kv_lens[i]) {
+      return invalid_argument("request {} shrank from {} to {} tokens; plan() again", i, a.kv_lens[i], kv_lens[i]);
+    }
+    if (kv_lens[i] > most_tokens) {
+      return make_status(StatusCode::kOutOfRange, "request {} grew to {} tokens, its page table row holds {}", i,
+                         kv_lens[i], most_tokens);
+    }
+  }
+  // A window may leave a shared run behind, and a tree's tail moves.
+  if (p.batch.mask == abi::MaskKind::kBits || (p.batch.mask == abi::MaskKind::kWindow && p.packed.shared)) {
+    return p.repack(kv_lens);
+  }
+  for (std::uint32_t i = 0; i < a.kv_lens.size; ++i) grow_request(a, i, kv_lens[i]);
+  for (std::uint32_t k = p.num_rows; k < a.row_indices.size; ++k) a.q_pos[k] = a.q_pos[a.row_indices[k]];
+  for (PlanTile& tile : a.tiles) {
+    bound_tile(a.block_rows[tile.block_row], a.q_pos.data + tile.row_begin, p.tile, tile);
+  }
+  p.schedule();
+  return ok_status();
+}
+
+abi::PlanView Planner::view() const {
+  const Impl& p = *impl_;
+  const PlanArrays& a = p.arrays;
+  abi::PlanView view{};
+  view.header = a.header;
+  view.items = a.items.data;
+  view.block_rows = a.block_rows.data;
+  view.launches = a.launches;
+  view.queue_begin = a.queue_begin;
+  view.queue = a.queue.data;
+  view.row_indices = a.row_indices.data;
+  view.q_pos = a.q_pos.data;
+  view.merges = a.merges.data;
+  view.merge_parts = a.parts.data;
+  view.page_entries = p.from_block_rows ? p.given.page_entries : p.batch.page_table;
+  view.kv_positions = p.from_block_rows ? p.given.kv_positions : nullptr;
+  view.kv_lens = a.kv_lens.data;
+  view.mask_bits = p.from_block_rows ? p.given.mask_bits : p.batch.mask_bits;
+  return view;
+}
+
+PlanStats Planner::stats() const {
+  const Impl& p = *impl_;
+  PlanStats stats;
+  const std::uint64_t token_bytes = p.tile.cost.token;
+  for (const PlanTile& tile : p.arrays.tiles) {
+    stats.kv_bytes += std::uint64_t{tile.tokens()} * tile.heads() * token_bytes;
+  }
+  stats.kv_bytes_unshared = stats.kv_bytes + p.packed.tokens_saved * p.pack.num_kv_heads * token_bytes;
+  stats.partial_bytes = std::uint64_t{p.num_partial_rows} * p.tile.cost.partial_row;
+  for (std::uint32_t w = 0; w < p.cut.num_workers; ++w) {
+    stats.total_cost += p.arrays.worker_cost[w];
+    stats.max_worker_cost = std::max(stats.max_worker_cost, p.arrays.worker_cost[w]);
+  }
+  stats.split_rows = p.arrays.splits.size;
+  return stats;
+}
+
+std::uint32_t Planner::max_partial_rows() const { return static_cast<std::uint32_t>(impl_->capacity.partial_rows); }
+
+const PlannerOptions& Planner::options() const { return impl_->options; }
+
+}  // namespace fovea

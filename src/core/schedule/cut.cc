@@ -1,0 +1,232 @@
+#include "core/schedule/cut.h"
+
+#include <algorithm>
+
+namespace fovea {
+namespace {
+
+// Ordering of cut points; kNone (before the pair) comes before every token.
+bool precedes(const CutPoint& a, const CutPoint& b) {
+  if (a.tile != b.tile) return a.tile < b.tile;
+  if (a.head != b.head) return a.head < b.head;
+  return a.token + 1 < b.token + 1;  // kNone + 1 == 0
+}
+
+CutPoint before_pair(const FixedVector<PlanTile>& tiles, std::uint32_t tile, std::uint32_t head) {
+  if (tile < tiles.size && head >= tiles[tile].head_end) return before_pair(tiles, tile + 1, 0);
+  if (tile >= tiles.size) return {tiles.size, 0, abi::kNone};
+  return {tile, std::max<std::uint32_t>(head, tiles[tile].head_begin), abi::kNone};
+}
+
+// The cut nearest to `offset` cost units into pair (tile, head); `previous` is the cut before it.
+CutPoint place_cut(const FixedVector<PlanTile>& tiles, std::uint32_t t, std::uint32_t head, std::uint64_t offset,
+                   const CutPoint& previous, const CutConfig& config) {
+  const PlanTile& tile = tiles[t];
+  const std::uint32_t block = config.block_tokens;
+  const std::uint32_t least = abi::min_part_tokens(config.cost, tile.row_count * config.group, block);
+  // A first part that begins off a block bound may gain up to a block.
+  if (tile.tokens() < 2 * least + block) {
+    return before_pair(tiles, t, 2 * offset < tile.cost() ? head : head + 1);
+  }
+  std::uint32_t begin = tile.kv_begin;
+  const bool again = previous.tile == t && previous.head == head && previous.token != abi::kNone;
+  if (again) begin = previous.token;
+  const std::uint64_t wanted =
+      tile.kv_begin + (offset <= tile.cost_fixed ? 0 : (offset - tile.cost_fixed) / tile.token_cost);
+  std::uint64_t token = (wanted + block / 2) / block * block;
+  if (token < begin + std::uint64_t{least}) {
+    if (2 * wanted < 2 * std::uint64_t{begin} + least) return again ? previous : before_pair(tiles, t, head);
+    token = (begin + std::uint64_t{least} + block - 1) / block * block;
+  }
+  if (token + least > tile.kv_end) {
+    const std::uint64_t last = (tile.kv_end - least) / block * block;
+    if (2 * (tile.kv_end - std::min<std::uint64_t>(wanted, tile.kv_end)) < least ||
+        last < begin + std::uint64_t{least}) {
+      return before_pair(tiles, t, head + 1);
+    }
+    token = last;
+  }
+  return {t, head, static_cast<std::uint32_t>(token)};
+}
+
+abi::WorkItem make_item(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t kv_begin,
+                        std::uint32_t kv_end, std::uint8_t flags, std::uint32_t partial_slot, bool open_ends) {
+  abi::WorkItem item{};
+  item.row_begin = tile.row_begin;
+  item.row_count = tile.row_count;
+  item.tile_class = tile.tile_class;
+  item.flags = flags;
+  if (partial_slot == abi::kNone) item.flags |= abi::kItemDirect;
+  if (may_mask(block_row, tile, kv_begin, kv_end)) item.flags |= abi::kItemMasked;
+  item.list_begin = block_row.list_begin;
+  item.kv_begin = kv_begin;
+  item.kv_end = kv_end;
+  item.length_slot = block_row.length_slot;
+  if (open_ends && block_row.length_slot != abi::kNone && kv_end == block_row.num_tokens) {
+    item.flags |= abi::kItemOpenEnd;
+  }
+  item.block_row = tile.block_row;
+  item.partial_slot = partial_slot;
+  return item;
+}
+
+// Takes partial rows for an item of the tile under `heads` heads.
+std::uint32_t take_partial(const PlanTile& tile, std::uint32_t heads, const CutConfig& config, ScheduleOutput& out) {
+  const std::uint32_t slot = out.num_partial_rows;
+  out.num_partial_rows += heads * tile.row_count * config.group;
+  return slot;
+}
+
+void reset(ScheduleOutput& out) {
+  out.items->clear();
+  out.splits->clear();
+  out.queue->clear();
+  out.queue_begin[0] = 0;
+  out.num_partial_rows = 0;
+}
+
+}  // namespace
+
+std::uint64_t total_cost(const FixedVector<PlanTile>& tiles) {
+  std::uint64_t total = 0;
+  for (const PlanTile& tile : tiles) total += tile.cost() * tile.heads();
+  return total;
+}
+
+void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts) {
+  const std::uint64_t total = total_cost(tiles);
+  const std::uint64_t quotient = total / config.num_workers;
+  const std::uint64_t remainder = total % config.num_workers;
+  std::uint32_t t = 0;
+  std::uint64_t base = 0;  // cost of the tiles before t
+  CutPoint previous{0, 0, abi::kNone};
+  for (std::uint32_t k = 1; k < config.num_workers; ++k) {
+    const std::uint64_t target = quotient * k + remainder * k / config.num_workers;
+    while (t < tiles.size && base + tiles[t].cost() * tiles[t].heads() <= target) {
+      base += tiles[t].cost() * tiles[t].heads();
+      ++t;
+    }
+    CutPoint cut{tiles.size, 0, abi::kNone};
+    if (t < tiles.size) {
+      const std::uint64_t cost = tiles[t].cost();
+      const std::uint32_t nth = static_cast<std::uint32_t>((target - base) / cost);
+      cut = place_cut(tiles, t, tiles[t].head_begin + nth, (target - base) - nth * cost, previous, config);
+    }
+    if (precedes(cut, previous)) cut = previous;
+    cuts[k - 1] = previous = cut;
+  }
+}
+
+void emit_spans(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, const CutPoint* cuts,
+                const CutConfig& config, ScheduleOutput& out) {
+  reset(out);
+  const std::uint32_t num_cuts = config.num_workers - 1;
+  std::uint32_t next = 0;  // cut
+  std::uint64_t cost = 0;  // of the current worker
+  const auto close_worker = [&] {
+    out.worker_cost[next] = cost;
+    cost = 0;
+    out.queue_begin[++next] = out.queue->size;
+  };
+  for (std::uint32_t t = 0; t < tiles.size; ++t) {
+    PlanTile& tile = tiles[t];
+    const abi::BlockRow& block_row = block_rows[tile.block_row];
+    // Which heads are divided decides whether an undivided item is needed at all.
+    std::uint32_t divided = 0;
+    std::uint32_t last_head = abi::kNone;
+    for (std::uint32_t c = next; c < num_cuts && cuts[c].tile == t; ++c) {
+      if (cuts[c].token != abi::kNone && cuts[c].head != last_head) {
+        ++divided;
+        last_head = cuts[c].head;
+      }
+    }
+    tile.first_item = out.items->size;
+    tile.num_items = divided < tile.heads() ? 1 : 0;
+    tile.first_split = out.splits->size;
+    tile.num_splits = divided;
+    if (tile.num_items != 0) {
+      const std::uint32_t slot = tile.solo ? abi::kNone : take_partial(tile, tile.heads(), config, out);
+      out.items->push(make_item(block_row, tile, tile.kv_begin, tile.kv_end, 0, slot, config.open_ends));
+    }
+    const std::uint32_t rows = tile.row_count * config.group;
+    for (std::uint32_t head = tile.head_begin; head < tile.head_end; ++head) {
+      while (next < num_cuts && cuts[next].tile == t && cuts[next].head == head && cuts[next].token == abi::kNone) {
+        close_worker();
+      }
+      if (next == num_cuts || cuts[next].tile != t || cuts[next].head != head) {
+        out.queue->push(abi::queue_entry(tile.first_item, head));
+        cost += tile.cost();
+        continue;
+      }
+      SplitPair& split = out.splits->push({head, out.items->size, 0});
+      std::uint32_t begin = tile.kv_begin;
+      const auto push_part = [&](std::uint32_t end) {
+        out.queue->push(abi::queue_entry(out.items->size, head));
+        out.items->push(make_item(block_row, tile, begin, end, abi::kItemSingleHead, take_partial(tile, 1, config, out),
+                                  config.open_ends));
+        cost += abi::item_cost(config.cost, rows, end - begin, true);
+        begin = end;
+        ++split.num_items;
+      };
+      for (; next < num_cuts && cuts[next].tile == t && cuts[next].head == head; close_worker()) {
+        if (cuts[next].token > begin) push_part(cuts[next].token);
+      }
+      push_part(tile.kv_end);
+    }
+  }
+  while (next < num_cuts) close_worker();
+  close_worker();
+}
+
+void emit_chunks(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, const CutConfig& config,
+                 ScheduleOutput& out) {
+  reset(out);
+  const std::uint32_t chunk = config.invariant_chunk;
+  std::uint64_t total = 0;
+  for (PlanTile& tile : tiles) {
+    const abi::BlockRow& block_row = block_rows[tile.block_row];
+    const std::uint32_t offset = static_cast<std::uint32_t>(block_row.position_base) % chunk;
+    tile.first_item = out.items->size;
+    tile.first_split = tile.num_splits = 0;
+    const bool direct =
+        tile.solo && (tile.kv_begin + offset) / chunk == (tile.kv_end + offset - (tile.tokens() != 0)) / chunk;
+    std::uint32_t begin = tile.kv_begin;
+    do {
+      const std::uint32_t bound = ((begin + offset) / chunk + 1) * chunk - offset;
+      const std::uint32_t end = std::min(bound, tile.kv_end);
+      const std::uint32_t slot = direct ? abi::kNone : take_partial(tile, tile.heads(), config, out);
+      out.items->push(make_item(block_row, tile, begin, end, 0, slot, false));
+      total += abi::item_cost(config.cost, tile.row_count * config.group, end - begin, !direct) * tile.heads();
+      begin = end;
+    } while (begin < tile.kv_end);
+    tile.num_items = out.items->size - tile.first_item;
+  }
+  std::uint32_t worker = 0;
+  std::uint64_t done = 0;
+  out.worker_cost[0] = 0;
+  for (const PlanTile& tile : tiles) {
+    for (std::uint32_t head = tile.head_begin; head < tile.head_end; ++head) {
+      for (std::uint32_t i = tile.first_item; i < tile.first_item + tile.num_items; ++i) {
+        const abi::WorkItem& item = (*out.items)[i];
+        const std::uint64_t cost = abi::item_cost(config.cost, tile.row_count * config.group,
+                                                  item.kv_end - item.kv_begin, item.partial_slot != abi::kNone);
+        // An entry goes to the worker in whose span its middle lies.
+        const std::uint64_t owner = (done + cost / 2) * config.num_workers / std::max<std::uint64_t>(total, 1);
+        while (worker < owner && worker + 1 < config.num_workers) {
+          out.queue_begin[++worker] = out.queue->size;
+          out.worker_cost[worker] = 0;
+        }
+        out.queue->push(abi::queue_entry(i, head));
+        out.worker_cost[worker] += cost;
+        done += cost;
+      }
+    }
+  }
+  while (worker + 1 < config.num_workers) {
+    out.queue_begin[++worker] = out.queue->size;
+    out.worker_cost[worker] = 0;
+  }
+  out.queue_begin[config.num_workers] = out.queue->size;
+}
+
+}  // namespace fovea

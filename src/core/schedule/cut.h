@@ -1,0 +1,65 @@
+// The cut step: lays all (tile, KV head) pairs end to end, tile by tile and head by head, and cuts them into W spans of
+// equal cost, so that at most W - 1 pairs are divided. Then turns spans into items and queues. Called by core/plan for
+// new plans and for grown ones; integers only, one pass, no allocation.
+#pragma once
+
+#include <cstdint>
+
+#include "abi/cost.h"
+#include "abi/plan.h"
+#include "core/schedule/tile.h"
+#include "core/schedule/workspace.h"
+
+namespace fovea {
+
+// Where a worker's span ends and the next one's begins: before token `token` of the run under (tile, head); kNone:
+// before the whole pair. tile == number of tiles: after all work.
+struct CutPoint {
+  std::uint32_t tile;
+  std::uint32_t head;
+  std::uint32_t token;
+};
+
+// A (tile, head) pair that cuts divided, and the items it became, in ascending KV order.
+struct SplitPair {
+  std::uint32_t head;
+  std::uint32_t first_item;
+  std::uint32_t num_items;
+};
+
+struct CutConfig {
+  std::uint32_t num_workers = 1;
+  std::uint32_t group = 1;
+  std::uint32_t block_tokens = 64;
+  std::uint32_t invariant_chunk = 0;  // tokens; 0: cut anywhere
+  bool open_ends = true;
+  abi::CostModel cost;
+};
+
+// Cost of all tiles undivided.
+std::uint64_t total_cost(const FixedVector<PlanTile>& tiles);
+
+// Cut points 1 .. W-1 into cuts[0 .. W-2], ascending. Point k stands where k/W of the cost is behind it, moved to the
+// nearest multiple of block_tokens, and to an end of the pair where a part would be shorter than min_part_tokens().
+void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts);
+
+// What the cut step fills, all borrowed.
+struct ScheduleOutput {
+  FixedVector<abi::WorkItem>* items;
+  FixedVector<SplitPair>* splits;
+  FixedVector<std::uint32_t>* queue;
+  std::uint32_t* queue_begin;  // [num_workers + 1]
+  std::uint64_t* worker_cost;  // [num_workers]
+  std::uint32_t num_partial_rows;
+};
+
+// Items and queues of the spans between the cut points; tiles learn which items they became.
+void emit_spans(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, const CutPoint* cuts,
+                const CutConfig& config, ScheduleOutput& out);
+
+// Batch-invariant mode: items are chunks between absolute multiples of invariant_chunk, whatever the batch; workers get
+// whole chunks, near equal in cost.
+void emit_chunks(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, const CutConfig& config,
+                 ScheduleOutput& out);
+
+}  // namespace fovea
