@@ -102,7 +102,8 @@ TEST(NeedleDocument, AnAbsentFactIsNotInTheDocument) {
     const NeedleDocument document = make_needle_document(spec);
     for (const NeedleQuestion& q : document.questions) {
       ASSERT_TRUE(q.absent);
-      const std::string stem = q.answer.substr(4, q.answer.size() - 4 - std::string("unknown.").size());
+      // Without its first letter, whose case depends on the opening; "he code of" is not in "the access code of".
+      const std::string stem = q.answer.substr(1, q.answer.size() - 1 - std::string("unknown.").size());
       EXPECT_EQ(document.text.find(stem), std::string::npos) << stem;
     }
   }
