@@ -89,7 +89,7 @@ Status write_file_atomic(const std::string& path, std::string_view bytes) {
   {
     const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (file.get() < 0) return errno_status("cannot create", temporary, errno);
-    const Status status = write_all(file.get(), temporary, bytes);
+    Status status = write_all(file.get(), temporary, bytes);
     if (!status.ok()) {
       ::unlink(temporary.c_str());
       return status;

@@ -1,0 +1,54 @@
+# The commands of the project. Each sets up what is missing, builds, and runs; a second call does nothing twice.
+#   make demo        answers questions about a long document on the embedded model, through the real server
+#   make test        every test that needs no GPU; ends with "N passed, N failed"
+#   make bench       the benchmark suites; ARGS="attention --json -" for one of them
+#   make format      formats all C++ files          make lint       clang-tidy over all sources
+#   make goldens     makes the golden files of the tests again (needs the heavy peers)
+#   make test-peers  compares live with the heavy peers (PyTorch, transformers)
+#   make install     installs under PREFIX (/usr/local)
+#   make clean       removes everything that was built
+.DEFAULT_GOAL := build
+.PHONY: demo test bench build format lint goldens test-peers install clean
+
+# Objects of one checkout serve another one.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+
+PREFIX ?= /usr/local
+# Python with the heavy peers (tools/requirements-peers.txt) installed.
+PEERS_PYTHON ?= python3
+ARGS ?=
+
+build:
+	@tools/setup.sh build
+	@tools/build.sh release
+
+demo:
+	@tools/demo.sh $(ARGS)
+
+test:
+	@tools/setup.sh test
+	@python3 tools/run_tests.py $(ARGS)
+
+bench: build
+	@tools/bench.sh $(ARGS)
+
+format:
+	@tools/setup.sh test
+	@python3 tools/check_format.py --fix
+
+lint: build
+	@tools/setup.sh test
+	@python3 tools/lint.py
+
+goldens: build
+	@tools/goldens.sh $(PEERS_PYTHON)
+
+test-peers: build
+	@$(PEERS_PYTHON) -m pytest -q tests/peers_heavy $(ARGS)
+
+install: build
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	@rm -rf build
