@@ -10,7 +10,8 @@ case $profile in build | test) ;; *) echo "usage: tools/setup.sh build|test" >&2
 
 stamp=build/setup-$profile.stamp
 requirements=tools/requirements-test.txt
-key=$(cat tools/setup.sh "$requirements" /etc/os-release 2>/dev/null | sha256sum)
+os_release=${FOVEA_OS_RELEASE:-/etc/os-release}  # tests name another one
+key=$(cat tools/setup.sh "$requirements" "$os_release" 2>/dev/null | sha256sum)
 if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && { [ "$profile" = build ] || [ -x .venv/bin/python ]; }; then
   exit 0
 fi
@@ -22,8 +23,8 @@ if [ "$profile" = test ]; then
   packages+=(python3-venv clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 fi
 distribution=unknown
-# shellcheck disable=SC1091
-[ -r /etc/os-release ] && distribution=$(. /etc/os-release && echo "${VERSION_CODENAME:-${ID:-unknown}}")
+# shellcheck disable=SC1090
+[ -r "$os_release" ] && distribution=$(. "$os_release" && echo "${VERSION_CODENAME:-${ID:-unknown}}")
 case $distribution in
   bookworm) packages+=(libboost1.81-dev) ;;
   noble) packages+=(libboost1.83-dev) ;;
