@@ -5,6 +5,7 @@ namespace fovea::app {
 
 const std::vector<CommandEntry>& commands() {
   static const std::vector<CommandEntry> table = {
+      {"bench plan", "Time planning, and judge the plans in the cost model", declare_bench_plan},
       {"doctor", "Say what this machine can run, and if not, why", declare_doctor},
   };
   return table;

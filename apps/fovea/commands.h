@@ -5,6 +5,7 @@
 
 namespace fovea::app {
 
+RunFunction declare_bench_plan(Options& options);
 RunFunction declare_doctor(Options& options);
 
 }  // namespace fovea::app
