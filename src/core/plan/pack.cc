@@ -242,8 +242,7 @@ Status check_batch(const AttentionBatch& batch, const PlannerOptions& options) {
   }
   switch (batch.mask) {
     case abi::MaskKind::kNone:
-    case abi::MaskKind::kCausal:
-      break;
+    case abi::MaskKind::kCausal: break;
     case abi::MaskKind::kWindow:
       if (batch.window_left < 0) {
         return invalid_argument("a window mask with window_left {}, expected 0 or more", batch.window_left);
@@ -254,8 +253,7 @@ Status check_batch(const AttentionBatch& batch, const PlannerOptions& options) {
         return invalid_argument("a bit mask needs mask_offsets, mask_strides and mask_bits");
       }
       break;
-    default:
-      return invalid_argument("mask kind {} is not one of 0..3", static_cast<int>(batch.mask));
+    default: return invalid_argument("mask kind {} is not one of 0..3", static_cast<int>(batch.mask));
   }
   return check_lengths(batch, options);
 }
@@ -265,15 +263,12 @@ std::uint32_t shareable_tokens(const AttentionBatch& batch, std::uint32_t i) {
   // At least one token stays private, so that every request has a run of its own that grows with it.
   const std::int64_t old = std::max<std::int64_t>(kv_len - std::max(batch.q_lens[i], 1), 0);
   switch (batch.mask) {
-    case abi::MaskKind::kNone:
-      return static_cast<std::uint32_t>(std::max<std::int64_t>(kv_len - 1, 0));
-    case abi::MaskKind::kCausal:
-      return static_cast<std::uint32_t>(old);
+    case abi::MaskKind::kNone: return static_cast<std::uint32_t>(std::max<std::int64_t>(kv_len - 1, 0));
+    case abi::MaskKind::kCausal: return static_cast<std::uint32_t>(old);
     case abi::MaskKind::kWindow:
       // Only while every row's window still reaches token 0; grow() packs again when that ends.
       return static_cast<std::uint32_t>(kv_len - 1 <= batch.window_left ? old : 0);
-    case abi::MaskKind::kBits:
-      return static_cast<std::uint32_t>(kv_len) - tail_tokens(batch, i);
+    case abi::MaskKind::kBits: return static_cast<std::uint32_t>(kv_len) - tail_tokens(batch, i);
   }
   return 0;
 }
