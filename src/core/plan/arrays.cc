@@ -98,7 +98,8 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
     c.partial_rows = 2 * cuts * step * group + c.shared_rows * heads * group;
   }
   c.merges = c.rows * heads;
-  c.parts = c.partial_rows / group;
+  // A shared row that a cut divides is listed anew behind the list that packing made.
+  c.parts = c.partial_rows / group + (o.batch_invariant ? 0 : c.shared_rows * heads);
   if (c.items >= (1u << 24) || c.queue >= (std::uint64_t{1} << 31) || c.partial_rows >= (std::uint64_t{1} << 32)) {
     return make_status(StatusCode::kOutOfRange,
                        "these limits need {} items, {} queue entries and {} partial rows; a plan holds 2^24, 2^31 and "
@@ -134,6 +135,8 @@ void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_
   worker_cost.carve(carver, num_workers);
   cover_begin.carve(carver, c.rows + 1);
   covers.carve(carver, c.row_indices);
+  entry_begin.carve(carver, c.rows + 1);
+  saved.carve(carver, c.merges);
 }
 
 }  // namespace fovea

@@ -38,6 +38,12 @@ struct RowCover {
   std::uint32_t nth;
 };
 
+// A merge entry of a shared row as it was before a cut divided one of its parts.
+struct SavedMerge {
+  std::uint32_t index;
+  abi::MergeEntry entry;
+};
+
 struct PlanArrays {
   // Read by executors.
   abi::PlanHeader* header = nullptr;
@@ -68,6 +74,10 @@ struct PlanArrays {
   FixedVector<std::uint64_t> worker_cost;
   FixedVector<std::uint32_t> cover_begin;
   FixedVector<RowCover> covers;
+  FixedVector<std::uint32_t> entry_begin;  // by row: its first entry of the shared merges
+  std::uint32_t shared_merges = 0;         // entries, and below that their parts, before any cut
+  std::uint32_t shared_parts = 0;
+  FixedVector<SavedMerge> saved;
 
   void carve(Carver& carver, const PlanCapacity& capacity, std::uint32_t num_workers);
 };

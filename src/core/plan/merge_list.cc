@@ -21,6 +21,56 @@ void add_parts(PlanArrays& p, const PlanTile& tile, std::uint32_t nth, std::uint
   }
 }
 
+const PlanTile& tile_of(const PlanArrays& p, const RowCover& cover, std::uint32_t tokens_per_tile) {
+  return p.tiles[p.tile_begin[cover.block_row] + cover.nth / tokens_per_tile];
+}
+
+// All parts of a shared row under one head, as cut.
+void add_row_parts(PlanArrays& p, std::uint32_t row, std::uint32_t head, std::uint32_t group,
+                   std::uint32_t tokens_per_tile) {
+  for (std::uint32_t c = p.cover_begin[row]; c < p.cover_begin[row + 1]; ++c) {
+    const PlanTile& tile = tile_of(p, p.covers[c], tokens_per_tile);
+    if (head < tile.head_begin || head >= tile.head_end) continue;
+    add_parts(p, tile, p.covers[c].nth % tokens_per_tile, head, group);
+  }
+}
+
+// The same as if nothing were divided.
+void add_undivided_parts(PlanArrays& p, std::uint32_t row, std::uint32_t head, std::uint32_t group,
+                         std::uint32_t tokens_per_tile) {
+  for (std::uint32_t c = p.cover_begin[row]; c < p.cover_begin[row + 1]; ++c) {
+    const PlanTile& tile = tile_of(p, p.covers[c], tokens_per_tile);
+    if (head < tile.head_begin || head >= tile.head_end) continue;
+    p.parts.push(tile.partial_slot + (head - tile.head_begin) * tile.row_count * group +
+                 p.covers[c].nth % tokens_per_tile * group);
+  }
+}
+
+// Parts of a row whose block rows all have the same heads, when nothing is divided: one a block row, the slots of the
+// next head a fixed step behind.
+void add_even_row(PlanArrays& p, std::uint32_t row, std::uint32_t heads, std::uint32_t group,
+                  std::uint32_t tokens_per_tile) {
+  const std::uint32_t begin = p.cover_begin[row];
+  const std::uint32_t count = p.cover_begin[row + 1] - begin;
+  const std::uint32_t parts_begin = p.parts.size;
+  FOVEA_CHECK(parts_begin + count * heads <= p.parts.capacity && p.merges.size + heads <= p.merges.capacity);
+  std::uint32_t head_begin = 0;
+  for (std::uint32_t c = 0; c < count; ++c) {
+    const RowCover cover = p.covers[begin + c];
+    const PlanTile& tile = tile_of(p, cover, tokens_per_tile);
+    const std::uint32_t step = tile.row_count * group;
+    std::uint32_t slot = tile.partial_slot + cover.nth % tokens_per_tile * group;
+    std::uint32_t* part = p.parts.data + parts_begin + c;
+    for (std::uint32_t head = 0; head < heads; ++head, part += count, slot += step) *part = slot;
+    head_begin = tile.head_begin;
+  }
+  for (std::uint32_t head = 0; head < heads; ++head) {
+    p.merges[p.merges.size++] = {row, static_cast<std::uint16_t>(head_begin + head), static_cast<std::uint16_t>(count),
+                                 parts_begin + head * count};
+  }
+  p.parts.size += count * heads;
+}
+
 void close_entry(PlanArrays& p, std::uint32_t row, std::uint32_t head, std::uint32_t parts_begin) {
   if (p.parts.size == parts_begin) return;
   p.merges.push(
@@ -70,48 +120,70 @@ void list_covers(PlanArrays& p, std::uint32_t num_rows) {
   }
 }
 
-void list_merges(PlanArrays& p, std::uint32_t num_rows, std::uint32_t group, std::uint32_t tokens_per_tile) {
+void list_shared_merges(PlanArrays& p, std::uint32_t num_rows, std::uint32_t group, std::uint32_t tokens_per_tile,
+                        bool chunked) {
   p.merges.clear();
   p.parts.clear();
-  if (p.covers.size != 0) {
-    for (std::uint32_t row = 0; row < num_rows; ++row) {
-      const std::uint32_t begin = p.cover_begin[row];
-      const std::uint32_t end = p.cover_begin[row + 1];
-      if (begin == end) continue;
-      std::uint32_t first_head = 256;
-      std::uint32_t last_head = 0;
-      for (std::uint32_t c = begin; c < end; ++c) {
-        const abi::BlockRow& block_row = p.block_rows[p.covers[c].block_row];
-        first_head = std::min<std::uint32_t>(first_head, block_row.head_begin);
-        last_head = std::max<std::uint32_t>(last_head, block_row.head_end);
+  p.saved.clear();
+  for (std::uint32_t row = 0; row < num_rows && p.covers.size != 0; ++row) {
+    p.entry_begin[row] = p.merges.size;
+    const std::uint32_t begin = p.cover_begin[row];
+    const std::uint32_t end = p.cover_begin[row + 1];
+    if (begin == end) continue;
+    std::uint32_t first_head = 256;
+    std::uint32_t last_head = 0;
+    bool even = !chunked;
+    for (std::uint32_t c = begin; c < end; ++c) {
+      const PlanTile& tile = tile_of(p, p.covers[c], tokens_per_tile);
+      even &= c == begin || (tile.head_begin == first_head && tile.head_end == last_head);
+      first_head = std::min<std::uint32_t>(first_head, tile.head_begin);
+      last_head = std::max<std::uint32_t>(last_head, tile.head_end);
+    }
+    if (even) {
+      add_even_row(p, row, last_head - first_head, group, tokens_per_tile);
+      continue;
+    }
+    for (std::uint32_t head = first_head; head < last_head; ++head) {
+      const std::uint32_t parts_begin = p.parts.size;
+      if (chunked) {
+        add_row_parts(p, row, head, group, tokens_per_tile);
+      } else {
+        add_undivided_parts(p, row, head, group, tokens_per_tile);
       }
-      for (std::uint32_t head = first_head; head < last_head; ++head) {
-        const std::uint32_t parts_begin = p.parts.size;
-        for (std::uint32_t c = begin; c < end; ++c) {
-          const RowCover cover = p.covers[c];
-          const PlanTile& tile = p.tiles[p.tile_begin[cover.block_row] + cover.nth / tokens_per_tile];
-          if (head < tile.head_begin || head >= tile.head_end) continue;
-          add_parts(p, tile, cover.nth % tokens_per_tile, head, group);
-        }
-        close_entry(p, row, head, parts_begin);
-      }
+      close_entry(p, row, head, parts_begin);
     }
   }
+  p.shared_merges = p.merges.size;
+  p.shared_parts = p.parts.size;
+}
+
+void list_cut_merges(PlanArrays& p, std::uint32_t group, std::uint32_t tokens_per_tile) {
+  for (const SavedMerge& saved : p.saved) p.merges[saved.index] = saved.entry;
+  p.saved.clear();
+  p.merges.size = p.shared_merges;
+  p.parts.size = p.shared_parts;
   for (const PlanTile& tile : p.tiles) {
-    if (!tile.solo) continue;
-    const bool chunks = tile.num_items > 1;
+    const bool chunks = tile.solo && tile.num_items > 1;
     if (tile.num_splits == 0 && !chunks) continue;
-    const auto merge_head = [&](std::uint32_t head) {
+    for (std::uint32_t i = 0; i < (chunks ? tile.heads() : tile.num_splits); ++i) {
+      const std::uint32_t head = chunks ? tile.head_begin + i : p.splits[tile.first_split + i].head;
       for (std::uint32_t nth = 0; nth < tile.row_count; ++nth) {
+        const std::uint32_t row = p.row_indices[tile.row_begin + nth];
         const std::uint32_t parts_begin = p.parts.size;
-        add_parts(p, tile, nth, head, group);
-        close_entry(p, p.row_indices[tile.row_begin + nth], head, parts_begin);
+        if (tile.solo) {
+          add_parts(p, tile, nth, head, group);
+          close_entry(p, row, head, parts_begin);
+          continue;
+        }
+        std::uint32_t index = p.entry_begin[row];
+        while (p.merges[index].head != head) ++index;
+        abi::MergeEntry& entry = p.merges[index];
+        if (entry.parts_begin >= p.shared_parts) continue;  // another of its parts was divided too: listed already
+        p.saved.push({index, entry});
+        add_row_parts(p, row, head, group, tokens_per_tile);
+        entry.parts_begin = parts_begin;
+        entry.num_parts = static_cast<std::uint16_t>(p.parts.size - parts_begin);
       }
-    };
-    if (chunks) {
-      for (std::uint32_t head = tile.head_begin; head < tile.head_end; ++head) merge_head(head);
-    } else {
-      for (std::uint32_t s = 0; s < tile.num_splits; ++s) merge_head(p.splits[tile.first_split + s].head);
     }
   }
 }

@@ -34,11 +34,12 @@ struct Planner::Impl {
   bool from_block_rows = false;
   std::uint32_t num_rows = 0;
   std::uint64_t generation = 0;
+  std::uint32_t tile_partial_rows = 0;  // of undivided tiles
   std::uint32_t num_partial_rows = 0;
 
   Status init(const PlannerOptions& wanted);
   void make_all_tiles();
-  void schedule();
+  void schedule(bool new_tiles);
   Status repack(const std::int32_t* kv_lens);
 };
 
@@ -78,26 +79,30 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   pack.rule.kv_token_bytes = cost.token;
   pack.rule.max_shared_rows = capacity.shared_rows;
   make_all_tiles();
-  schedule();
+  schedule(true);
   return ok_status();
 }
 
 void Planner::Impl::make_all_tiles() {
   arrays.tiles.clear();
-  make_tiles(arrays.block_rows.data, arrays.block_rows.size, arrays.q_pos.data, tile, arrays.tiles,
-             arrays.tile_begin.data);
+  tile_partial_rows = make_tiles(arrays.block_rows.data, arrays.block_rows.size, arrays.q_pos.data, tile, arrays.tiles,
+                                 arrays.tile_begin.data);
 }
 
 // Cut and merge list over the tiles as they stand, and the header.
-void Planner::Impl::schedule() {
-  ScheduleOutput out{&arrays.items, &arrays.splits, &arrays.queue, arrays.queue_begin, arrays.worker_cost.data, 0};
+void Planner::Impl::schedule(bool new_tiles) {
+  ScheduleOutput out{&arrays.items,      &arrays.splits,          &arrays.queue,
+                     arrays.queue_begin, arrays.worker_cost.data, options.batch_invariant ? 0 : tile_partial_rows};
   if (options.batch_invariant) {
     emit_chunks(arrays.block_rows.data, arrays.tiles, cut, out);
   } else {
     cut_tiles(arrays.tiles, cut, arrays.cuts.data);
     emit_spans(arrays.block_rows.data, arrays.tiles, arrays.cuts.data, cut, out);
   }
-  list_merges(arrays, num_rows, tile.group, tile.tokens_per_tile());
+  if (new_tiles) {
+    list_shared_merges(arrays, num_rows, tile.group, tile.tokens_per_tile(), options.batch_invariant);
+  }
+  list_cut_merges(arrays, tile.group, tile.tokens_per_tile());
   FOVEA_CHECK(out.num_partial_rows <= capacity.partial_rows);
   num_partial_rows = out.num_partial_rows;
 
@@ -128,7 +133,7 @@ Status Planner::Impl::repack(const std::int32_t* kv_lens) {
   packed = pack_batch(again, pack, arrays);
   list_covers(arrays, num_rows);
   make_all_tiles();
-  schedule();
+  schedule(true);
   return ok_status();
 }
 
@@ -155,7 +160,7 @@ Status Planner::plan(const AttentionBatch& batch) {
   for (const std::int32_t q_len : p.arrays.q_lens) p.num_rows += as_u32(q_len);
   list_covers(p.arrays, p.num_rows);
   p.make_all_tiles();
-  p.schedule();
+  p.schedule(true);
   return ok_status();
 }
 
@@ -168,7 +173,7 @@ Status Planner::plan_block_rows(const BlockRowBatch& batch) {
   p.num_rows = status.ok() ? as_u32(batch.num_rows) : 0;
   if (!status.ok()) p.arrays.block_rows.size = p.arrays.covers.size = 0;
   p.make_all_tiles();
-  p.schedule();
+  p.schedule(true);
   return status;
 }
 
@@ -198,7 +203,7 @@ Status Planner::grow(const std::int32_t* kv_lens) {
   for (PlanTile& tile : a.tiles) {
     bound_tile(a.block_rows[tile.block_row], a.q_pos.data + tile.row_begin, p.tile, tile);
   }
-  p.schedule();
+  p.schedule(p.options.batch_invariant);  // there the number of chunks grows, and with it every slot
   return ok_status();
 }
 

@@ -82,7 +82,6 @@ void reset(ScheduleOutput& out) {
   out.splits->clear();
   out.queue->clear();
   out.queue_begin[0] = 0;
-  out.num_partial_rows = 0;
 }
 
 }  // namespace
@@ -117,65 +116,112 @@ void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutP
   }
 }
 
+namespace {
+
+// The state of one emit_spans() call.
+class SpanEmitter {
+ public:
+  SpanEmitter(const abi::BlockRow* block_rows, const CutPoint* cuts, const CutConfig& config, ScheduleOutput& out)
+      : block_rows_(block_rows), cuts_(cuts), num_cuts_(config.num_workers - 1), config_(config), out_(out) {
+    next_tile_ = num_cuts_ == 0 ? abi::kNone : cuts[0].tile;
+  }
+
+  void emit(PlanTile& tile, std::uint32_t t) {
+    const abi::BlockRow& block_row = block_rows_[tile.block_row];
+    tile.first_item = out_.items->size;
+    tile.first_split = out_.splits->size;
+    tile.num_splits = next_tile_ == t ? count_divided(t) : 0;
+    tile.num_items = tile.num_splits < tile.heads() ? 1 : 0;
+    if (tile.num_items != 0) {
+      out_.items->push(make_item(block_row, tile, tile.kv_begin, tile.kv_end, 0, tile.partial_slot, config_.open_ends));
+    }
+    std::uint32_t head = tile.head_begin;
+    while (next_tile_ == t) {
+      const CutPoint cut = cuts_[next_];
+      push_undivided(tile, head, cut.head);
+      head = cut.head;
+      if (cut.token == abi::kNone) {
+        close_worker();
+      } else {
+        push_divided(block_row, tile, t, head);
+        ++head;
+      }
+    }
+    push_undivided(tile, head, tile.head_end);
+  }
+
+  void finish() {
+    while (next_ < num_cuts_) close_worker();
+    close_worker();
+  }
+
+ private:
+  // Heads of tile t that some cut divides: whether an undivided item is needed at all depends on it.
+  std::uint32_t count_divided(std::uint32_t t) const {
+    std::uint32_t divided = 0;
+    std::uint32_t last_head = abi::kNone;
+    for (std::uint32_t c = next_; c < num_cuts_ && cuts_[c].tile == t; ++c) {
+      if (cuts_[c].token == abi::kNone || cuts_[c].head == last_head) continue;
+      ++divided;
+      last_head = cuts_[c].head;
+    }
+    return divided;
+  }
+
+  void close_worker() {
+    out_.worker_cost[next_] = cost_;
+    cost_ = 0;
+    out_.queue_begin[++next_] = out_.queue->size;
+    next_tile_ = next_ < num_cuts_ ? cuts_[next_].tile : abi::kNone;
+  }
+
+  void push_undivided(const PlanTile& tile, std::uint32_t head_begin, std::uint32_t head_end) {
+    FixedVector<std::uint32_t>& queue = *out_.queue;
+    FOVEA_CHECK(queue.size + (head_end - head_begin) <= queue.capacity);
+    std::uint32_t* entries = queue.data + queue.size;
+    for (std::uint32_t head = head_begin; head < head_end; ++head) *entries++ = abi::queue_entry(tile.first_item, head);
+    queue.size += head_end - head_begin;
+    cost_ += tile.cost() * (head_end - head_begin);
+  }
+
+  // Parts of pair (t, head), and the ends of the workers that they belong to.
+  void push_divided(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t t, std::uint32_t head) {
+    SplitPair& split = out_.splits->push({head, out_.items->size, 0});
+    const std::uint32_t rows = tile.row_count * config_.group;
+    std::uint32_t begin = tile.kv_begin;
+    const auto push_part = [&](std::uint32_t end) {
+      out_.queue->push(abi::queue_entry(out_.items->size, head));
+      out_.items->push(
+          make_item(block_row, tile, begin, end, abi::kItemSingleHead, out_.num_partial_rows, config_.open_ends));
+      out_.num_partial_rows += rows;
+      cost_ += abi::item_cost(config_.cost, rows, end - begin, true);
+      begin = end;
+      ++split.num_items;
+    };
+    for (; next_tile_ == t && cuts_[next_].head == head; close_worker()) {
+      if (cuts_[next_].token > begin) push_part(cuts_[next_].token);
+    }
+    push_part(tile.kv_end);
+  }
+
+  const abi::BlockRow* block_rows_;
+  const CutPoint* cuts_;
+  std::uint32_t num_cuts_;
+  const CutConfig& config_;
+  ScheduleOutput& out_;
+  std::uint32_t next_ = 0;       // cut, and the worker that it ends
+  std::uint32_t next_tile_ = 0;  // of that cut; kNone after the last
+  std::uint64_t cost_ = 0;       // of that worker so far
+};
+
+}  // namespace
+
 void emit_spans(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, const CutPoint* cuts,
                 const CutConfig& config, ScheduleOutput& out) {
   reset(out);
-  const std::uint32_t num_cuts = config.num_workers - 1;
-  std::uint32_t next = 0;  // cut
-  std::uint64_t cost = 0;  // of the current worker
-  const auto close_worker = [&] {
-    out.worker_cost[next] = cost;
-    cost = 0;
-    out.queue_begin[++next] = out.queue->size;
-  };
-  for (std::uint32_t t = 0; t < tiles.size; ++t) {
-    PlanTile& tile = tiles[t];
-    const abi::BlockRow& block_row = block_rows[tile.block_row];
-    // Which heads are divided decides whether an undivided item is needed at all.
-    std::uint32_t divided = 0;
-    std::uint32_t last_head = abi::kNone;
-    for (std::uint32_t c = next; c < num_cuts && cuts[c].tile == t; ++c) {
-      if (cuts[c].token != abi::kNone && cuts[c].head != last_head) {
-        ++divided;
-        last_head = cuts[c].head;
-      }
-    }
-    tile.first_item = out.items->size;
-    tile.num_items = divided < tile.heads() ? 1 : 0;
-    tile.first_split = out.splits->size;
-    tile.num_splits = divided;
-    if (tile.num_items != 0) {
-      const std::uint32_t slot = tile.solo ? abi::kNone : take_partial(tile, tile.heads(), config, out);
-      out.items->push(make_item(block_row, tile, tile.kv_begin, tile.kv_end, 0, slot, config.open_ends));
-    }
-    const std::uint32_t rows = tile.row_count * config.group;
-    for (std::uint32_t head = tile.head_begin; head < tile.head_end; ++head) {
-      while (next < num_cuts && cuts[next].tile == t && cuts[next].head == head && cuts[next].token == abi::kNone) {
-        close_worker();
-      }
-      if (next == num_cuts || cuts[next].tile != t || cuts[next].head != head) {
-        out.queue->push(abi::queue_entry(tile.first_item, head));
-        cost += tile.cost();
-        continue;
-      }
-      SplitPair& split = out.splits->push({head, out.items->size, 0});
-      std::uint32_t begin = tile.kv_begin;
-      const auto push_part = [&](std::uint32_t end) {
-        out.queue->push(abi::queue_entry(out.items->size, head));
-        out.items->push(make_item(block_row, tile, begin, end, abi::kItemSingleHead, take_partial(tile, 1, config, out),
-                                  config.open_ends));
-        cost += abi::item_cost(config.cost, rows, end - begin, true);
-        begin = end;
-        ++split.num_items;
-      };
-      for (; next < num_cuts && cuts[next].tile == t && cuts[next].head == head; close_worker()) {
-        if (cuts[next].token > begin) push_part(cuts[next].token);
-      }
-      push_part(tile.kv_end);
-    }
-  }
-  while (next < num_cuts) close_worker();
-  close_worker();
+  SpanEmitter emitter(block_rows, cuts, config, out);
+  for (std::uint32_t t = 0; t < tiles.size; ++t) emitter.emit(tiles[t], t);
+  emitter.finish();
 }
 
 void emit_chunks(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, const CutConfig& config,

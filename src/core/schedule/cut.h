@@ -48,9 +48,9 @@ struct ScheduleOutput {
   FixedVector<abi::WorkItem>* items;
   FixedVector<SplitPair>* splits;
   FixedVector<std::uint32_t>* queue;
-  std::uint32_t* queue_begin;  // [num_workers + 1]
-  std::uint64_t* worker_cost;  // [num_workers]
-  std::uint32_t num_partial_rows;
+  std::uint32_t* queue_begin;      // [num_workers + 1]
+  std::uint64_t* worker_cost;      // [num_workers]
+  std::uint32_t num_partial_rows;  // in: those of undivided tiles (0 in batch-invariant mode); out: all
 };
 
 // Items and queues of the spans between the cut points; tiles learn which items they became.

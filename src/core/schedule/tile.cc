@@ -48,9 +48,10 @@ void bound_tile(const abi::BlockRow& block_row, const std::int32_t* q_pos, const
   }
 }
 
-void make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_block_rows, const std::int32_t* q_pos,
-                const TileConfig& config, FixedVector<PlanTile>& tiles, std::uint32_t* tile_begin) {
+std::uint32_t make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_block_rows, const std::int32_t* q_pos,
+                         const TileConfig& config, FixedVector<PlanTile>& tiles, std::uint32_t* tile_begin) {
   const std::uint32_t step = config.tokens_per_tile();
+  std::uint32_t partial_rows = 0;
   for (std::uint32_t b = 0; b < num_block_rows; ++b) {
     const abi::BlockRow& block_row = block_rows[b];
     tile_begin[b] = tiles.size;
@@ -67,10 +68,16 @@ void make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_block_rows, c
       bound_tile(block_row, q_pos + tile.row_begin, config, tile);
       tile.token_cost = abi::token_cost(config.cost, rows);
       tile.cost_fixed = abi::fixed_cost(config.cost, rows, !tile.solo);
+      tile.partial_slot = abi::kNone;
+      if (!tile.solo) {
+        tile.partial_slot = partial_rows;
+        partial_rows += tile.heads() * rows;
+      }
       tiles.push(tile);
     }
   }
   tile_begin[num_block_rows] = tiles.size;
+  return partial_rows;
 }
 
 bool may_mask(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t kv_begin, std::uint32_t kv_end) {

@@ -23,9 +23,10 @@ struct PlanTile {
   std::uint32_t kv_end;    // == kv_begin when none is
   std::int32_t min_pos;    // positions of its rows; only where the block row has a mask by position
   std::int32_t max_pos;
-  std::uint32_t token_cost;  // abi/cost.h
-  std::uint32_t cost_fixed;  // of the undivided item
-  std::uint32_t first_item;  // undivided (or whole-chunk) items, filled when items are made
+  std::uint32_t token_cost;    // abi/cost.h
+  std::uint32_t cost_fixed;    // of the undivided item
+  std::uint32_t partial_slot;  // of the undivided item; kNone when solo
+  std::uint32_t first_item;    // undivided (or whole-chunk) items, filled when items are made
   std::uint32_t num_items;
   std::uint32_t first_split;  // its (tile, head) pairs that a cut divided
   std::uint32_t num_splits;
@@ -55,9 +56,9 @@ std::uint8_t tile_class_of(std::uint32_t rows);
 void bound_tile(const abi::BlockRow& block_row, const std::int32_t* q_pos, const TileConfig& config, PlanTile& tile);
 
 // Appends the tiles of every block row; tile_begin[b] becomes the first tile of block row b (num_block_rows + 1
-// values).
-void make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_block_rows, const std::int32_t* q_pos,
-                const TileConfig& config, FixedVector<PlanTile>& tiles, std::uint32_t* tile_begin);
+// values). Returns the partial rows that undivided tiles take: slots that stay where they are when lengths grow.
+std::uint32_t make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_block_rows, const std::int32_t* q_pos,
+                         const TileConfig& config, FixedVector<PlanTile>& tiles, std::uint32_t* tile_begin);
 
 // True when the mask may hide some pair of the tile's rows and tokens [kv_begin, kv_end) of the run.
 bool may_mask(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t kv_begin, std::uint32_t kv_end);
