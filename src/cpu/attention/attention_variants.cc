@@ -1,0 +1,36 @@
+// The shipped variants, compiled for every SIMD target.
+#include "cpu/attention/attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/attention/attention_variants.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "cpu/attention/executor_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fovea::cpu::HWY_NAMESPACE {
+
+AttentionKernels shipped_kernels(VariantId id) {
+  switch (id) {
+    case VariantId::kPlain: break;
+    case VariantId::kSoftcap: return kernels_of<variant::Softcap>();
+    case VariantId::kSinks: return kernels_of<variant::Sinks>();
+    case VariantId::kSoftcapSinks: return kernels_of<variant::SoftcapSinks>();
+    case VariantId::kAlibi: return kernels_of<variant::Alibi>();
+    case VariantId::kSigmoid: return kernels_of<variant::Sigmoid>();
+  }
+  return kernels_of<variant::Plain>();
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fovea::cpu {
+HWY_EXPORT(shipped_kernels);
+
+AttentionKernels attention_kernels(VariantId variant) { return HWY_DYNAMIC_DISPATCH(shipped_kernels)(variant); }
+
+}  // namespace fovea::cpu
+#endif

@@ -1,0 +1,166 @@
+// Rows, blocks and masks of a work item.
+#include "cpu/attention/block.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "cpu/attention/convert.h"
+
+namespace fovea::cpu {
+namespace {
+
+// Bits [begin, end) of a word, for any begin and end.
+uint64_t bit_range(int64_t begin, int64_t end) {
+  begin = std::clamp<int64_t>(begin, 0, 64);
+  end = std::clamp<int64_t>(end, 0, 64);
+  if (begin >= end) return 0;
+  const uint64_t below_end = end == 64 ? ~uint64_t{0} : (uint64_t{1} << end) - 1;
+  return below_end & (~uint64_t{0} << begin);
+}
+
+uint64_t load_bits(const uint8_t* bits, uint64_t first, int count) {
+  uint64_t word = 0;
+  for (int i = 0; i < count;) {
+    const uint64_t bit = first + static_cast<uint64_t>(i);
+    const int offset = static_cast<int>(bit % 8);
+    const int taken = std::min(8 - offset, count - i);
+    word |= static_cast<uint64_t>((bits[bit / 8] >> offset) & ((1u << taken) - 1)) << i;
+    i += taken;
+  }
+  return word;
+}
+
+}  // namespace
+
+BlockWalk::BlockWalk(const ItemArgs& args, int element_bytes)
+    : args_(args), element_bytes_(element_bytes), next_(args.item->kv_begin), end_(args.item->kv_end) {
+  const abi::WorkItem& item = *args.item;
+  if ((item.flags & abi::kItemOpenEnd) && item.length_slot != abi::kNone && args.plan->kv_lens != nullptr) {
+    end_ = std::max<int64_t>(end_, int64_t{args.plan->kv_lens[item.length_slot]} - args.block_row->position_base);
+  }
+}
+
+bool BlockWalk::next() {
+  const int rows = args_.item->row_count;
+  while (next_ < end_) {
+    begin_ = next_;
+    tokens_ = static_cast<int>(std::min<int64_t>(kBlockTokens, end_ - begin_));
+    next_ = begin_ + tokens_;
+    const uint64_t all = bit_range(0, tokens_);
+    if (!(args_.item->flags & abi::kItemMasked)) {
+      masked_ = false;
+      seen_by_any_ = all;
+      std::fill(args_.scratch.seen, args_.scratch.seen + rows, all);
+    } else {
+      uint64_t seen_by_all = all;
+      seen_by_any_ = 0;
+      for (int row = 0; row < rows; ++row) {
+        const uint64_t seen = all & seen_by(row);
+        args_.scratch.seen[row] = seen;
+        seen_by_any_ |= seen;
+        seen_by_all &= seen;
+      }
+      masked_ = seen_by_all != all;
+      if (seen_by_any_ == 0) continue;
+    }
+    fill_rows();
+    return true;
+  }
+  return false;
+}
+
+int64_t BlockWalk::token_position(int token) const {
+  const abi::BlockRow& block_row = *args_.block_row;
+  const int64_t in_run = begin_ + token;
+  if (block_row.positions_begin == abi::kNone) return block_row.position_base + in_run;
+  const int entry_tokens = args_.pool->entry_tokens;
+  return args_.plan->kv_positions[block_row.positions_begin + in_run / entry_tokens] + in_run % entry_tokens;
+}
+
+void BlockWalk::fill_positions(float* positions) const {
+  for (int t = 0; t < tokens_; ++t) positions[t] = static_cast<float>(token_position(t));
+  std::fill(positions + tokens_, positions + kBlockTokens, 0.0f);
+}
+
+// Tokens of the block that the row-th query token of the item sees, as bits; bits past the block may be anything.
+uint64_t BlockWalk::seen_by(int row) const {
+  const abi::BlockRow& block_row = *args_.block_row;
+  if (block_row.mask == abi::MaskKind::kNone) return ~uint64_t{0};
+  if (block_row.mask == abi::MaskKind::kBits) {
+    const uint64_t mask_row = args_.item->row_begin - block_row.row_begin + static_cast<uint64_t>(row);
+    const uint64_t first = block_row.mask_offset + mask_row * block_row.mask_stride + static_cast<uint64_t>(begin_);
+    return load_bits(args_.plan->mask_bits, first, tokens_);
+  }
+  const int64_t q_pos = args_.plan->q_pos[args_.item->row_begin + row];
+  int64_t lowest = std::numeric_limits<int64_t>::min();
+  if (block_row.mask == abi::MaskKind::kWindow && block_row.window_left >= 0) lowest = q_pos - block_row.window_left;
+  if (block_row.positions_begin == abi::kNone) {
+    const int64_t base = block_row.position_base + begin_;
+    return bit_range(lowest < base ? 0 : lowest - base, q_pos - base + 1);
+  }
+  uint64_t seen = 0;
+  for (int t = 0; t < tokens_; ++t) {
+    const int64_t position = token_position(t);
+    if (position >= lowest && position <= q_pos) seen |= uint64_t{1} << t;
+  }
+  return seen;
+}
+
+void BlockWalk::fill_rows() {
+  const abi::KvPoolView& pool = *args_.pool;
+  const int32_t* entries = args_.plan->page_entries + args_.item->list_begin;
+  const int64_t head_offset = args_.kv_head * pool.head_stride;
+  int64_t entry = begin_ / pool.entry_tokens;
+  int64_t in_entry = begin_ % pool.entry_tokens;
+  const uintptr_t k = reinterpret_cast<uintptr_t>(pool.k);
+  const uintptr_t v = reinterpret_cast<uintptr_t>(pool.v);
+  for (int t = 0; t < tokens_; ++entry, in_entry = 0) {
+    const int64_t e = entries[entry];
+    const int64_t page = e / pool.entries_per_page;
+    const int64_t in_page = (e % pool.entries_per_page) * pool.entry_tokens + in_entry;
+    int64_t offset = (page * pool.page_stride + in_page * pool.token_stride + head_offset) * element_bytes_;
+    const int stop = static_cast<int>(std::min<int64_t>(tokens_, t + pool.entry_tokens - in_entry));
+    for (; t < stop; ++t, offset += pool.token_stride * element_bytes_) {
+      args_.scratch.k_rows[t] = reinterpret_cast<const void*>(k + static_cast<uintptr_t>(offset));
+      args_.scratch.v_rows[t] = reinterpret_cast<const void*>(v + static_cast<uintptr_t>(offset));
+    }
+  }
+  // Unseen tokens may lie in pages that were given away; never touch them.
+  const int seen_token = std::countr_zero(seen_by_any_);
+  for (uint64_t unseen = ~seen_by_any_; unseen != 0; unseen &= unseen - 1) {
+    const int t = std::countr_zero(unseen);
+    args_.scratch.k_rows[t] = args_.scratch.k_rows[seen_token];
+    args_.scratch.v_rows[t] = args_.scratch.v_rows[seen_token];
+  }
+}
+
+namespace {
+
+size_t row_offset(const TensorView& tensor, int64_t row, int head) {
+  return static_cast<size_t>(row * tensor.strides[0] + head * tensor.strides[1]);
+}
+
+}  // namespace
+
+void read_row(const TensorView& tensor, int64_t row, int head, int head_dim, float* to) {
+  const size_t offset = row_offset(tensor, row, head);
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(to, static_cast<const float*>(tensor.data) + offset, sizeof(float) * static_cast<size_t>(head_dim));
+    return;
+  }
+  const uint16_t* from = static_cast<const uint16_t*>(tensor.data) + offset;
+  for (int d = 0; d < head_dim; ++d) to[d] = float_of_bf16(from[d]);
+}
+
+void write_row(const float* from, int head_dim, const TensorView& tensor, int64_t row, int head) {
+  const size_t offset = row_offset(tensor, row, head);
+  if (tensor.dtype == DType::kF32) {
+    std::memcpy(static_cast<float*>(tensor.data) + offset, from, sizeof(float) * static_cast<size_t>(head_dim));
+    return;
+  }
+  uint16_t* to = static_cast<uint16_t*>(tensor.data) + offset;
+  for (int d = 0; d < head_dim; ++d) to[d] = bf16_of(from[d]);
+}
+
+}  // namespace fovea::cpu

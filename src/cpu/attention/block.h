@@ -1,0 +1,93 @@
+// The scalar parts of an item: its rows, the walk over its blocks of tokens (pages, masks, positions), the state of a
+// row, and rows of Q and of the output in their storage types. Called by executor_inl.h; compiled once.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "cpu/attention/item.h"
+
+namespace fovea::cpu {
+
+// The rows of a tile, (token, query head of the group) in that order.
+class RowTable {
+ public:
+  explicit RowTable(const ItemArgs& args)
+      : count(args.item->row_count * args.group),
+        group_(args.group),
+        head_begin_(args.kv_head * args.group),
+        row_indices_(args.plan->row_indices + args.item->row_begin),
+        q_pos_(args.plan->q_pos + args.item->row_begin) {}
+
+  int q_head(int i) const { return head_begin_ + i % group_; }
+  int64_t q_row(int i) const { return row_indices_[i / group_]; }
+  int position(int i) const { return q_pos_[i / group_]; }
+
+  const int count;
+
+ private:
+  const int group_;
+  const int head_begin_;
+  const uint32_t* row_indices_;
+  const int32_t* q_pos_;
+};
+
+// Steps through the blocks of an item that some row sees. After next(): scratch.k_rows and v_rows hold the addresses
+// of the block's tokens (tokens that no row sees and those beyond the end repeat one that is seen), scratch.seen the
+// tokens that each query token sees.
+class BlockWalk {
+ public:
+  BlockWalk(const ItemArgs& args, int element_bytes);
+  bool next();
+  int tokens() const { return tokens_; }
+  bool masked() const { return masked_; }  // some row does not see some token of the block
+  uint64_t seen_by_any() const { return seen_by_any_; }
+  // Position of each token in its request.
+  void fill_positions(float* positions) const;
+
+ private:
+  uint64_t seen_by(int row) const;
+  int64_t token_position(int token) const;
+  void fill_rows();
+
+  const ItemArgs& args_;
+  const int element_bytes_;
+  int64_t next_;  // token of the run at which the next block begins
+  int64_t begin_ = 0;
+  int64_t end_;
+  int tokens_ = 0;
+  bool masked_ = false;
+  uint64_t seen_by_any_ = 0;
+};
+
+struct RowState {
+  float max;
+  float sum;
+  float extra = -std::numeric_limits<float>::infinity();  // base-2 logit without a value
+};
+struct RowResult {
+  float divisor;
+  float lse;  // base 2
+};
+
+// A row that saw nothing keeps output 0 and has log-sum-exp -inf.
+inline RowResult finish_state(const RowState& state) {
+  constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+  if (state.extra == kMinusInf) {
+    if (state.max == kMinusInf) return {1.0f, kMinusInf};
+    return {state.sum, state.max + std::log2(state.sum)};
+  }
+  if (state.max == kMinusInf) return {1.0f, state.extra};
+  // The running output is scaled by 2^-state.max; so is the divisor, unless that would overflow.
+  const float lse =
+      std::max(state.max, state.extra) + std::log2(state.sum * std::exp2(state.max - std::max(state.max, state.extra)) +
+                                                   std::exp2(state.extra - std::max(state.max, state.extra)));
+  return {state.sum + std::exp2(state.extra - state.max), lse};
+}
+
+// One head of one row of Q to fp32, and of the output from fp32; fp32, fp16 and bf16, rounding to nearest even.
+void read_row(const TensorView& tensor, int64_t row, int head, int head_dim, float* to);
+void write_row(const float* from, int head_dim, const TensorView& tensor, int64_t row, int head);
+
+}  // namespace fovea::cpu

@@ -1,0 +1,288 @@
+// One work item, and the merge of partial states, for a variant: the loop over blocks of keys with an online softmax.
+// Included once per SIMD target by each file that compiles variants (attention_variants.cc; a custom variant's own).
+#if defined(FOVEA_CPU_ATTENTION_EXECUTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FOVEA_CPU_ATTENTION_EXECUTOR_INL_H_
+#undef FOVEA_CPU_ATTENTION_EXECUTOR_INL_H_
+#else
+#define FOVEA_CPU_ATTENTION_EXECUTOR_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/attention/block.h"
+#include "cpu/attention/matmul_inl.h"
+#include "variant/params.h"
+
+HWY_BEFORE_NAMESPACE();
+#define FOVEA_VARIANT_NAMESPACE fovea::variant::HWY_NAMESPACE
+#include "variant/variants_inl.h"
+#undef FOVEA_VARIANT_NAMESPACE
+
+namespace fovea::cpu::HWY_NAMESPACE {
+namespace variant = fovea::variant::HWY_NAMESPACE;
+
+// Turns the logits of one row into weights, and its state (max, sum) into the state after the block. Returns what the
+// row's running output must be multiplied by.
+template <class Variant>
+HWY_INLINE float weigh_row(const AttentionParams& params, float* HWY_RESTRICT s, int tokens, uint64_t seen,
+                           bool all_seen, const variant::LogitPlace<SimdF>& row_place, const float* positions,
+                           float& max, float& sum) {
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  auto block_max = hn::Set(d, kMinusInf);
+  for (int t = 0; t < tokens; t += lanes) {
+    auto x = hn::Load(d, s + t);
+    auto place = row_place;
+    if constexpr (Variant::kHasLogit || Variant::kHasVisible) place.kv_pos = {hn::Load(d, positions + t)};
+    if constexpr (Variant::kHasLogit) {
+      x = Variant::template logit<SimdMath>(params, {x}, place).v;
+      if constexpr (Variant::kSoftmax) x = hn::Mul(x, hn::Set(d, variant::kLog2e));
+    }
+    if (!all_seen) x = hn::IfThenElse(mask_from(seen, t), x, hn::Set(d, kMinusInf));
+    if constexpr (Variant::kHasVisible) {
+      x = hn::IfThenElse(Variant::template visible<SimdMath>(params, place), x, hn::Set(d, kMinusInf));
+    }
+    if constexpr (!Variant::kSoftmax) {
+      const auto hidden = hn::Eq(x, hn::Set(d, kMinusInf));
+      x = hn::IfThenZeroElse(hidden, Variant::template weight<SimdMath>(params, {x}).v);
+    }
+    hn::Store(x, d, s + t);
+    block_max = hn::Max(block_max, x);
+  }
+  if constexpr (!Variant::kSoftmax) return 1.0f;
+  const float new_max = std::max(max, max_of(block_max));
+  if (new_max == kMinusInf) {
+    std::fill(s, s + kBlockTokens, 0.0f);
+    return 1.0f;
+  }
+  const auto shift = hn::Set(d, new_max);
+  auto block_sum = hn::Zero(d);
+  for (int t = 0; t < tokens; t += lanes) {
+    const auto p = exp2_nonpositive(hn::Sub(hn::Load(d, s + t), shift));
+    hn::Store(p, d, s + t);
+    block_sum = hn::Add(block_sum, p);
+  }
+  const float alpha = max == new_max ? 1.0f : hn::GetLane(exp2_nonpositive(hn::Set(d, max - new_max)));
+  sum = sum * alpha + sum_of(block_sum);
+  max = new_max;
+  return alpha;
+}
+
+// Weighs the values of one row over exactly the tokens it sees: where values of the block that other rows see are NaN
+// or infinite, a weight of 0 would not hide them.
+HWY_INLINE void outputs_exact(const FormatOps& ops, const float* weights, const void* const* v_rows, uint64_t seen,
+                              int head_dim, float alpha, float* o) {
+  do {
+    const int begin = seen == 0 ? 0 : std::countr_zero(seen);
+    const int end = begin + (seen == 0 ? 0 : std::countr_one(seen >> begin));
+    ops.outputs[0](weights, v_rows, begin, end, head_dim, &alpha, o);
+    alpha = 1.0f;
+    seen = end == 64 ? 0 : seen & (~uint64_t{0} << end);
+  } while (seen != 0);
+}
+
+template <class Variant>
+HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows) {
+  const AttentionParams& params = *args.params;
+  // In double, so that the product of the two constants adds no error that all logits share.
+  const double scale = double{params.sm_scale} * (Variant::kHasLogit || !Variant::kSoftmax ? 1.0 : 1.4426950408889634);
+  for (int i = 0; i < rows.count; ++i) {
+    float* q = args.scratch.q + static_cast<size_t>(i) * args.head_dim;
+    const variant::RowPlace place{rows.position(i), rows.q_head(i), args.head_dim};
+    if constexpr (Variant::kHasQuery) {
+      float* raw = args.scratch.kv_rows;
+      read_row(*args.q, rows.q_row(i), place.head, args.head_dim, raw);
+      for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * Variant::query(params, raw, d, place));
+    } else {
+      read_row(*args.q, rows.q_row(i), place.head, args.head_dim, q);
+      for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * q[d]);
+    }
+  }
+}
+
+// Replaces the rows of the block by transformed copies in fp32.
+template <class Variant, bool kKeys>
+HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const float* positions, int tokens,
+                               const void** rows) {
+  alignas(64) float raw[kMaxHeadDim];
+  for (int t = 0; t < tokens; ++t) {
+    ops.expand_row(rows[t], args.head_dim, raw);
+    float* to = args.scratch.kv_rows + static_cast<size_t>(t) * args.head_dim;
+    const variant::RowPlace place{static_cast<int>(positions[t]), args.kv_head, args.head_dim};
+    for (int d = 0; d < args.head_dim; ++d) {
+      to[d] = kKeys ? Variant::key(*args.params, raw, d, place) : Variant::value(*args.params, raw, d, place);
+    }
+    rows[t] = to;
+  }
+  for (int t = tokens; t < kBlockTokens; ++t) rows[t] = rows[tokens - 1];
+}
+
+template <class Variant>
+HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const FormatOps& value_ops) {
+  const ItemScratch& scratch = args.scratch;
+  const bool direct = args.item->flags & abi::kItemDirect;
+  const uint32_t partial = direct ? 0 : abi::partial_row(*args.item, *args.block_row, args.kv_head, args.group);
+  for (int i = 0; i < rows.count; ++i) {
+    RowState state{scratch.max[i], scratch.sum[i]};
+    const int head = rows.q_head(i);
+    if (direct) {
+      if constexpr (Variant::kHasExtraLogit) {
+        state.extra = Variant::extra_logit(*args.params, head) * variant::kLog2e;
+      }
+    }
+    float* row = direct ? scratch.kv_rows : args.partial_out + static_cast<size_t>(partial + i) * args.head_dim;
+    const RowResult result = Variant::kSoftmax ? finish_state(state) : RowResult{1.0f, 0.0f};
+    value_ops.finish_row(scratch.o + static_cast<size_t>(i) * args.head_dim, args.head_dim, result.divisor, row);
+    if (!direct) {
+      args.partial_lse[partial + i] = result.lse;
+      continue;
+    }
+    if constexpr (Variant::kHasOutput) {
+      const variant::RowPlace place{rows.position(i), head, args.head_dim};
+      for (int d = 0; d < args.head_dim; ++d) row[d] = Variant::output(*args.params, row[d], d, place);
+    }
+    write_row(row, args.head_dim, *args.out, rows.q_row(i), head);
+    if (args.lse != nullptr) args.lse[rows.q_row(i) * args.q->shape[1] + head] = result.lse;
+  }
+}
+
+template <class Variant>
+void run_item(const ItemArgs& args) {
+  using Rows = std::make_integer_sequence<int, kRowsPerPass>;
+  constexpr bool kNeedPositions = Variant::kHasLogit || Variant::kHasVisible || Variant::kHasKey || Variant::kHasValue;
+  const ItemScratch& scratch = args.scratch;
+  const int head_dim = args.head_dim;
+  const int group = args.group;
+  const RowTable rows(args);
+  const FormatOps& pool_ops = format_ops(args.pool->dtype);
+  const FormatOps& key_ops = Variant::kHasKey ? format_ops(abi::KvDType::kF32) : pool_ops;
+  const FormatOps& value_ops = Variant::kHasValue ? format_ops(abi::KvDType::kF32) : pool_ops;
+
+  load_queries<Variant>(args, rows);
+  std::fill(scratch.o, scratch.o + static_cast<size_t>(rows.count) * head_dim, 0.0f);
+  std::fill(scratch.max, scratch.max + rows.count, kMinusInf);
+  std::fill(scratch.sum, scratch.sum + rows.count, 0.0f);
+
+  const int passes = (rows.count + kRowsPerPass - 1) / kRowsPerPass;
+  const int rows_per_pass = (rows.count + passes - 1) / passes;
+  alignas(64) float positions[kBlockTokens];
+  BlockWalk walk(args, pool_ops.element_bytes);
+  while (walk.next()) {
+    const int tokens = walk.tokens();
+    if constexpr (kNeedPositions) walk.fill_positions(positions);
+    if constexpr (Variant::kHasKey) {
+      transform_rows<Variant, true>(args, pool_ops, positions, tokens, scratch.k_rows);
+    }
+    key_ops.pack_keys(scratch.k_rows, tokens, head_dim, scratch.k_block);
+    if constexpr (Variant::kHasValue) {
+      transform_rows<Variant, false>(args, pool_ops, positions, tokens, scratch.v_rows);
+    }
+    bool exact = false;
+    if (walk.masked()) {
+      for (uint64_t left = walk.seen_by_any(); left != 0 && !exact; left &= left - 1) {
+        exact = value_ops.any_not_finite(scratch.v_rows[std::countr_zero(left)], head_dim);
+      }
+    }
+    for (int first = 0; first < rows.count; first += rows_per_pass) {
+      const int count = std::min(rows_per_pass, rows.count - first);
+      uint64_t seen_by_pass = 0;
+      for (int token = first / group; token <= (first + count - 1) / group; ++token) {
+        seen_by_pass |= scratch.seen[token];
+      }
+      if (seen_by_pass == 0) continue;
+      logits_fn(count, Rows())(scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
+                               scratch.s_block);
+      alignas(64) float alpha[kRowsPerPass];
+      for (int r = 0; r < count; ++r) {
+        const int i = first + r;
+        const uint64_t seen = scratch.seen[i / group];
+        const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(rows.position(i))), SimdMath::set(0.0f),
+                                               rows.q_head(i), args.kv_head};
+        alpha[r] = weigh_row<Variant>(*args.params, scratch.s_block + r * kBlockTokens, tokens, seen,
+                                      seen == ~uint64_t{0}, place, positions, scratch.max[i], scratch.sum[i]);
+      }
+      float* o = scratch.o + static_cast<size_t>(first) * head_dim;
+      if (!exact) {
+        const int begin = std::countr_zero(seen_by_pass);
+        const int end = 64 - std::countl_zero(seen_by_pass);
+        value_ops.outputs[count - 1](scratch.s_block, scratch.v_rows, begin, end, head_dim, alpha, o);
+        continue;
+      }
+      for (int r = 0; r < count; ++r) {
+        outputs_exact(value_ops, scratch.s_block + r * kBlockTokens, scratch.v_rows, scratch.seen[(first + r) / group],
+                      head_dim, alpha[r], o + static_cast<size_t>(r) * head_dim);
+      }
+    }
+  }
+  write_rows<Variant>(args, rows, value_ops);
+}
+
+// Output row = sum of the parts' outputs, each by its share of the weight; parts in the order of the list.
+template <class Variant>
+void merge(const MergeArgs& args, uint32_t begin, uint32_t end) {
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const int head_dim = args.head_dim;
+  alignas(64) float row[kMaxHeadDim];
+  for (uint32_t m = begin; m < end; ++m) {
+    const abi::MergeEntry& entry = args.plan->merges[m];
+    const uint32_t* parts = args.plan->merge_parts + entry.parts_begin;
+    const int64_t q_row = args.plan->row_indices[entry.row];
+    for (int g = 0; g < args.group; ++g) {
+      const int head = entry.head * args.group + g;
+      float extra = kMinusInf;
+      if constexpr (Variant::kHasExtraLogit) extra = Variant::extra_logit(*args.params, head) * variant::kLog2e;
+      float max = extra;
+      if constexpr (Variant::kSoftmax) {
+        for (int i = 0; i < entry.num_parts; ++i) max = std::max(max, args.partial_lse[parts[i] + g]);
+      }
+      float sum = extra == kMinusInf ? 0.0f : std::exp2(extra - max);
+      std::fill(row, row + head_dim, 0.0f);
+      for (int i = 0; i < entry.num_parts; ++i) {
+        float weight = 1.0f;
+        if constexpr (Variant::kSoftmax) {
+          const float lse = args.partial_lse[parts[i] + g];
+          if (lse == kMinusInf) continue;
+          weight = std::exp2(lse - max);
+          sum += weight;
+        }
+        const float* part = args.partial_out + static_cast<size_t>(parts[i] + g) * head_dim;
+        const auto by = hn::Set(d, weight);
+        for (int c = 0; c < head_dim; c += lanes) {
+          hn::Store(hn::MulAdd(by, hn::LoadU(d, part + c), hn::Load(d, row + c)), d, row + c);
+        }
+      }
+      if constexpr (Variant::kSoftmax) {
+        if (sum > 0.0f) {
+          const auto by = hn::Set(d, sum);
+          for (int c = 0; c < head_dim; c += lanes) hn::Store(hn::Div(hn::Load(d, row + c), by), d, row + c);
+        }
+      }
+      if constexpr (Variant::kHasOutput) {
+        const variant::RowPlace place{args.plan->q_pos[entry.row], head, head_dim};
+        for (int c = 0; c < head_dim; ++c) row[c] = Variant::output(*args.params, row[c], c, place);
+      }
+      write_row(row, head_dim, *args.out, q_row, head);
+      if (args.lse != nullptr) {
+        const float lse = !Variant::kSoftmax ? 0.0f : sum > 0.0f ? max + std::log2(sum) : kMinusInf;
+        args.lse[q_row * args.out->shape[1] + head] = lse;
+      }
+    }
+  }
+}
+
+// What dispatch hands out for a variant.
+template <class Variant>
+AttentionKernels kernels_of() {
+  return {&run_item<Variant>, &merge<Variant>};
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // FOVEA_CPU_ATTENTION_EXECUTOR_INL_H_

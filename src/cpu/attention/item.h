@@ -1,0 +1,73 @@
+// What the executor hands to a SIMD kernel: one work item under one KV head, resolved to pointers, and the scratch of
+// the thread that runs it. Filled by attention.cc, read by the *_inl.h kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "abi/kv_pool.h"
+#include "abi/plan.h"
+#include "fovea/tensor_view.h"
+#include "variant/params.h"
+
+namespace fovea::cpu {
+
+// Tokens of one step of the online softmax. A row sees its blocks in ascending order whatever tile it is in, so its
+// bits do not depend on the tile.
+inline constexpr int kBlockTokens = 64;
+inline constexpr int kMinHeadDim = 16;
+inline constexpr int kMaxHeadDim = 256;
+// Rows that one pass of a micro-kernel may take; the scratch for scores holds this many.
+inline constexpr int kMaxRowsPerPass = 8;
+
+// Scratch of one thread, all of it 64-byte aligned.
+struct ItemScratch {
+  float* q;             // [tile rows, head_dim] scaled queries
+  float* o;             // [tile rows, head_dim] running outputs, in the pool's lane order
+  float* max;           // [tile rows] running maximum, base 2
+  float* sum;           // [tile rows] running sum
+  float* k_block;       // [head_dim, kBlockTokens] transposed keys
+  float* s_block;       // [kMaxRowsPerPass, kBlockTokens] logits, then weights
+  float* kv_rows;       // [kBlockTokens, head_dim] transformed keys or values
+  uint64_t* seen;       // [tile tokens] tokens of the block that each query token sees
+  const void** k_rows;  // [kBlockTokens] rows of the block in the pool
+  const void** v_rows;
+  const void** next_k_rows;
+  const void** next_v_rows;
+};
+
+struct ItemArgs {
+  const abi::PlanView* plan;
+  const abi::WorkItem* item;
+  const abi::BlockRow* block_row;
+  const abi::KvPoolView* pool;
+  const AttentionParams* params;
+  int kv_head;
+  int group;
+  int head_dim;
+  const TensorView* q;
+  const TensorView* out;
+  float* lse;          // [rows, num_qo_heads] or null
+  float* partial_out;  // [partial rows, head_dim]
+  float* partial_lse;  // [partial rows]
+  ItemScratch scratch;
+};
+
+struct MergeArgs {
+  const abi::PlanView* plan;
+  const AttentionParams* params;
+  int group;
+  int head_dim;
+  const TensorView* out;
+  float* lse;
+  const float* partial_out;
+  const float* partial_lse;
+};
+
+// One variant, compiled for the instruction set in use.
+struct AttentionKernels {
+  void (*run_item)(const ItemArgs& args);
+  // Merges entries [begin, end) of the plan's merge list.
+  void (*merge)(const MergeArgs& args, uint32_t begin, uint32_t end);
+};
+
+}  // namespace fovea::cpu

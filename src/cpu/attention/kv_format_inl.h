@@ -1,0 +1,178 @@
+// How the kernels read one row of keys or values: a format per storage type, with the transposition of a block of keys
+// to fp32. Included once per SIMD target.
+#if defined(FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_
+#undef FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_
+#else
+#define FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "cpu/attention/math_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fovea::cpu::HWY_NAMESPACE {
+
+// A format's load2 reads 2N elements as two vectors, in whatever lane order is cheapest; store2 puts two such vectors
+// of floats back in the order of the elements. load1 reads N elements in order.
+struct FormatF32 {
+  using T = float;
+  static constexpr int kPerWord = 1;  // elements in 32 bits
+  static HWY_INLINE void load2(const T* p, VF& a, VF& b) {
+    const DF d;
+    a = hn::LoadU(d, p);
+    b = hn::LoadU(d, p + hn::Lanes(d));
+  }
+  static HWY_INLINE VF load1(const T* p) { return hn::LoadU(DF(), p); }
+  static HWY_INLINE void store2(VF a, VF b, float* p) {
+    const DF d;
+    hn::StoreU(a, d, p);
+    hn::StoreU(b, d, p + hn::Lanes(d));
+  }
+  static HWY_INLINE float scalar(T x) { return x; }
+  static HWY_INLINE void expand(hn::Vec<DU> word, VF& first, VF&) { first = hn::BitCast(DF(), word); }
+};
+
+struct FormatBF16 {
+  using T = uint16_t;
+  static constexpr int kPerWord = 2;
+  // Even elements, odd elements: one 64-byte load and two integer operations.
+  static HWY_INLINE void load2(const T* p, VF& even, VF& odd) {
+    const DU du;
+    expand(hn::LoadU(du, reinterpret_cast<const uint32_t*>(p)), even, odd);
+  }
+  static HWY_INLINE VF load1(const T* p) {
+    const DU du;
+    const hn::Rebind<uint16_t, DU> half;
+    return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(half, p))));
+  }
+  static HWY_INLINE void store2(VF even, VF odd, float* p) { hn::StoreInterleaved2(even, odd, DF(), p); }
+  static HWY_INLINE float scalar(T x) {
+    const uint32_t bits = static_cast<uint32_t>(x) << 16;
+    float y;
+    std::memcpy(&y, &bits, sizeof(y));
+    return y;
+  }
+  static HWY_INLINE void expand(hn::Vec<DU> words, VF& even, VF& odd) {
+    const DU du;
+    even = hn::BitCast(DF(), hn::ShiftLeft<16>(words));
+    odd = hn::BitCast(DF(), hn::And(words, hn::Set(du, 0xffff0000u)));
+  }
+};
+
+struct FormatF16 {
+  using T = uint16_t;
+  static constexpr int kPerWord = 2;
+  static HWY_INLINE VF load1(const T* p) {
+    const hn::Rebind<hwy::float16_t, DF> half;
+    const hn::Rebind<uint16_t, DF> half_bits;
+    return hn::PromoteTo(DF(), hn::BitCast(half, hn::LoadU(half_bits, p)));
+  }
+  static HWY_INLINE void load2(const T* p, VF& a, VF& b) {
+    a = load1(p);
+    b = load1(p + hn::Lanes(DF()));
+  }
+  static HWY_INLINE void store2(VF a, VF b, float* p) { FormatF32::store2(a, b, p); }
+  static HWY_INLINE float scalar(T x) { return hn::GetLane(load1_lane(x)); }
+  static HWY_INLINE void expand(hn::Vec<DU> words, VF& even, VF& odd) {
+    const DU du;
+    const hn::Rebind<hwy::float16_t, DF> half;
+    const hn::Rebind<uint16_t, DU> half_bits;
+    even = hn::PromoteTo(DF(), hn::BitCast(half, hn::TruncateTo(half_bits, hn::And(words, hn::Set(du, 0xffffu)))));
+    odd = hn::PromoteTo(DF(), hn::BitCast(half, hn::TruncateTo(half_bits, hn::ShiftRight<16>(words))));
+  }
+
+ private:
+  static HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> load1_lane(T x) {
+    const hn::CappedTag<float, 1> d;
+    const hn::Rebind<hwy::float16_t, decltype(d)> half;
+    const hn::Rebind<uint16_t, decltype(d)> half_bits;
+    return hn::PromoteTo(d, hn::BitCast(half, hn::Set(half_bits, x)));
+  }
+};
+
+#undef FOVEA_ATTENTION_SCALAR_PACK
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#define FOVEA_ATTENTION_SCALAR_PACK 1
+#else
+#define FOVEA_ATTENTION_SCALAR_PACK 0
+#endif
+
+#if !FOVEA_ATTENTION_SCALAR_PACK
+// One vector of 16-byte pieces: piece b comes from rows[4 * b + j]. Rows beyond the block repeat its last row; their
+// lanes are never seen.
+HWY_INLINE hn::Vec<DU> load_pieces(const void* const* rows, int j, size_t offset) {
+  const DU du;
+  const auto piece = [&](int b) { return static_cast<const uint8_t*>(rows[4 * b + j]) + offset; };
+#if HWY_TARGET <= HWY_AVX3
+  const auto load = [&](int b) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(piece(b))); };
+  __m512i v = _mm512_castsi128_si512(load(0));
+  v = _mm512_mask_broadcast_i32x4(v, 0x00f0, load(1));
+  v = _mm512_mask_broadcast_i32x4(v, 0x0f00, load(2));
+  v = _mm512_mask_broadcast_i32x4(v, 0xf000, load(3));
+  return hn::Vec<DU>{v};
+#else
+  const hn::Half<DU> half;
+  const auto load = [&](int b) { return hn::LoadU(half, reinterpret_cast<const uint32_t*>(piece(b))); };
+  return hn::Combine(du, load(1), load(0));
+#endif
+}
+
+// 4x4 transposition inside each 16-byte piece: lane (b, j) of out[i] is lane (b, i) of in[j].
+HWY_INLINE void transpose_pieces(hn::Vec<DU> (&v)[4]) {
+  const DU du;
+  const hn::Repartition<uint64_t, DU> dw;
+  const auto a0 = hn::BitCast(dw, hn::InterleaveLower(du, v[0], v[1]));
+  const auto a1 = hn::BitCast(dw, hn::InterleaveUpper(du, v[0], v[1]));
+  const auto a2 = hn::BitCast(dw, hn::InterleaveLower(du, v[2], v[3]));
+  const auto a3 = hn::BitCast(dw, hn::InterleaveUpper(du, v[2], v[3]));
+  v[0] = hn::BitCast(du, hn::InterleaveLower(dw, a0, a2));
+  v[1] = hn::BitCast(du, hn::InterleaveUpper(dw, a0, a2));
+  v[2] = hn::BitCast(du, hn::InterleaveLower(dw, a1, a3));
+  v[3] = hn::BitCast(du, hn::InterleaveUpper(dw, a1, a3));
+}
+#endif
+
+// Writes block[d * kBlockTokens + t] for the tokens of the block, and for as many more as fill whole vectors: rows has
+// kBlockTokens pointers, those from `tokens` on repeating the last one.
+template <class Format>
+HWY_NOINLINE void pack_keys(const void* const* rows, int tokens, int head_dim, float* HWY_RESTRICT block) {
+  using T = typename Format::T;
+#if FOVEA_ATTENTION_SCALAR_PACK
+  const int filled = (tokens + 7) / 8 * 8;
+  for (int t = 0; t < filled; ++t) {
+    const T* row = static_cast<const T*>(rows[t]);
+    for (int d = 0; d < head_dim; ++d) block[d * kBlockTokens + t] = Format::scalar(row[d]);
+  }
+#else
+  const DF df;
+  const int lanes = static_cast<int>(hn::Lanes(df));
+  const int words = head_dim / Format::kPerWord;
+  for (int t = 0; t < tokens; t += lanes) {
+    for (int w = 0; w < words; w += 4) {
+      hn::Vec<DU> v[4];
+      for (int j = 0; j < 4; ++j) v[j] = load_pieces(rows + t, j, static_cast<size_t>(w) * 4);
+      transpose_pieces(v);
+      float* to = block + static_cast<size_t>(w) * Format::kPerWord * kBlockTokens + t;
+      for (int i = 0; i < 4; ++i) {
+        VF first, second;
+        Format::expand(v[i], first, second);
+        hn::Store(first, df, to);
+        to += kBlockTokens;
+        if constexpr (Format::kPerWord == 2) {
+          hn::Store(second, df, to);
+          to += kBlockTokens;
+        }
+      }
+    }
+  }
+#endif
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_

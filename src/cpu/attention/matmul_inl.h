@@ -1,0 +1,208 @@
+// The two matrix products of an attention block as register-blocked micro-kernels: logits = Q K^T over transposed fp32
+// keys, and O += P V straight from the pool. A row's arithmetic (the order of its additions) is the same however many
+// rows share the pass. Included once per SIMD target.
+#if defined(FOVEA_CPU_ATTENTION_MATMUL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FOVEA_CPU_ATTENTION_MATMUL_INL_H_
+#undef FOVEA_CPU_ATTENTION_MATMUL_INL_H_
+#else
+#define FOVEA_CPU_ATTENTION_MATMUL_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cpu/attention/kv_format_inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fovea::cpu::HWY_NAMESPACE {
+
+// Rows a pass, and vectors of tokens it holds: rows * vectors accumulators, the vectors and a broadcast in registers.
+#if HWY_TARGET <= HWY_AVX3
+inline constexpr int kRowsPerPass = 8;
+inline constexpr int kTokenVectors = 2;
+inline constexpr int kRegisters = 32;
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr int kRowsPerPass = 6;
+inline constexpr int kTokenVectors = 2;
+inline constexpr int kRegisters = 16;
+#else
+inline constexpr int kRowsPerPass = 4;
+inline constexpr int kTokenVectors = 2;
+inline constexpr int kRegisters = 16;
+#endif
+static_assert(kRowsPerPass <= kMaxRowsPerPass);
+
+// Products are summed in slices of this many elements of the head dim, then the slices: the error of a long chain of
+// additions halves at head_dim 128, at a cost of three instructions in thirty-five.
+inline constexpr int kSlice = 32;
+
+// logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] * k_block[d * kBlockTokens + t]; d ascends within a
+// slice, slices ascend.
+using LogitsFn = void (*)(const float* q, const float* k_block, int head_dim, int tokens, float* logits);
+
+template <int kRows>
+HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k_block, int head_dim, int tokens,
+                              float* HWY_RESTRICT logits) {
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int t = 0; t < tokens; t += kTokenVectors * lanes) {
+    const float* HWY_RESTRICT k = k_block + t;
+    for (int slice = 0; slice < head_dim; slice += kSlice) {
+      const int end = std::min(slice + kSlice, head_dim);
+      VF acc[kRows][kTokenVectors];
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kTokenVectors; ++v) acc[r][v] = hn::Zero(d);
+      }
+      for (int i = slice; i < end; ++i, k += kBlockTokens) {
+        VF keys[kTokenVectors];
+        for (int v = 0; v < kTokenVectors; ++v) keys[v] = hn::Load(d, k + v * lanes);
+        for (int r = 0; r < kRows; ++r) {
+          const auto query = hn::Set(d, q[r * head_dim + i]);
+          for (int v = 0; v < kTokenVectors; ++v) acc[r][v] = hn::MulAdd(query, keys[v], acc[r][v]);
+        }
+      }
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kTokenVectors; ++v) {
+          float* to = logits + r * kBlockTokens + t + v * lanes;
+          hn::Store(slice == 0 ? acc[r][v] : hn::Add(hn::Load(d, to), acc[r][v]), d, to);
+        }
+      }
+    }
+  }
+}
+
+// o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t].
+using OutputsFn = void (*)(const float* weights, const void* const* v_rows, int begin, int end, int head_dim,
+                           const float* alpha, float* o);
+
+// One pass over kPairs pairs of vectors of the head dim (or half a pair, for a head dim of an odd number of vectors).
+template <class Format, int kRows, int kPairs>
+HWY_INLINE void outputs_slice(const float* HWY_RESTRICT weights, const void* const* HWY_RESTRICT v_rows, int begin,
+                              int end, int head_dim, int first, const float* HWY_RESTRICT alpha,
+                              float* HWY_RESTRICT o) {
+  using T = typename Format::T;
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  VF acc[kRows][2 * kPairs];
+  for (int r = 0; r < kRows; ++r) {
+    const auto scale = hn::Set(d, alpha[r]);
+    for (int v = 0; v < 2 * kPairs; ++v) {
+      acc[r][v] = hn::Mul(hn::Load(d, o + r * head_dim + first + v * lanes), scale);
+    }
+  }
+  for (int t = begin; t < end; ++t) {
+    const T* row = static_cast<const T*>(v_rows[t]) + first;
+    VF values[2 * kPairs];
+    for (int c = 0; c < kPairs; ++c) Format::load2(row + 2 * c * lanes, values[2 * c], values[2 * c + 1]);
+    for (int r = 0; r < kRows; ++r) {
+      const auto weight = hn::Set(d, weights[r * kBlockTokens + t]);
+      for (int v = 0; v < 2 * kPairs; ++v) acc[r][v] = hn::MulAdd(weight, values[v], acc[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < 2 * kPairs; ++v) hn::Store(acc[r][v], d, o + r * head_dim + first + v * lanes);
+  }
+}
+
+template <class Format, int kRows>
+HWY_NOINLINE void outputs_pass(const float* HWY_RESTRICT weights, const void* const* HWY_RESTRICT v_rows, int begin,
+                               int end, int head_dim, const float* HWY_RESTRICT alpha, float* HWY_RESTRICT o) {
+  // Accumulators take at most three quarters of the registers.
+  constexpr int kPairs = std::clamp(kRegisters * 3 / 4 / (2 * kRows), 1, 4);
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  int first = 0;
+  for (; first + 2 * kPairs * lanes <= head_dim; first += 2 * kPairs * lanes) {
+    outputs_slice<Format, kRows, kPairs>(weights, v_rows, begin, end, head_dim, first, alpha, o);
+  }
+  if constexpr (kPairs > 1) {
+    for (; first + 2 * lanes <= head_dim; first += 2 * lanes) {
+      outputs_slice<Format, kRows, 1>(weights, v_rows, begin, end, head_dim, first, alpha, o);
+    }
+  }
+  if (first == head_dim) return;
+  using T = typename Format::T;
+  for (int r = 0; r < kRows; ++r) {
+    float* HWY_RESTRICT to = o + r * head_dim + first;
+    auto acc = hn::Mul(hn::Load(d, to), hn::Set(d, alpha[r]));
+    for (int t = begin; t < end; ++t) {
+      acc = hn::MulAdd(hn::Set(d, weights[r * kBlockTokens + t]),
+                       Format::load1(static_cast<const T*>(v_rows[t]) + first), acc);
+    }
+    hn::Store(acc, d, to);
+  }
+}
+
+// row[i] = o[i] / divisor, in the order of the elements.
+template <class Format>
+HWY_NOINLINE void finish_row(const float* HWY_RESTRICT o, int head_dim, float divisor, float* HWY_RESTRICT row) {
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  const auto by = hn::Set(d, divisor);
+  int i = 0;
+  for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
+    Format::store2(hn::Div(hn::Load(d, o + i), by), hn::Div(hn::Load(d, o + i + lanes), by), row + i);
+  }
+  if (i < head_dim) hn::StoreU(hn::Div(hn::Load(d, o + i), by), d, row + i);
+}
+
+template <class Format>
+HWY_NOINLINE bool any_not_finite(const void* row, int head_dim) {
+  using T = typename Format::T;
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  auto zeros = hn::Zero(d);  // x * 0 is 0 for a finite x and NaN otherwise
+  for (int i = 0; i < head_dim; i += lanes) {
+    zeros = hn::MulAdd(Format::load1(static_cast<const T*>(row) + i), hn::Zero(d), zeros);
+  }
+  return !hn::AllFalse(d, hn::IsNaN(zeros));
+}
+
+template <class Format>
+HWY_NOINLINE void expand_row(const void* row, int head_dim, float* HWY_RESTRICT to) {
+  using T = typename Format::T;
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int i = 0; i < head_dim; i += lanes) hn::StoreU(Format::load1(static_cast<const T*>(row) + i), d, to + i);
+}
+
+// What depends on the storage type, as functions, so that the rest is compiled once.
+struct FormatOps {
+  int element_bytes;
+  void (*pack_keys)(const void* const* rows, int tokens, int head_dim, float* block);
+  OutputsFn outputs[kRowsPerPass];  // by rows - 1
+  void (*finish_row)(const float* o, int head_dim, float divisor, float* row);
+  bool (*any_not_finite)(const void* row, int head_dim);
+  void (*expand_row)(const void* row, int head_dim, float* to);
+};
+
+template <class Format, int... kRows>
+constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
+  return {static_cast<int>(sizeof(typename Format::T)),
+          &pack_keys<Format>,
+          {&outputs_pass<Format, kRows + 1>...},
+          &finish_row<Format>,
+          &any_not_finite<Format>,
+          &expand_row<Format>};
+}
+
+template <int... kRows>
+HWY_INLINE LogitsFn logits_fn(int rows, std::integer_sequence<int, kRows...>) {
+  static constexpr LogitsFn kTable[] = {&logits_pass<kRows + 1>...};
+  return kTable[rows - 1];
+}
+
+HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype) {
+  using Rows = std::make_integer_sequence<int, kRowsPerPass>;
+  static constexpr FormatOps kF32 = make_format_ops<FormatF32>(Rows());
+  static constexpr FormatOps kF16 = make_format_ops<FormatF16>(Rows());
+  static constexpr FormatOps kBF16 = make_format_ops<FormatBF16>(Rows());
+  return dtype == abi::KvDType::kF32 ? kF32 : dtype == abi::KvDType::kF16 ? kF16 : kBF16;
+}
+
+}  // namespace fovea::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // FOVEA_CPU_ATTENTION_MATMUL_INL_H_

@@ -1,0 +1,222 @@
+// Random attention batches.
+#include "testing/attention_case.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <sstream>
+
+namespace fovea::testing {
+namespace {
+
+void store(std::byte* base, DType dtype, std::int64_t index, float x) {
+  if (dtype == DType::kF32) {
+    std::memcpy(base + index * 4, &x, 4);
+    return;
+  }
+  const std::uint16_t half = dtype == DType::kBF16 ? bf16_of(x) : f16_of(x);
+  std::memcpy(base + index * 2, &half, 2);
+}
+
+float load(const std::byte* base, DType dtype, std::int64_t index) {
+  if (dtype == DType::kF32) {
+    float x;
+    std::memcpy(&x, base + index * 4, 4);
+    return x;
+  }
+  std::uint16_t half;
+  std::memcpy(&half, base + index * 2, 2);
+  return dtype == DType::kBF16 ? float_of_bf16(half) : float_of_f16(half);
+}
+
+abi::KvDType pool_dtype(DType dtype) {
+  return dtype == DType::kF32 ? abi::KvDType::kF32 : dtype == DType::kF16 ? abi::KvDType::kF16 : abi::KvDType::kBF16;
+}
+
+std::int64_t element_index(const abi::KvPoolView& pool, std::int64_t page, std::int64_t offset, int head) {
+  return page * pool.page_stride + offset * pool.token_stride + head * pool.head_stride;
+}
+
+// Pages of request r in random physical order; requests share the pages that lie wholly in the shared prefix.
+int assign_pages(AttentionCase& c, std::mt19937_64& random) {
+  const CaseSpec& spec = c.spec;
+  const int requests = c.num_requests();
+  int pages = 0;
+  c.page_table_stride = 1;
+  for (int r = 0; r < requests; ++r) {
+    c.page_table_stride = std::max(c.page_table_stride, (spec.kv_lens[r] + spec.page_tokens - 1) / spec.page_tokens);
+  }
+  c.page_table.assign(static_cast<std::size_t>(requests) * c.page_table_stride, -1);
+  for (int r = 0; r < requests; ++r) {
+    const int shared = std::min(spec.shared_tokens, spec.kv_lens[r]) / spec.page_tokens;
+    const int used = (spec.kv_lens[r] + spec.page_tokens - 1) / spec.page_tokens;
+    for (int p = 0; p < used; ++p) {
+      int owner = -1;
+      for (int other = 0; other < r && p < shared && owner < 0; ++other) {
+        if (p < std::min(spec.shared_tokens, spec.kv_lens[other]) / spec.page_tokens) owner = other;
+      }
+      std::int32_t& entry = c.page_table[static_cast<std::size_t>(r) * c.page_table_stride + p];
+      entry = owner >= 0 ? c.page_table[static_cast<std::size_t>(owner) * c.page_table_stride + p] : pages++;
+    }
+  }
+  const int unused = 3;
+  std::vector<std::int32_t> physical(pages + unused);
+  for (std::size_t i = 0; i < physical.size(); ++i) physical[i] = static_cast<std::int32_t>(i);
+  std::shuffle(physical.begin(), physical.end(), random);
+  for (std::int32_t& entry : c.page_table) {
+    if (entry >= 0) entry = physical[entry];
+  }
+  return pages + unused;
+}
+
+void fill_mask(AttentionCase& c, std::mt19937_64& random) {
+  const CaseSpec& spec = c.spec;
+  std::uint64_t bits = 3;  // so that offsets are not byte-aligned
+  for (int r = 0; r < c.num_requests(); ++r) {
+    const int tail = spec.mask_tail > 0 ? std::min(spec.mask_tail, spec.kv_lens[r]) : spec.kv_lens[r];
+    c.mask_tails.push_back(tail);
+    c.mask_offsets.push_back(bits);
+    c.mask_strides.push_back(static_cast<std::uint32_t>(tail) + 5);
+    bits += static_cast<std::uint64_t>(c.mask_strides.back()) * static_cast<std::uint64_t>(spec.q_lens[r]);
+  }
+  c.mask_bits.resize(bits / 8 + 9);
+  for (std::uint8_t& byte : c.mask_bits) byte = static_cast<std::uint8_t>(random() & random());
+  // Every seventh row sees nothing.
+  for (int r = 0; r < c.num_requests(); ++r) {
+    for (int row = 0; row < spec.q_lens[r]; row += 7) {
+      for (std::uint32_t t = 0; t < c.mask_strides[r]; ++t) {
+        const std::uint64_t bit = c.mask_offsets[r] + static_cast<std::uint64_t>(row) * c.mask_strides[r] + t;
+        c.mask_bits[bit / 8] &= static_cast<std::uint8_t>(~(1u << (bit % 8)));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::uint16_t bf16_of(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+float float_of_bf16(std::uint16_t x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16); }
+
+std::uint16_t f16_of(float x) {
+  const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000u : 0u);
+  if (std::isnan(x)) return static_cast<std::uint16_t>(sign | 0x7e00u);
+  const double size = std::abs(static_cast<double>(x));
+  if (size >= 65520.0) return static_cast<std::uint16_t>(sign | 0x7c00u);
+  if (size == 0.0) return sign;
+  // Units of the last place: 2^-24 below 2^-14, else 2^(exponent - 10). nearbyint rounds to even.
+  const int exponent = std::max(std::ilogb(size), -14);
+  auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+  if (units >= 2048) return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>((exponent + 16) << 10));
+  if (units < 1024) return static_cast<std::uint16_t>(sign | units);
+  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>((exponent + 15) << 10) | (units - 1024));
+}
+
+float float_of_f16(std::uint16_t x) {
+  const float sign = (x & 0x8000u) ? -1.0f : 1.0f;
+  const int exponent = (x >> 10) & 31;
+  const int mantissa = x & 1023;
+  if (exponent == 31) {
+    return mantissa != 0 ? std::numeric_limits<float>::quiet_NaN() : sign * std::numeric_limits<float>::infinity();
+  }
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -24);
+  return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+}
+
+float AttentionCase::element(bool key, int request, int token, int kv_head, int d) const {
+  const std::int64_t page =
+      page_table[static_cast<std::size_t>(request) * page_table_stride + token / spec.page_tokens];
+  const std::int64_t index = element_index(pool, page, token % spec.page_tokens, kv_head) + d;
+  return load(key ? k.data() : v.data(), spec.kv_dtype, index);
+}
+
+bool AttentionCase::sees(int request, int row, int token) const {
+  const std::int64_t q_pos = std::int64_t{spec.kv_lens[request]} - spec.q_lens[request] + row;
+  switch (spec.mask) {
+    case abi::MaskKind::kNone: return true;
+    case abi::MaskKind::kCausal: return token <= q_pos;
+    case abi::MaskKind::kWindow: return token <= q_pos && (spec.window_left < 0 || q_pos - token <= spec.window_left);
+    case abi::MaskKind::kBits: break;
+  }
+  const int in_tail = token - (spec.kv_lens[request] - mask_tails[request]);
+  if (in_tail < 0) return true;
+  const std::uint64_t bit = mask_offsets[request] + static_cast<std::uint64_t>(row) * mask_strides[request] +
+                            static_cast<std::uint64_t>(in_tail);
+  return (mask_bits[bit / 8] >> (bit % 8)) & 1;
+}
+
+std::string AttentionCase::describe() const {
+  std::ostringstream s;
+  s << num_requests() << " requests, " << num_qo_heads() << "/" << spec.kv_heads << " heads, head_dim " << spec.head_dim
+    << ", pages of " << spec.page_tokens << ", KV " << dtype_name(spec.kv_dtype) << (spec.heads_first ? " HND" : " NHD")
+    << ", mask " << static_cast<int>(spec.mask) << " window " << spec.window_left << " tail " << spec.mask_tail
+    << ", shared " << spec.shared_tokens << ", logit scale " << spec.logit_scale << ", seed " << spec.seed
+    << ", q/kv lengths";
+  for (int r = 0; r < std::min(num_requests(), 12); ++r) s << " " << spec.q_lens[r] << "/" << spec.kv_lens[r];
+  return s.str();
+}
+
+AttentionCase make_case(const CaseSpec& spec) {
+  AttentionCase c;
+  c.spec = spec;
+  std::mt19937_64 random(spec.seed);
+  std::normal_distribution<float> normal;
+  for (const std::int32_t len : spec.q_lens) c.num_rows += len;
+  const int pages = assign_pages(c, random);
+  const std::int64_t row = std::int64_t{spec.kv_heads} * spec.head_dim;
+
+  abi::KvPoolView& pool = c.pool;
+  pool.num_pages = pages;
+  pool.page_tokens = pool.entry_tokens = spec.page_tokens;
+  pool.entries_per_page = 1;
+  pool.dtype = pool_dtype(spec.kv_dtype);
+  if (spec.heads_first) {
+    pool.token_stride = spec.head_dim;
+    pool.head_stride = std::int64_t{spec.page_tokens} * spec.head_dim + spec.pad_elements;
+    pool.page_stride = pool.head_stride * spec.kv_heads;
+  } else {
+    pool.token_stride = row + spec.pad_elements;
+    pool.head_stride = spec.head_dim;
+    pool.page_stride = pool.token_stride * spec.page_tokens;
+  }
+  const std::size_t bytes = static_cast<std::size_t>(pool.page_stride * pages * dtype_bits(spec.kv_dtype) / 8);
+  c.k.resize(bytes);
+  c.v.resize(bytes);
+  pool.k = c.k.data();
+  pool.v = c.v.data();
+  for (std::int64_t i = 0; i < pool.page_stride * pages; ++i) {
+    const float trash = !spec.poison   ? 0.0f
+                        : random() % 2 ? std::numeric_limits<float>::quiet_NaN()
+                                       : std::numeric_limits<float>::infinity();
+    store(c.k.data(), spec.kv_dtype, i, trash);
+    store(c.v.data(), spec.kv_dtype, i, trash);
+  }
+  for (int r = 0; r < c.num_requests(); ++r) {
+    for (int t = 0; t < spec.kv_lens[r]; ++t) {
+      const std::int64_t page = c.page_table[static_cast<std::size_t>(r) * c.page_table_stride + t / spec.page_tokens];
+      for (int h = 0; h < spec.kv_heads; ++h) {
+        const std::int64_t index = element_index(pool, page, t % spec.page_tokens, h);
+        for (int d = 0; d < spec.head_dim; ++d) {
+          store(c.k.data(), spec.kv_dtype, index + d, normal(random));
+          store(c.v.data(), spec.kv_dtype, index + d, normal(random));
+        }
+      }
+    }
+  }
+  c.q.resize(static_cast<std::size_t>(c.num_rows) * c.num_qo_heads() * spec.head_dim);
+  for (float& x : c.q) {
+    x = normal(random) * spec.logit_scale;
+    if (spec.q_bf16) x = float_of_bf16(bf16_of(x));
+  }
+  if (spec.mask == abi::MaskKind::kBits) fill_mask(c, random);
+  return c;
+}
+
+}  // namespace fovea::testing
