@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "abi/kv_pool.h"
@@ -36,7 +37,7 @@ class AttentionOp {
   virtual const Planner& planner() const = 0;
 };
 
-// y = x W^T + b, prepared once from a weight [out_features, in_features].
+// y = x W^T + b, prepared once from weights [out_features, in_features].
 class Linear {
  public:
   virtual ~Linear() = default;
@@ -83,14 +84,15 @@ class Backend {
   virtual std::size_t memory_available() const = 0;
 
   virtual Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) = 0;
-  // weight: [out_features, in_features] bf16, f16 or f32 on the host, which must outlive the Linear; bias:
-  // [out_features] or empty.
-  virtual Result<std::unique_ptr<Linear>> create_linear(const TensorView& weight, const TensorView& bias) = 0;
+  // weights: [out_features of the part, in_features] each, one type (bf16, f16 or f32), on the host, stacked along
+  // out_features; biases: as many, [out_features of the part] each, or none at all. The Linear keeps its own copy.
+  virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
+                                                        std::span<const TensorView> biases) = 0;
 
   // Scatters k, v [rows, kv_heads, head_dim] into the pool. slots[i] = page * page_tokens + offset; negative: skip row.
   virtual Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
                            const abi::KvPoolView& pool) = 0;
-  // out[i] = scale * table[ids[i]]; table [vocab, hidden] in its storage dtype.
+  // out[i] = scale * table[ids[i]]; table [vocab, hidden] in its storage dtype. Also gathers rows of activations.
   virtual Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) = 0;
   // out = x / rms(x) * (weight + weight_offset) over the last dim. x may be [rows, dim] or [rows, heads, dim]. In place
   // allowed. When residual is not empty: residual += x first, and the norm is of that sum.

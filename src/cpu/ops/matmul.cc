@@ -19,51 +19,74 @@ constexpr std::int64_t kBlockK = 256;
 // Where column c of a panel stands in the 32 elements of one k. bf16 stores columns i and i + 16 side by side.
 std::int64_t panel_slot(DType dtype, std::int64_t c) { return dtype == DType::kBF16 ? (c % 16) * 2 + c / 16 : c; }
 
+// The first element of row `row` of the stacked parts.
 template <typename Element>
-void pack_panel(const TensorView& weight, std::int64_t panel, Element* out) {
-  const auto* source = static_cast<const Element*>(weight.data);
-  const std::int64_t k_count = weight.shape[1];
-  const std::int64_t columns = std::min(kPanelWidth, weight.shape[0] - panel * kPanelWidth);
+const Element* stacked_row(std::span<const TensorView> parts, std::int64_t row) {
+  for (const TensorView& part : parts) {
+    if (row < part.shape[0]) return static_cast<const Element*>(part.data) + row * part.strides[0];
+    row -= part.shape[0];
+  }
+  return nullptr;
+}
+
+template <typename Element>
+void pack_panel(std::span<const TensorView> parts, std::int64_t out_features, std::int64_t panel, Element* out) {
+  const std::int64_t k_count = parts[0].shape[1];
+  const std::int64_t columns = std::min(kPanelWidth, out_features - panel * kPanelWidth);
+  const Element* rows[kPanelWidth];
+  for (std::int64_t c = 0; c < columns; ++c) rows[c] = stacked_row<Element>(parts, panel * kPanelWidth + c);
   // By short runs of k, so that the lines being written stay in the cache while 32 source rows are read.
   constexpr std::int64_t kRun = 64;
   for (std::int64_t k0 = 0; k0 < k_count; k0 += kRun) {
     const std::int64_t k1 = std::min(k0 + kRun, k_count);
     for (std::int64_t c = 0; c < columns; ++c) {
-      const Element* row = source + (panel * kPanelWidth + c) * weight.strides[0];
-      Element* to = out + panel_slot(weight.dtype, c);
-      for (std::int64_t k = k0; k < k1; ++k) to[k * kPanelWidth] = row[k * weight.strides[1]];
+      Element* to = out + panel_slot(parts[0].dtype, c);
+      for (std::int64_t k = k0; k < k1; ++k) to[k * kPanelWidth] = rows[c][k];
     }
   }
 }
 
+Status check_parts(std::span<const TensorView> parts) {
+  if (parts.empty()) return invalid_argument("a weight of no parts");
+  for (const TensorView& part : parts) {
+    if (part.rank != 2) return invalid_argument("weight has rank {}, expected 2: [out, in]", part.rank);
+    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
+      return unsupported("weights of {}, expected bf16, f16 or f32", dtype_name(part.dtype));
+    }
+    if (part.shape[0] <= 0 || part.shape[1] <= 0 || part.strides[1] != 1) {
+      return invalid_argument("weight is [{}, {}] with stride {} in a row, expected positive sizes and stride 1",
+                              part.shape[0], part.shape[1], part.strides[1]);
+    }
+    if (part.dtype != parts[0].dtype || part.shape[1] != parts[0].shape[1]) {
+      return invalid_argument("weights stacked are [., {}] {} and [., {}] {}, expected one width and type",
+                              parts[0].shape[1], dtype_name(parts[0].dtype), part.shape[1], dtype_name(part.dtype));
+    }
+  }
+  return ok_status();
+}
+
 }  // namespace
 
-Result<PackedWeight> PackedWeight::create(const TensorView& weight, ThreadPool& pool) {
-  if (weight.rank != 2) return invalid_argument("weight has rank {}, expected 2: [out, in]", weight.rank);
-  if (weight.dtype != DType::kBF16 && weight.dtype != DType::kF16 && weight.dtype != DType::kF32) {
-    return unsupported("weights of {}, expected bf16, f16 or f32", dtype_name(weight.dtype));
-  }
-  if (weight.shape[0] <= 0 || weight.shape[1] <= 0) {
-    return invalid_argument("weight is [{}, {}], expected positive sizes", weight.shape[0], weight.shape[1]);
-  }
+Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, ThreadPool& pool) {
+  FOVEA_RETURN_IF_ERROR(check_parts(parts));
   PackedWeight packed;
-  packed.dtype_ = weight.dtype;
-  packed.out_features_ = weight.shape[0];
-  packed.in_features_ = weight.shape[1];
+  packed.dtype_ = parts[0].dtype;
+  packed.in_features_ = parts[0].shape[1];
+  for (const TensorView& part : parts) packed.out_features_ += part.shape[0];
   const std::int64_t panel_elements = packed.in_features_ * kPanelWidth;
-  const std::size_t element_bytes = static_cast<std::size_t>(dtype_bits(weight.dtype) / 8);
+  const std::size_t element_bytes = static_cast<std::size_t>(dtype_bits(packed.dtype_) / 8);
   const std::size_t bytes = static_cast<std::size_t>(packed.num_panels() * panel_elements) * element_bytes;
   packed.data_ = AlignedBuffer(bytes);
   if (packed.data_.data() == nullptr) {
-    return resource_exhausted("no memory for a weight of [{}, {}] {} ({} MB)", weight.shape[0], weight.shape[1],
-                              dtype_name(weight.dtype), bytes >> 20);
+    return resource_exhausted("no memory for a weight of [{}, {}] {} ({} MB)", packed.out_features_,
+                              packed.in_features_, dtype_name(packed.dtype_), bytes >> 20);
   }
   pool.parallel_for(packed.num_panels(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
       if (element_bytes == 2) {
-        pack_panel(weight, panel, packed.data_.as<std::uint16_t>() + panel * panel_elements);
+        pack_panel(parts, packed.out_features_, panel, packed.data_.as<std::uint16_t>() + panel * panel_elements);
       } else {
-        pack_panel(weight, panel, packed.data_.as<float>() + panel * panel_elements);
+        pack_panel(parts, packed.out_features_, panel, packed.data_.as<float>() + panel * panel_elements);
       }
     }
   });

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "cpu/ops/aligned_buffer.h"
@@ -20,9 +21,9 @@ inline constexpr std::int64_t kPanelWidth = 32;  // output features
 
 class PackedWeight {
  public:
-  // weight: [out_features, in_features], bf16, f16 or f32, rows may be strided. kResourceExhausted when memory is
-  // short.
-  static Result<PackedWeight> create(const TensorView& weight, ThreadPool& pool);
+  // parts: [out_features of the part, in_features] each, one type (bf16, f16 or f32), stacked along out_features; rows
+  // may be strided. Keeps a copy. kResourceExhausted when memory is short.
+  static Result<PackedWeight> create(std::span<const TensorView> parts, ThreadPool& pool);
 
   DType dtype() const { return dtype_; }
   std::int64_t in_features() const { return in_features_; }

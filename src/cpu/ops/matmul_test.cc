@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "base/half.h"
@@ -65,7 +67,7 @@ TEST_P(MatmulTargets, MatchesFp64) {
       const std::int64_t x_stride = c.in + 3, y_stride = c.out + 5;
       const std::vector<float> x = random_floats(c.rows * x_stride, 11);
       std::vector<float> y(static_cast<std::size_t>(c.rows * y_stride), 12345.0f);
-      auto packed = PackedWeight::create(weight.view, pool);
+      auto packed = PackedWeight::create(std::array{weight.view}, pool);
       ASSERT_TRUE(packed.ok()) << packed.status().to_string();
       MatmulScratch scratch;
       ASSERT_TRUE(scratch.reserve(c.in).ok());
@@ -96,7 +98,7 @@ TEST_P(MatmulTargets, BitsOfARowDoNotDependOnTheBatch) {
   std::vector<float> alone(static_cast<std::size_t>(max_rows * out));
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
-    auto packed = PackedWeight::create(weight.view, pool);
+    auto packed = PackedWeight::create(std::array{weight.view}, pool);
     ASSERT_TRUE(packed.ok());
     MatmulScratch scratch;
     ASSERT_TRUE(scratch.reserve(in).ok());
@@ -121,12 +123,32 @@ INSTANTIATE_TEST_SUITE_P(Simd, MatmulTargets, ::testing::ValuesIn(simd_targets()
 TEST(PackedWeight, RefusesWhatItCannotPack) {
   ThreadPool pool(1);
   std::vector<float> values(16);
-  EXPECT_EQ(PackedWeight::create(cpu_tensor(values.data(), DType::kF32, 16), pool).status().code(),
-            StatusCode::kInvalidArgument);
-  EXPECT_EQ(PackedWeight::create(cpu_tensor(values.data(), DType::kI8, 4, 4), pool).status().code(),
-            StatusCode::kUnsupported);
-  EXPECT_EQ(PackedWeight::create(cpu_tensor(values.data(), DType::kF32, 0, 4), pool).status().code(),
-            StatusCode::kInvalidArgument);
+  const auto code_of = [&](const TensorView& view) {
+    return PackedWeight::create(std::array{view}, pool).status().code();
+  };
+  EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF32, 16)), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kI8, 4, 4)), StatusCode::kUnsupported);
+  EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF32, 0, 4)), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PackedWeight::create({}, pool).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(PackedWeight, StacksParts) {
+  ThreadPool pool(2);
+  const Weight whole(DType::kF16, 100, 40, 1);
+  std::array<TensorView, 3> parts;
+  std::int64_t row = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::int64_t rows = std::array{37, 1, 62}[i];
+    parts[i] = cpu_tensor(&whole.halves[static_cast<std::size_t>(row * 40)], DType::kF16, rows, 40);
+    row += rows;
+  }
+  auto stacked = PackedWeight::create(parts, pool);
+  auto plain = PackedWeight::create(std::array{whole.view}, pool);
+  ASSERT_TRUE(stacked.ok() && plain.ok());
+  EXPECT_EQ(stacked->out_features(), 100);
+  EXPECT_EQ(std::memcmp(stacked->data(), plain->data(), plain->size_bytes()), 0);
+  parts[1] = cpu_tensor(whole.halves.data(), DType::kF16, 1, 41);
+  EXPECT_EQ(PackedWeight::create(parts, pool).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

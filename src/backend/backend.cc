@@ -1,0 +1,27 @@
+// The registry of backends. A backend is one line here; each knows by itself whether the machine can run it.
+#include "backend/backend.h"
+
+#include "backend/cpu_backend.h"
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  Result<std::unique_ptr<Backend>> (*create)(const BackendOptions& options);
+};
+constexpr Entry kBackends[] = {{"cpu", &create_cpu_backend}};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const BackendOptions& options) {
+  std::string known;
+  for (const Entry& entry : kBackends) {
+    if (entry.name == name) return entry.create(options);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
+  }
+  return not_found("there is no backend \"{}\", expected one of: {}", name, known);
+}
+
+}  // namespace fovea

@@ -1,0 +1,14 @@
+// AttentionOp of the CPU backend: a planner, and the executor's workspace for what it plans.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "base/thread_pool.h"
+
+namespace fovea {
+
+// The pool must outlive the op. config.planner.num_workers 0 stands for the pool's threads.
+Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, ThreadPool& pool);
+
+}  // namespace fovea

@@ -1,0 +1,230 @@
+// Backend over cpu/: checks shapes and types, then calls the operators.
+#include "backend/cpu_backend.h"
+
+#include <vector>
+
+#include "backend/cpu_attention_op.h"
+#include "base/cgroup.h"
+#include "base/half.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "cpu/append.h"
+#include "cpu/ops/aligned_buffer.h"
+#include "cpu/ops/elementwise.h"
+#include "cpu/ops/matmul.h"
+#include "cpu/ops/rope.h"
+#include "cpu/simd.h"
+
+namespace fovea {
+namespace {
+
+std::string shape_of(const TensorView& view) {
+  return fmt::format("{} [{}]", dtype_name(view.dtype),
+                     fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
+}
+
+// Activations of the CPU backend: f32 of that rank, elements of a row side by side.
+Status check_activation(std::string_view name, const TensorView& view, int rank) {
+  if (view.rank == rank && view.dtype == DType::kF32 && view.device == DeviceKind::kCpu &&
+      view.strides[view.rank - 1] == 1) {
+    return ok_status();
+  }
+  return invalid_argument("{} is {}, expected f32 of rank {} on the CPU with contiguous rows", name, shape_of(view),
+                          rank);
+}
+
+Status check_same_shape(std::string_view name, const TensorView& view, const TensorView& like) {
+  if (view.rank == like.rank && view.shape == like.shape) return ok_status();
+  return invalid_argument("{} is {}, expected the shape of {}", name, shape_of(view), shape_of(like));
+}
+
+bool is_weight_type(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32; }
+
+// [rows, dim] or [rows, heads, dim] as rows of heads.
+cpu::HeadRows head_rows(const TensorView& view) {
+  return {static_cast<float*>(view.data), view.strides[0], view.rank == 3 ? view.strides[1] : 0};
+}
+std::int64_t num_heads(const TensorView& view) { return view.rank == 3 ? view.shape[1] : 1; }
+
+class CpuLinear : public Linear {
+ public:
+  CpuLinear(cpu::PackedWeight weight, std::vector<float> bias, const cpu::MatmulScratch& scratch, ThreadPool& pool)
+      : weight_(std::move(weight)), bias_(std::move(bias)), scratch_(scratch), pool_(pool) {}
+
+  Status forward(const TensorView& x, const TensorView& y) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 2));
+    FOVEA_RETURN_IF_ERROR(check_activation("y", y, 2));
+    if (x.shape[0] != y.shape[0] || x.shape[1] != in_features() || y.shape[1] != out_features()) {
+      return invalid_argument("x is {} and y {}, expected [rows, {}] and [rows, {}]", shape_of(x), shape_of(y),
+                              in_features(), out_features());
+    }
+    cpu::matmul(static_cast<const float*>(x.data), x.strides[0], x.shape[0], weight_,
+                bias_.empty() ? nullptr : bias_.data(), static_cast<float*>(y.data), y.strides[0], scratch_, pool_);
+    return ok_status();
+  }
+  std::int64_t in_features() const override { return weight_.in_features(); }
+  std::int64_t out_features() const override { return weight_.out_features(); }
+
+ private:
+  cpu::PackedWeight weight_;
+  std::vector<float> bias_;
+  const cpu::MatmulScratch& scratch_;
+  ThreadPool& pool_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(int num_threads) : pool_(num_threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+  DType activation_dtype() const override { return DType::kF32; }
+  std::int32_t num_threads() const override { return pool_.size(); }
+
+  Result<std::shared_ptr<void>> allocate(std::size_t bytes) override {
+    auto buffer = std::make_shared<cpu::AlignedBuffer>(std::max<std::size_t>(bytes, 1));
+    if (buffer->data() == nullptr) return resource_exhausted("no memory for {} MB", bytes >> 20);
+    return std::shared_ptr<void>(buffer, buffer->data());
+  }
+  std::size_t memory_available() const override { return available_memory_bytes(); }
+
+  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) override {
+    return create_cpu_attention(config, pool_);
+  }
+
+  Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
+                                                std::span<const TensorView> biases) override {
+    FOVEA_ASSIGN_OR_RETURN(cpu::PackedWeight packed, cpu::PackedWeight::create(weights, pool_));
+    FOVEA_RETURN_IF_ERROR(scratch_.reserve(packed.in_features()));
+    if (!biases.empty() && biases.size() != weights.size()) {
+      return invalid_argument("{} biases for {} weights", biases.size(), weights.size());
+    }
+    std::vector<float> bias;
+    for (std::size_t i = 0; i < biases.size(); ++i) {
+      if (biases[i].rank != 1 || biases[i].shape[0] != weights[i].shape[0] || !is_weight_type(biases[i].dtype)) {
+        return invalid_argument("bias is {}, expected [{}] of bf16, f16 or f32", shape_of(biases[i]),
+                                weights[i].shape[0]);
+      }
+      const std::size_t begin = bias.size();
+      bias.resize(begin + static_cast<std::size_t>(biases[i].shape[0]));
+      const std::int32_t first = 0;
+      cpu::embed(biases[i].data, biases[i].dtype, 0, &first, 1, biases[i].shape[0], 1.0f, bias.data() + begin, 0,
+                 pool_);
+    }
+    return std::unique_ptr<Linear>(std::make_unique<CpuLinear>(std::move(packed), std::move(bias), scratch_, pool_));
+  }
+
+  Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
+                   const abi::KvPoolView& pool) override {
+    return cpu::append_kv(k, v, slots, pool, pool_);
+  }
+
+  Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("out", out, 2));
+    if (table.rank != 2 || !is_weight_type(table.dtype) || table.shape[1] != out.shape[1] || table.strides[1] != 1) {
+      return invalid_argument("table is {}, expected [., {}] of bf16, f16 or f32", shape_of(table), out.shape[1]);
+    }
+    cpu::embed(table.data, table.dtype, table.strides[0], ids, out.shape[0], out.shape[1], scale,
+               static_cast<float*>(out.data), out.strides[0], pool_);
+    return ok_status();
+  }
+
+  Status rms_norm(const TensorView& x, const TensorView& weight, float weight_offset, float eps,
+                  const TensorView& residual, const TensorView& out) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, x.rank == 3 ? 3 : 2));
+    FOVEA_RETURN_IF_ERROR(check_activation("out", out, x.rank));
+    FOVEA_RETURN_IF_ERROR(check_same_shape("out", out, x));
+    const std::int64_t dim = x.shape[x.rank - 1];
+    if (weight.rank != 1 || weight.shape[0] != dim || !is_weight_type(weight.dtype)) {
+      return invalid_argument("weight is {}, expected [{}] of bf16, f16 or f32", shape_of(weight), dim);
+    }
+    cpu::RmsNorm norm{head_rows(x), {},          head_rows(out), x.shape[0],    num_heads(x),
+                      dim,          weight.data, weight.dtype,   weight_offset, eps};
+    if (residual.data != nullptr) {
+      FOVEA_RETURN_IF_ERROR(check_activation("residual", residual, x.rank));
+      FOVEA_RETURN_IF_ERROR(check_same_shape("residual", residual, x));
+      norm.residual = head_rows(residual);
+    }
+    cpu::rms_norm(norm, pool_);
+    return ok_status();
+  }
+
+  Status rope(const TensorView& x, const std::int32_t* positions, const RopeConfig& config) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 3));
+    if (config.kind == RopeKind::kNone) return ok_status();
+    if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0 || config.rotary_dim > x.shape[2]) {
+      return invalid_argument("rotary_dim is {}, expected an even number up to head_dim {}", config.rotary_dim,
+                              x.shape[2]);
+    }
+    const float* table = rope_.prepare(positions, x.shape[0], rope_params(config), pool_);
+    cpu::rotate(head_rows(x), table, x.shape[0], x.shape[1], config.rotary_dim / 2, pool_);
+    return ok_status();
+  }
+
+  Status gated_activation(Activation activation, const TensorView& gate_up, const TensorView& out) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("gate_up", gate_up, 2));
+    FOVEA_RETURN_IF_ERROR(check_activation("out", out, 2));
+    if (gate_up.shape[0] != out.shape[0] || gate_up.shape[1] != 2 * out.shape[1]) {
+      return invalid_argument("gate_up is {} and out {}, expected [rows, 2 width] and [rows, width]", shape_of(gate_up),
+                              shape_of(out));
+    }
+    const auto kind = activation == Activation::kSilu       ? cpu::GateKind::kSilu
+                      : activation == Activation::kGeluTanh ? cpu::GateKind::kGeluTanh
+                                                            : cpu::GateKind::kGelu;
+    cpu::gated_activation(kind, static_cast<const float*>(gate_up.data), gate_up.strides[0], out.shape[0], out.shape[1],
+                          static_cast<float*>(out.data), out.strides[0], pool_);
+    return ok_status();
+  }
+
+  Status add(const TensorView& x, const TensorView& y) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 2));
+    FOVEA_RETURN_IF_ERROR(check_activation("y", y, 2));
+    FOVEA_RETURN_IF_ERROR(check_same_shape("y", y, x));
+    cpu::add(static_cast<float*>(x.data), x.strides[0], static_cast<const float*>(y.data), y.strides[0], x.shape[0],
+             x.shape[1], pool_);
+    return ok_status();
+  }
+
+  Status softcap(const TensorView& x, float cap) override {
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 2));
+    if (!(cap > 0.0f)) return invalid_argument("cap is {}, expected a positive number", cap);
+    cpu::softcap(static_cast<float*>(x.data), x.strides[0], x.shape[0], x.shape[1], cap, pool_);
+    return ok_status();
+  }
+
+ private:
+  static cpu::RopeParams rope_params(const RopeConfig& config) {
+    cpu::RopeParams params;
+    params.scaling = config.kind == RopeKind::kLinear   ? cpu::RopeScaling::kLinear
+                     : config.kind == RopeKind::kLlama3 ? cpu::RopeScaling::kLlama3
+                     : config.kind == RopeKind::kYarn   ? cpu::RopeScaling::kYarn
+                                                        : cpu::RopeScaling::kPlain;
+    params.theta = config.theta;
+    params.rotary_dim = config.rotary_dim;
+    params.factor = config.factor;
+    params.low_freq_factor = config.low_freq_factor;
+    params.high_freq_factor = config.high_freq_factor;
+    params.original_max_position = config.original_max_position;
+    params.beta_fast = config.beta_fast;
+    params.beta_slow = config.beta_slow;
+    params.attention_factor = config.attention_factor;
+    return params;
+  }
+
+  ThreadPool pool_;
+  cpu::MatmulScratch scratch_;
+  cpu::RopeCache rope_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options) {
+  if (options.num_threads < 0 || options.num_threads > 4096) {
+    return invalid_argument("num_threads is {}, expected 0 (as many as the machine allows) to 4096",
+                            options.num_threads);
+  }
+  FOVEA_RETURN_IF_ERROR(cpu::set_simd_cap(options.simd));
+  const int threads = options.num_threads == 0 ? default_num_threads() : options.num_threads;
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads));
+}
+
+}  // namespace fovea

@@ -1,0 +1,150 @@
+// ModelRunner: runs a Model over paged KV pools for tests, with pages in random order and NaN wherever nothing was
+// written. Slow and simple: the engine's scheduler and pools have tests of their own.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/half.h"
+#include "base/status.h"
+#include "engine/model/model.h"
+
+namespace fovea {
+
+class ModelRunner {
+ public:
+  static constexpr std::int32_t kPageTokens = 16;
+  static constexpr std::int32_t kMaxPages = 8;  // a request
+  static constexpr std::int32_t kMaxRequests = 64;
+
+  struct Piece {
+    int request;
+    std::span<const std::int32_t> tokens;  // that follow what the request already holds
+  };
+  enum class Logits { kAll, kLast };
+
+  static Result<std::unique_ptr<ModelRunner>> create(const std::string& folder, DType kv_dtype,
+                                                     const BackendOptions& backend_options,
+                                                     const ModelLoadOptions& load_options = {}) {
+    std::unique_ptr<ModelRunner> runner(new ModelRunner);
+    FOVEA_ASSIGN_OR_RETURN(runner->backend_, create_backend("cpu", backend_options));
+    FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->backend_, load_options));
+    const Model& model = *runner->model_;
+    for (std::size_t g = 0; g < model.kv_groups().size(); ++g) {
+      AttentionConfig config = model.attention_config(g);
+      config.kv_dtype = kv_dtype;
+      config.planner.page_tokens = kPageTokens;
+      config.planner.num_workers = runner->backend_->num_threads();
+      config.planner.batch_invariant = backend_options.batch_invariant;
+      config.planner.limits = {kMaxRequests, load_options.max_forward_tokens, kMaxPages};
+      FOVEA_ASSIGN_OR_RETURN(auto op, runner->backend_->create_attention(config));
+      runner->attention_.push_back(std::move(op));
+    }
+    FOVEA_RETURN_IF_ERROR(runner->make_pools(kv_dtype));
+    return runner;
+  }
+
+  Model& model() { return *model_; }
+
+  // An empty request; its pages are the next of a random permutation.
+  int add_request() {
+    Request request;
+    for (int i = 0; i < kMaxPages; ++i) {
+      request.pages.push_back(free_pages_.back());
+      free_pages_.pop_back();
+    }
+    requests_.push_back(std::move(request));
+    return static_cast<int>(requests_.size()) - 1;
+  }
+
+  // One forward over all pieces; logits [rows, vocab] of every token or of the last of each piece.
+  Result<std::vector<float>> forward(std::span<const Piece> pieces, Logits wanted = Logits::kAll) {
+    std::vector<std::int32_t> tokens, positions, slots, logit_rows, q_lens, kv_lens, table;
+    for (const Piece& piece : pieces) {
+      Request& request = requests_[static_cast<std::size_t>(piece.request)];
+      for (std::size_t i = 0; i < piece.tokens.size(); ++i) {
+        const std::int32_t position = request.length++;
+        tokens.push_back(piece.tokens[i]);
+        positions.push_back(position);
+        slots.push_back(request.pages[static_cast<std::size_t>(position / kPageTokens)] * kPageTokens +
+                        position % kPageTokens);
+        if (wanted == Logits::kAll || i + 1 == piece.tokens.size()) {
+          logit_rows.push_back(static_cast<std::int32_t>(tokens.size()) - 1);
+        }
+      }
+      q_lens.push_back(static_cast<std::int32_t>(piece.tokens.size()));
+      kv_lens.push_back(request.length);
+      table.insert(table.end(), request.pages.begin(), request.pages.end());
+    }
+    ForwardBatch batch{tokens, positions, logit_rows, {}, {}, pools_};
+    for (std::size_t g = 0; g < attention_.size(); ++g) {
+      AttentionBatch plan;
+      plan.num_requests = static_cast<std::int32_t>(pieces.size());
+      plan.q_lens = q_lens.data();
+      plan.kv_lens = kv_lens.data();
+      plan.page_table = table.data();
+      plan.page_table_stride = kMaxPages;
+      const std::int32_t window = model_->kv_groups()[g].window_tokens;
+      plan.mask = window > 0 ? abi::MaskKind::kWindow : abi::MaskKind::kCausal;
+      plan.window_left = window > 0 ? window - 1 : -1;
+      FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan));
+      batch.slots.push_back(slots);
+      batch.attention.push_back(attention_[g].get());
+    }
+    const auto vocab = static_cast<std::size_t>(model_->config().vocab_size);
+    std::vector<float> logits(logit_rows.size() * vocab, std::numeric_limits<float>::quiet_NaN());
+    FOVEA_RETURN_IF_ERROR(model_->forward(batch, cpu_tensor(logits.data(), DType::kF32, logit_rows.size(), vocab)));
+    return logits;
+  }
+
+ private:
+  struct Request {
+    std::vector<std::int32_t> pages;
+    std::int32_t length = 0;
+  };
+
+  ModelRunner() = default;
+
+  Status make_pools(DType kv_dtype) {
+    const ModelConfig& config = model_->config();
+    const std::int64_t pages = std::int64_t{kMaxPages} * kMaxRequests;
+    const std::int64_t token = std::int64_t{config.num_kv_heads} * config.head_dim;
+    const std::size_t element = static_cast<std::size_t>(dtype_bits(kv_dtype) / 8);
+    const std::size_t bytes = static_cast<std::size_t>(pages * kPageTokens * token) * element;
+    for (std::int32_t layer = 0; layer < config.num_layers; ++layer) {
+      abi::KvPoolView pool{};
+      for (void** side : {&pool.k, &pool.v}) {
+        memory_.emplace_back(bytes, std::byte{0xff});  // all ones is NaN in fp32, fp16 and bf16
+        *side = memory_.back().data();
+      }
+      pool.page_stride = kPageTokens * token;
+      pool.token_stride = token;
+      pool.head_stride = config.head_dim;
+      pool.num_pages = static_cast<std::int32_t>(pages);
+      pool.page_tokens = kPageTokens;
+      pool.entry_tokens = kPageTokens;
+      pool.entries_per_page = 1;
+      pool.dtype = static_cast<abi::KvDType>(kv_dtype);
+      pools_.push_back(pool);
+    }
+    for (std::int32_t page = 0; page < pages; ++page) free_pages_.push_back(page);
+    std::shuffle(free_pages_.begin(), free_pages_.end(), std::mt19937(1));
+    return ok_status();
+  }
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::vector<std::unique_ptr<AttentionOp>> attention_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<abi::KvPoolView> pools_;
+  std::vector<Request> requests_;
+  std::vector<std::int32_t> free_pages_;
+};
+
+}  // namespace fovea

@@ -1,0 +1,314 @@
+// The forward pass of all families, over the operators of a Backend.
+#include "engine/model/transformer.h"
+
+#include <algorithm>
+
+#include "base/half.h"
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+std::int64_t matrix_elements(const ModelConfig& c) {
+  const std::int64_t heads = std::int64_t{c.num_qo_heads} * 2 + 2 * std::int64_t{c.num_kv_heads};
+  const std::int64_t layer = c.hidden_size * (heads * c.head_dim + 3 * std::int64_t{c.intermediate_size});
+  return c.num_layers * layer + std::int64_t{c.vocab_size} * c.hidden_size;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& backend,
+                                          const ModelLoadOptions& options) {
+  FOVEA_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(folder));
+  if (options.max_forward_tokens < 1 || options.max_logit_rows < 1) {
+    return invalid_argument("max_forward_tokens is {} and max_logit_rows {}, expected at least 1",
+                            options.max_forward_tokens, options.max_logit_rows);
+  }
+  // Every matrix is kept in the layout that the backend's kernels want; the files stay mapped and can be dropped.
+  const std::uint64_t needed =
+      static_cast<std::uint64_t>(matrix_elements(config)) * static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
+  const std::uint64_t available = backend.memory_available();
+  if (needed > available) {
+    return resource_exhausted("{}: the weights take {} MB as {}, but {} MB of memory are left", folder, needed >> 20,
+                              dtype_name(config.dtype), available >> 20);
+  }
+  std::unique_ptr<WeightSource> weights;
+  if (options.format == LoadFormat::kDummy) {
+    weights = dummy_weights(options.dummy_seed, config.dtype, config.norm_plus_one ? 0.0f : 1.0f);
+  } else {
+    FOVEA_ASSIGN_OR_RETURN(weights, open_weights(folder));
+  }
+  return Transformer::create(std::move(config), std::move(weights), backend, options);
+}
+
+Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::unique_ptr<WeightSource> weights,
+                                                   Backend& backend, const ModelLoadOptions& options) {
+  std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), backend, options));
+  FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
+  transformer->weights_ = std::move(weights);
+  transformer->make_groups();
+  FOVEA_RETURN_IF_ERROR(transformer->allocate());
+  return std::unique_ptr<Model>(std::move(transformer));
+}
+
+Result<TensorView> Transformer::load_vector(WeightSource& weights, const std::string& name, std::int64_t size) {
+  FOVEA_ASSIGN_OR_RETURN(const TensorView view, weights.get(name, {size}));
+  weight_bytes_ += static_cast<std::size_t>(size * dtype_bits(view.dtype) / 8);
+  return view;
+}
+
+Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, const std::vector<Part>& parts,
+                                                         std::int64_t in, bool bias) {
+  std::vector<TensorView> matrices;
+  std::vector<TensorView> biases;
+  for (const Part& part : parts) {
+    FOVEA_ASSIGN_OR_RETURN(const TensorView matrix, weights.get(part.name + ".weight", {part.out_features, in}));
+    matrices.push_back(matrix);
+    weight_bytes_ += static_cast<std::size_t>(matrix.num_elements() * dtype_bits(matrix.dtype) / 8);
+    if (bias) {
+      FOVEA_ASSIGN_OR_RETURN(const TensorView vector, load_vector(weights, part.name + ".bias", part.out_features));
+      biases.push_back(vector);
+    }
+  }
+  auto linear = backend_.create_linear(matrices, biases);
+  if (!linear.ok()) return make_status(linear.status().code(), "{}: {}", parts[0].name, linear.status().message());
+  for (const Part& part : parts) {
+    weights.release(part.name + ".weight");
+    if (bias) weights.release(part.name + ".bias");
+  }
+  return linear;
+}
+
+Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
+  const ModelConfig& c = config_;
+  const std::string prefix = fmt::format("model.layers.{}.", index);
+  const std::int64_t hidden = c.hidden_size;
+  const std::int64_t q_size = std::int64_t{c.num_qo_heads} * c.head_dim;
+  const std::int64_t kv_size = std::int64_t{c.num_kv_heads} * c.head_dim;
+  Layer& layer = layers_.emplace_back();
+  FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_vector(weights, prefix + "input_layernorm.weight", hidden));
+  // With post norms, post_attention_layernorm is one; without, it is the norm before the MLP.
+  const std::string after = prefix + "post_attention_layernorm.weight";
+  if (c.post_norms) {
+    FOVEA_ASSIGN_OR_RETURN(layer.post_attention_norm, load_vector(weights, after, hidden));
+    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_vector(weights, prefix + "pre_feedforward_layernorm.weight", hidden));
+    FOVEA_ASSIGN_OR_RETURN(layer.post_mlp_norm,
+                           load_vector(weights, prefix + "post_feedforward_layernorm.weight", hidden));
+  } else {
+    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_vector(weights, after, hidden));
+  }
+  if (c.qk_norm) {
+    FOVEA_ASSIGN_OR_RETURN(layer.q_norm, load_vector(weights, prefix + "self_attn.q_norm.weight", c.head_dim));
+    FOVEA_ASSIGN_OR_RETURN(layer.k_norm, load_vector(weights, prefix + "self_attn.k_norm.weight", c.head_dim));
+  }
+  const std::vector<Part> qkv = {{prefix + "self_attn.q_proj", q_size},
+                                 {prefix + "self_attn.k_proj", kv_size},
+                                 {prefix + "self_attn.v_proj", kv_size}};
+  FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, c.attention_bias));
+  FOVEA_ASSIGN_OR_RETURN(layer.output,
+                         load_linear(weights, {{prefix + "self_attn.o_proj", hidden}}, q_size, c.output_bias));
+  const std::vector<Part> gate_up = {{prefix + "mlp.gate_proj", c.intermediate_size},
+                                     {prefix + "mlp.up_proj", c.intermediate_size}};
+  FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, c.mlp_bias));
+  FOVEA_ASSIGN_OR_RETURN(layer.down,
+                         load_linear(weights, {{prefix + "mlp.down_proj", hidden}}, c.intermediate_size, c.mlp_bias));
+  return ok_status();
+}
+
+Status Transformer::load(WeightSource& weights) {
+  const std::int64_t hidden = config_.hidden_size;
+  FOVEA_ASSIGN_OR_RETURN(embedding_, weights.get("model.embed_tokens.weight", {config_.vocab_size, hidden}));
+  layers_.reserve(static_cast<std::size_t>(config_.num_layers));
+  for (std::int32_t i = 0; i < config_.num_layers; ++i) FOVEA_RETURN_IF_ERROR(load_layer(weights, i));
+  FOVEA_ASSIGN_OR_RETURN(final_norm_, load_vector(weights, "model.norm.weight", hidden));
+  if (config_.tie_word_embeddings) {
+    weight_bytes_ += static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
+    FOVEA_ASSIGN_OR_RETURN(lm_head_, backend_.create_linear({&embedding_, 1}, {}));
+  } else {
+    FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size}}, hidden, false));
+  }
+  // Gemma's scale has the precision of the activations, in transformers as here.
+  embedding_scale_ = config_.embedding_scale;
+  if (backend_.activation_dtype() == DType::kBF16) {
+    embedding_scale_ = bf16_to_float(float_to_bf16(embedding_scale_));
+  } else if (backend_.activation_dtype() == DType::kF16) {
+    embedding_scale_ = f16_to_float(float_to_f16(embedding_scale_));
+  }
+  return ok_status();
+}
+
+void Transformer::make_groups() {
+  for (std::int32_t i = 0; i < config_.num_layers; ++i) {
+    const std::int32_t window = config_.layer_window[static_cast<std::size_t>(i)];
+    auto group = std::find_if(groups_.begin(), groups_.end(),
+                              [&](const KvGroupSpec& candidate) { return candidate.window_tokens == window; });
+    if (group == groups_.end()) {
+      groups_.push_back({{}, config_.num_kv_heads, config_.head_dim, window});
+      group = groups_.end() - 1;
+    }
+    group->layers.push_back(i);
+    layers_[static_cast<std::size_t>(i)].group = static_cast<std::size_t>(group - groups_.begin());
+  }
+}
+
+Status Transformer::allocate() {
+  const std::size_t element = static_cast<std::size_t>(dtype_bits(backend_.activation_dtype()) / 8);
+  const std::int64_t rows = std::max(options_.max_forward_tokens, options_.max_logit_rows);
+  const auto make = [&](std::shared_ptr<void>& buffer, std::int64_t width) -> Status {
+    FOVEA_ASSIGN_OR_RETURN(buffer, backend_.allocate(static_cast<std::size_t>(rows * width) * element));
+    return ok_status();
+  };
+  FOVEA_RETURN_IF_ERROR(make(hidden_, config_.hidden_size));
+  FOVEA_RETURN_IF_ERROR(make(normed_, config_.hidden_size));
+  FOVEA_RETURN_IF_ERROR(make(delta_, config_.hidden_size));
+  FOVEA_RETURN_IF_ERROR(make(qkv_, qkv_heads() * config_.head_dim));
+  FOVEA_RETURN_IF_ERROR(make(attended_, std::int64_t{config_.num_qo_heads} * config_.head_dim));
+  FOVEA_RETURN_IF_ERROR(make(gate_up_, 2 * std::int64_t{config_.intermediate_size}));
+  return make(activated_, config_.intermediate_size);
+}
+
+AttentionConfig Transformer::attention_config(std::size_t group) const {
+  AttentionConfig attention;
+  attention.planner.num_qo_heads = config_.num_qo_heads;
+  attention.planner.num_kv_heads = groups_[group].num_kv_heads;
+  attention.planner.head_dim = groups_[group].head_dim;
+  attention.sm_scale = config_.attention_scale;
+  attention.softcap = config_.attention_softcap;
+  return attention;
+}
+
+TensorView Transformer::rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const {
+  return cpu_tensor(buffer.get(), backend_.activation_dtype(), rows, width);
+}
+
+TensorView Transformer::heads_of(std::int64_t rows, std::int64_t first, std::int64_t count) const {
+  TensorView view = cpu_tensor(qkv_.get(), backend_.activation_dtype(), rows, count, config_.head_dim);
+  view.strides[0] = qkv_heads() * config_.head_dim;
+  const std::int64_t offset = first * config_.head_dim * dtype_bits(view.dtype) / 8;
+  view.data = static_cast<std::byte*>(qkv_.get()) + offset;
+  return view;
+}
+
+Status Transformer::norm(const TensorView& x, const TensorView& weight, const TensorView& residual,
+                         const TensorView& out) {
+  const float offset = config_.norm_plus_one ? 1.0f : 0.0f;
+  return backend_.rms_norm(x, weight, offset, config_.rms_norm_eps, residual, out);
+}
+
+Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) const {
+  const std::size_t rows = batch.tokens.size();
+  if (rows == 0 || rows > static_cast<std::size_t>(options_.max_forward_tokens)) {
+    return out_of_range("a forward of {} tokens, expected 1 to {}", rows, options_.max_forward_tokens);
+  }
+  if (batch.positions.size() != rows) {
+    return invalid_argument("{} positions for {} tokens", batch.positions.size(), rows);
+  }
+  if (batch.slots.size() != groups_.size() || batch.attention.size() != groups_.size()) {
+    return invalid_argument("slots of {} and attention of {} KV groups, expected {}", batch.slots.size(),
+                            batch.attention.size(), groups_.size());
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (batch.slots[g].size() != rows) {
+      return invalid_argument("{} slots of KV group {} for {} tokens", batch.slots[g].size(), g, rows);
+    }
+    if (batch.attention[g] == nullptr) return invalid_argument("no attention for KV group {}", g);
+  }
+  if (batch.layer_kv.size() != layers_.size()) {
+    return invalid_argument("KV pools of {} layers, expected {}", batch.layer_kv.size(), layers_.size());
+  }
+  for (const std::int32_t token : batch.tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      return invalid_argument("token {} is outside the vocabulary of {}", token, config_.vocab_size);
+    }
+  }
+  const std::size_t wanted = batch.logit_rows.size();
+  if (wanted > static_cast<std::size_t>(options_.max_logit_rows)) {
+    return out_of_range("logits of {} rows, expected at most {}", wanted, options_.max_logit_rows);
+  }
+  std::int32_t previous = -1;
+  for (const std::int32_t row : batch.logit_rows) {
+    if (row <= previous || static_cast<std::size_t>(row) >= rows) {
+      return invalid_argument("logits of row {} after row {}, expected ascending rows below {}", row, previous, rows);
+    }
+    previous = row;
+  }
+  if (wanted > 0 && (logits.rank != 2 || logits.dtype != DType::kF32 || logits.data == nullptr ||
+                     logits.shape[0] != static_cast<std::int64_t>(wanted) || logits.shape[1] != config_.vocab_size)) {
+    return invalid_argument("logits must be f32 [{}, {}]", wanted, config_.vocab_size);
+  }
+  return ok_status();
+}
+
+Status Transformer::attention(const Layer& layer, const abi::KvPoolView& pool, const ForwardBatch& batch) {
+  const ModelConfig& c = config_;
+  const auto rows = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t width = qkv_heads() * c.head_dim;
+  FOVEA_RETURN_IF_ERROR(layer.qkv->forward(rows_of(normed_, rows, c.hidden_size), rows_of(qkv_, rows, width)));
+  const TensorView q = heads_of(rows, 0, c.num_qo_heads);
+  const TensorView k = heads_of(rows, c.num_qo_heads, c.num_kv_heads);
+  const TensorView v = heads_of(rows, c.num_qo_heads + c.num_kv_heads, c.num_kv_heads);
+  if (c.qk_norm) {
+    FOVEA_RETURN_IF_ERROR(norm(q, layer.q_norm, {}, q));
+    FOVEA_RETURN_IF_ERROR(norm(k, layer.k_norm, {}, k));
+  }
+  // Query and key heads stand side by side, so one call rotates both.
+  const TensorView q_and_k = heads_of(rows, 0, c.num_qo_heads + c.num_kv_heads);
+  FOVEA_RETURN_IF_ERROR(backend_.rope(q_and_k, batch.positions.data(), c.rope));
+  FOVEA_RETURN_IF_ERROR(backend_.append_kv(k, v, batch.slots[layer.group].data(), pool));
+  const TensorView out = cpu_tensor(attended_.get(), backend_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
+  return batch.attention[layer.group]->run(q, pool, out, nullptr);
+}
+
+Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
+  const std::int64_t width = config_.intermediate_size;
+  const TensorView gate_up = rows_of(gate_up_, rows, 2 * width);
+  const TensorView activated = rows_of(activated_, rows, width);
+  const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
+  FOVEA_RETURN_IF_ERROR(layer.gate_up->forward(rows_of(normed_, rows, config_.hidden_size), gate_up));
+  FOVEA_RETURN_IF_ERROR(backend_.gated_activation(config_.activation, gate_up, activated));
+  return layer.down->forward(activated, delta);
+}
+
+Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits) {
+  FOVEA_RETURN_IF_ERROR(check(batch, logits));
+  auto rows = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t width = config_.hidden_size;
+  const std::int64_t attended_width = std::int64_t{config_.num_qo_heads} * config_.head_dim;
+  TensorView hidden = rows_of(hidden_, rows, width);
+  TensorView normed = rows_of(normed_, rows, width);
+  TensorView delta = rows_of(delta_, rows, width);
+  TensorView attended = rows_of(attended_, rows, attended_width);
+  FOVEA_RETURN_IF_ERROR(backend_.embed(embedding_, batch.tokens.data(), embedding_scale_, hidden));
+  FOVEA_RETURN_IF_ERROR(norm(hidden, layers_[0].input_norm, {}, normed));
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    const bool last = i + 1 == layers_.size();
+    FOVEA_RETURN_IF_ERROR(attention(layer, batch.layer_kv[i], batch));
+    if (last && static_cast<std::int64_t>(batch.logit_rows.size()) < rows) {
+      // K and V of all rows are stored; from here on only rows whose logits are wanted matter. qkv_ and normed_ are
+      // free at this point and take the gathered rows.
+      rows = static_cast<std::int64_t>(batch.logit_rows.size());
+      if (rows == 0) return ok_status();
+      const TensorView kept = rows_of(qkv_, rows, attended_width);
+      FOVEA_RETURN_IF_ERROR(backend_.embed(attended, batch.logit_rows.data(), 1.0f, kept));
+      attended = kept;
+      normed = rows_of(normed_, rows, width);
+      FOVEA_RETURN_IF_ERROR(backend_.embed(hidden, batch.logit_rows.data(), 1.0f, normed));
+      std::swap(hidden_, normed_);
+      hidden = rows_of(hidden_, rows, width);
+      normed = rows_of(normed_, rows, width);
+      delta = rows_of(delta_, rows, width);
+    }
+    FOVEA_RETURN_IF_ERROR(layer.output->forward(attended, delta));
+    if (config_.post_norms) FOVEA_RETURN_IF_ERROR(norm(delta, layer.post_attention_norm, {}, delta));
+    FOVEA_RETURN_IF_ERROR(norm(delta, layer.mlp_norm, hidden, normed));
+    FOVEA_RETURN_IF_ERROR(mlp(layer, rows));
+    if (config_.post_norms) FOVEA_RETURN_IF_ERROR(norm(delta, layer.post_mlp_norm, {}, delta));
+    FOVEA_RETURN_IF_ERROR(norm(delta, last ? final_norm_ : layers_[i + 1].input_norm, hidden, normed));
+  }
+  FOVEA_RETURN_IF_ERROR(lm_head_->forward(normed, logits));
+  if (config_.final_softcap > 0.0f) return backend_.softcap(logits, config_.final_softcap);
+  return ok_status();
+}
+
+}  // namespace fovea

@@ -1,0 +1,78 @@
+// Transformer: the decoder of every supported family. Families differ by the flags of ModelConfig alone (config.cc's
+// table); what a flag changes stands in transformer.cc where it happens. Made by load_model.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/model/weights.h"
+
+namespace fovea {
+
+class Transformer : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> create(ModelConfig config, std::unique_ptr<WeightSource> weights,
+                                               Backend& backend, const ModelLoadOptions& options);
+
+  const ModelConfig& config() const override { return config_; }
+  const std::vector<KvGroupSpec>& kv_groups() const override { return groups_; }
+  AttentionConfig attention_config(std::size_t group) const override;
+  Status forward(const ForwardBatch& batch, const TensorView& logits) override;
+  std::size_t weight_bytes() const override { return weight_bytes_; }
+
+ private:
+  struct Layer {
+    TensorView input_norm;           // before attention
+    TensorView mlp_norm;             // before the MLP
+    TensorView post_attention_norm;  // of the attention's result, Gemma 2
+    TensorView post_mlp_norm;        // of the MLP's result, Gemma 2
+    TensorView q_norm, k_norm;       // [head_dim], Qwen 3
+    std::unique_ptr<Linear> qkv, output, gate_up, down;
+    std::size_t group = 0;
+  };
+
+  Transformer(ModelConfig config, Backend& backend, const ModelLoadOptions& options)
+      : config_(std::move(config)), backend_(backend), options_(options) {}
+
+  Status load(WeightSource& weights);
+  Status load_layer(WeightSource& weights, std::int32_t index);
+  // Weights [out of each name, in] stacked, as one Linear.
+  struct Part {
+    std::string name;  // without ".weight"
+    std::int64_t out_features;
+  };
+  Result<std::unique_ptr<Linear>> load_linear(WeightSource& weights, const std::vector<Part>& parts, std::int64_t in,
+                                              bool bias);
+  Result<TensorView> load_vector(WeightSource& weights, const std::string& name, std::int64_t size);
+  void make_groups();
+  Status allocate();
+  Status check(const ForwardBatch& batch, const TensorView& logits) const;
+
+  // hidden_ is the residual stream; normed_ the input of the next block; delta_ what a block adds.
+  Status attention(const Layer& layer, const abi::KvPoolView& pool, const ForwardBatch& batch);
+  Status mlp(const Layer& layer, std::int64_t rows);
+  Status norm(const TensorView& x, const TensorView& weight, const TensorView& residual, const TensorView& out);
+
+  // [rows, width] of a buffer.
+  TensorView rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const;
+  // Heads [first, first + count) of qkv_ as [rows, count, head_dim].
+  TensorView heads_of(std::int64_t rows, std::int64_t first, std::int64_t count) const;
+  std::int64_t qkv_heads() const { return config_.num_qo_heads + 2 * std::int64_t{config_.num_kv_heads}; }
+
+  ModelConfig config_;
+  Backend& backend_;
+  ModelLoadOptions options_;
+  std::unique_ptr<WeightSource> weights_;  // the embedding and the norms point into it
+  std::vector<KvGroupSpec> groups_;
+  std::vector<Layer> layers_;
+  TensorView embedding_;
+  TensorView final_norm_;
+  std::unique_ptr<Linear> lm_head_;
+  float embedding_scale_ = 1.0f;
+  std::size_t weight_bytes_ = 0;
+  std::shared_ptr<void> hidden_, normed_, delta_, qkv_, attended_, gate_up_, activated_;
+};
+
+}  // namespace fovea

@@ -1,0 +1,109 @@
+// Weights from safetensors and from a generator of random numbers.
+#include "engine/model/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "base/half.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "engine/model/safetensors.h"
+
+namespace fovea {
+namespace {
+
+class StoredWeights : public WeightSource {
+ public:
+  explicit StoredWeights(TensorStore store) : store_(std::move(store)) {}
+
+  Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) override {
+    FOVEA_ASSIGN_OR_RETURN(const TensorView view, store_.find(name, shape));
+    if (view.dtype != DType::kBF16 && view.dtype != DType::kF16 && view.dtype != DType::kF32) {
+      return unsupported("{} is stored as {}, expected bf16, f16 or f32", store_.describe(name),
+                         dtype_name(view.dtype));
+    }
+    return view;
+  }
+  void release(const std::string&) override {}  // the kernel drops clean pages of a mapping by itself
+
+ private:
+  TensorStore store_;
+};
+
+class DummyWeights : public WeightSource {
+ public:
+  DummyWeights(std::uint64_t seed, DType dtype, float norm_center)
+      : seed_(seed), dtype_(dtype), norm_center_(norm_center) {}
+
+  Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) override {
+    TensorView view;
+    view.dtype = dtype_;
+    view.rank = static_cast<std::int32_t>(shape.size());
+    std::copy(shape.begin(), shape.end(), view.shape.begin());
+    view.strides[0] = 1;
+    if (view.rank == 2) view.strides = {view.shape[1], 1};
+    const bool norm = view.rank == 1 && name.ends_with("norm.weight");
+    const double deviation = view.rank == 2 ? 1.0 / std::sqrt(static_cast<double>(view.shape[1])) : 0.02;
+    std::vector<std::byte> bytes;
+    try {
+      bytes.resize(static_cast<std::size_t>(view.num_elements() * dtype_bits(dtype_) / 8));
+    } catch (const std::bad_alloc&) {
+      return resource_exhausted("no memory for {} ({} MB)", name, view.num_elements() * dtype_bits(dtype_) / 8 >> 20);
+    }
+    // A uniform number in [-1, 1) has deviation 1 / sqrt(3).
+    fill(hash_string(name), norm ? norm_center_ : 0.0f, static_cast<float>(deviation * std::sqrt(3.0)),
+         view.num_elements(), bytes.data());
+    std::vector<std::byte>& kept = tensors_[name];
+    kept = std::move(bytes);
+    view.data = kept.data();
+    return view;
+  }
+  void release(const std::string& name) override { tensors_.erase(name); }
+
+ private:
+  // Elements 8 b .. 8 b + 7 come from block b of the tensor's own Philox stream, whichever thread makes them.
+  void fill(std::uint64_t stream, float center, float range, std::int64_t count, std::byte* out) {
+    const std::int64_t blocks = (count + 7) / 8;
+    pool_.parallel_for(blocks, 4096, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block) {
+        const auto words = philox4x32({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                       static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
+                                      {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
+        for (std::int64_t i = block * 8; i < std::min(block * 8 + 8, count); ++i) {
+          const std::uint32_t half = (words[static_cast<std::size_t>(i % 8) / 2] >> (i % 2 * 16)) & 0xffffu;
+          const float value = center + (static_cast<float>(half) - 32767.5f) * 0x1p-15f * range;
+          if (dtype_ == DType::kF32) {
+            reinterpret_cast<float*>(out)[i] = value;
+          } else {
+            reinterpret_cast<std::uint16_t*>(out)[i] =
+                dtype_ == DType::kBF16 ? float_to_bf16(value) : float_to_f16(value);
+          }
+        }
+      }
+    });
+  }
+
+  std::uint64_t seed_;
+  DType dtype_;
+  float norm_center_;
+  ThreadPool pool_;  // alive only while a model loads, when the backend's own pool sleeps
+  std::map<std::string, std::vector<std::byte>> tensors_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WeightSource>> open_weights(const std::string& folder) {
+  FOVEA_ASSIGN_OR_RETURN(TensorStore store, TensorStore::open(folder));
+  return std::unique_ptr<WeightSource>(std::make_unique<StoredWeights>(std::move(store)));
+}
+
+std::unique_ptr<WeightSource> dummy_weights(std::uint64_t seed, DType dtype, float norm_center) {
+  return std::make_unique<DummyWeights>(seed, dtype, norm_center);
+}
+
+}  // namespace fovea

@@ -1,0 +1,32 @@
+// WeightSource: where a model's tensors come from: a folder's safetensors, or random numbers. Used by transformer.cc.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "fovea/status.h"
+#include "fovea/tensor_view.h"
+
+namespace fovea {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // The tensor, of exactly that shape and of bf16, f16 or f32; valid until release() or the end of the source. The
+  // Status names the tensor and what is wrong with it.
+  virtual Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) = 0;
+  // The tensor is not needed any more (a Linear has its own copy).
+  virtual void release(const std::string& name) = 0;
+};
+
+// Tensors of a Hugging Face folder.
+Result<std::unique_ptr<WeightSource>> open_weights(const std::string& folder);
+
+// Random tensors that depend on the seed and the tensor's name alone: uniform, with deviation 1 / sqrt(columns) for
+// matrices, so that activations keep their size through any number of layers; 0.02 around `norm_center` for norms, and
+// around 0 for biases.
+std::unique_ptr<WeightSource> dummy_weights(std::uint64_t seed, DType dtype, float norm_center);
+
+}  // namespace fovea
