@@ -95,7 +95,7 @@ Status Decoder::add(const nlohmann::json& spec, int depth) {
 
 Decoder::Run Decoder::start() const {
   Run run;
-  run.steps.resize(steps_.size());
+  run.steps_.resize(steps_.size());
   return run;
 }
 
@@ -109,13 +109,13 @@ void Decoder::feed(Run& run, std::size_t at, Fragment fragment, std::string& out
     return;
   }
   const Step& step = steps_[at];
-  Run::Step& state = run.steps[at];
+  Run::Step& state = run.steps_[at];
   const bool needs_whole = step.kind == Kind::kByteLevel || step.kind == Kind::kByteFallback ||
                            (step.kind == Kind::kReplace && !step.single_char);
   std::string whole;
   if (needs_whole && !(fragment.begins && fragment.ends)) {
     // Only below a Fuse: this step must see its token in one piece.
-    std::string& gathered = run.steps[at].held;
+    std::string& gathered = run.steps_[at].held;
     gathered.append(fragment.text);
     if (!fragment.ends) return;
     whole = std::move(gathered);
@@ -159,7 +159,7 @@ void Decoder::feed(Run& run, std::size_t at, Fragment fragment, std::string& out
 
 // Passes on the whole characters among the held bytes; the sequence is one token that never ends before finish().
 void Decoder::feed_bytes(Run& run, std::size_t at, std::string& out) const {
-  Run::Step& state = run.steps[at];
+  Run::Step& state = run.steps_[at];
   std::string text;
   std::size_t done = 0;
   while (done < state.held.size()) {
@@ -179,7 +179,7 @@ void Decoder::feed_bytes(Run& run, std::size_t at, std::string& out) const {
 // Passes on a run of byte tokens. Whole: the run has ended; it is one token if it is valid UTF-8, else one U+FFFD a
 // byte. Not whole: the run is too long to hold, and its whole characters go on.
 void Decoder::flush_byte_run(Run& run, std::size_t at, bool whole, std::string& out) const {
-  Run::Step& state = run.steps[at];
+  Run::Step& state = run.steps_[at];
   if (state.held.empty() && !state.open) return;
   const std::string bytes = std::move(state.held);
   state.held.clear();
@@ -210,7 +210,7 @@ void Decoder::flush_byte_run(Run& run, std::size_t at, bool whole, std::string& 
 
 void Decoder::feed_metaspace(Run& run, std::size_t at, Fragment fragment, std::string& out) const {
   const Step& step = steps_[at];
-  Run::Step& state = run.steps[at];
+  Run::Step& state = run.steps_[at];
   if (fragment.begins) ++state.tokens;
   const std::string_view with = step.drop_first && state.tokens <= 1 ? "" : " ";
   std::string text;
@@ -227,7 +227,7 @@ void Decoder::feed_metaspace(Run& run, std::size_t at, Fragment fragment, std::s
 
 void Decoder::feed_strip(Run& run, std::size_t at, Fragment fragment, std::string& out) const {
   const Step& step = steps_[at];
-  Run::Step& state = run.steps[at];
+  Run::Step& state = run.steps_[at];
   if (fragment.begins) {
     state.start_left = step.start;
     state.held.clear();
@@ -260,7 +260,7 @@ void Decoder::feed_strip(Run& run, std::size_t at, Fragment fragment, std::strin
 
 void Decoder::finish_from(Run& run, std::size_t at, std::string& out) const {
   if (at == steps_.size()) return;
-  Run::Step& state = run.steps[at];
+  Run::Step& state = run.steps_[at];
   switch (steps_[at].kind) {
     case Kind::kByteLevel:
       if (!state.held.empty()) {

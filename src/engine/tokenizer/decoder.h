@@ -31,7 +31,7 @@ class Decoder {
       int start_left = 0;      // Strip: characters that may still be cut at the start of this token
       bool open = false;       // a token was begun downstream and not ended
     };
-    std::vector<Step> steps;
+    std::vector<Step> steps_;
   };
 
   // From the "decoder" field; null gives the reference behaviour without a decoder: tokens joined by spaces. Supported

@@ -39,7 +39,7 @@ Status Tokenizer::Impl::encode_stretch(std::string_view text, bool at_origin, bo
     }
     if (span.begin == span.end) continue;
     if (spans.size() == 1) {
-      list.buffer = std::move(normalized);
+      list.buffer = std::move(normalized);  // NOLINT(bugprone-use-after-move): the only span, so the only turn
     } else {
       list.buffer.assign(normalized, span.begin, span.end - span.begin);
     }
