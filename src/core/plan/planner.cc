@@ -58,14 +58,7 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   arrays.carve(fill, capacity, workers);
 
   const std::uint32_t group = as_u32(options.num_qo_heads / options.num_kv_heads);
-  const std::uint32_t state_bytes = 2 * (as_u32(options.head_dim) * 4 + 4);  // output and log-sum-exp, written and read
-  abi::CostModel cost{};
-  cost.item = as_u32(options.cost_item_bytes);
-  cost.row = 2 * as_u32(options.head_dim) * 2;  // a query and an output of 16-bit elements
-  cost.partial_row = state_bytes;
-  cost.token = std::max(1u, as_u32(std::int64_t{2} * options.head_dim * options.kv_element_bits / 8));
-  cost.balance_rows = as_u32(options.cost_balance_rows);
-
+  const abi::CostModel cost = cost_model(options);
   tile = {group, as_u32(options.tile_rows), as_u32(options.block_tokens), options.batch_invariant, cost};
   cut = {workers, group, as_u32(options.block_tokens), options.batch_invariant ? as_u32(options.invariant_chunk) : 0,
          true,    cost};
@@ -75,7 +68,7 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   pack.rule.tokens_per_tile = tile.tokens_per_tile();
   pack.rule.page_tokens = pack.page_tokens;
   pack.rule.pages_multiple = options.batch_invariant ? as_u32(options.invariant_chunk / options.page_tokens) : 1;
-  pack.rule.partial_row_bytes = std::uint64_t{group} * state_bytes;
+  pack.rule.partial_row_bytes = std::uint64_t{group} * cost.partial_row;
   pack.rule.kv_token_bytes = cost.token;
   pack.rule.max_shared_rows = capacity.shared_rows;
   make_all_tiles();
@@ -135,6 +128,16 @@ Status Planner::Impl::repack(const std::int32_t* kv_lens) {
   make_all_tiles();
   schedule(true);
   return ok_status();
+}
+
+abi::CostModel cost_model(const PlannerOptions& options) {
+  abi::CostModel cost{};
+  cost.item = as_u32(options.cost_item_bytes);
+  cost.row = 2 * as_u32(options.head_dim) * 2;                // a query and an output of 16-bit elements
+  cost.partial_row = 2 * (as_u32(options.head_dim) * 4 + 4);  // output and log-sum-exp, written and read
+  cost.token = std::max(1u, as_u32(std::int64_t{2} * options.head_dim * options.kv_element_bits / 8));
+  cost.balance_rows = as_u32(options.cost_balance_rows);
+  return cost;
 }
 
 Planner::Planner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -236,7 +239,9 @@ PlanStats Planner::stats() const {
     stats.kv_bytes += std::uint64_t{tile.tokens()} * tile.heads() * token_bytes;
   }
   stats.kv_bytes_unshared = stats.kv_bytes + p.packed.tokens_saved * p.pack.num_kv_heads * token_bytes;
-  stats.partial_bytes = std::uint64_t{p.num_partial_rows} * p.tile.cost.partial_row;
+  for (const abi::MergeEntry& merge : p.arrays.merges) {
+    stats.partial_bytes += std::uint64_t{merge.num_parts} * p.tile.group * p.tile.cost.partial_row;
+  }
   for (std::uint32_t w = 0; w < p.cut.num_workers; ++w) {
     stats.total_cost += p.arrays.worker_cost[w];
     stats.max_worker_cost = std::max(stats.max_worker_cost, p.arrays.worker_cost[w]);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "abi/cost.h"
 #include "abi/plan.h"
 #include "fovea/status.h"
 
@@ -72,6 +73,9 @@ struct PlannerOptions {
   std::int32_t cost_balance_rows = 8;
   PlanLimits limits;
 };
+
+// The cost model that plans with these options are cut by.
+abi::CostModel cost_model(const PlannerOptions& options);
 
 // What a plan costs; printed by `fovea plan explain` and reported by metrics.
 struct PlanStats {
