@@ -76,8 +76,8 @@ std::string explain_plan(const Planner& planner) {
                             h.num_queue_entries, o.num_workers));
   line("KV bytes to read", bytes_text(stats.kv_bytes));
   line("if nothing were shared", fmt::format("{} ({:.2f} x)", bytes_text(stats.kv_bytes_unshared), saved));
-  line("partial states", fmt::format("{} rows of the workspace, {} written and read again; {} merges", h.num_partial_rows,
-                                     bytes_text(stats.partial_bytes), h.num_merges));
+  line("partial states", fmt::format("{} rows of the workspace, {} written and read again; {} merges",
+                                     h.num_partial_rows, bytes_text(stats.partial_bytes), h.num_merges));
   line("split (tile, head) pairs",
        fmt::format("{}{}", stats.split_rows,
                    o.batch_invariant ? fmt::format(" (batch invariant: chunks of {} tokens)", o.invariant_chunk)
