@@ -1,0 +1,324 @@
+#include "server/http/connection.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+namespace fovea::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::awaitable;
+using boost::system::error_code;
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+}
+
+// True when the peer closed its side (FIN), reset or the socket failed. A client that shuts down its sending half is
+// taken to have left: over TCP the two look alike until something is written.
+bool peer_closed(int fd) {
+  pollfd entry{fd, POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+bool is_sane_id(std::string_view id) {
+  return !id.empty() && id.size() <= 128 &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7F; });
+}
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(asio::ip::tcp::socket socket, ConnectionContext& context)
+      : stream_(std::move(socket)), signal_(stream_.get_executor()), retry_(stream_.get_executor()), context_(context) {
+    error_code ignored;
+    stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
+    context_.connections.fetch_add(1);
+  }
+  ~Connection() {
+    if (exchange_) detach();
+    context_.connections.fetch_sub(1);
+  }
+
+  awaitable<void> run(bool refuse);
+
+ private:
+  using Parser = http::request_parser<http::string_body>;
+
+  awaitable<bool> read_request(Parser* parser, HttpRequest* request);
+  awaitable<bool> answer(std::shared_ptr<Exchange> exchange, const HttpRequest& request);
+  awaitable<bool> send(std::string bytes);
+  awaitable<bool> refuse_request(std::int32_t status, std::string_view message);
+  awaitable<void> close_politely();
+  std::string head(std::int32_t status, std::string_view content_type, std::string_view request_id) const;
+  std::string whole(const HttpResponse& response, std::string_view request_id) const;
+  void watch_peer(const std::shared_ptr<Exchange>& exchange);
+  void peer_left(const std::shared_ptr<Exchange>& exchange);
+  void detach();
+
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_;
+  asio::steady_timer signal_;  // never expires; cancelled when the exchange has something
+  asio::steady_timer retry_;   // asks again for FIN while pipelined bytes wait unread
+  ConnectionContext& context_;
+  std::shared_ptr<Exchange> exchange_;  // being answered
+  bool keep_alive_ = true;
+  bool http_1_0_ = false;
+  bool is_head_ = false;
+};
+
+awaitable<bool> Connection::send(std::string bytes) {
+  error_code error;
+  stream_.expires_after(milliseconds(context_.options.write_seconds));
+  co_await asio::async_write(stream_, asio::buffer(bytes), asio::redirect_error(asio::use_awaitable, error));
+  stream_.expires_never();
+  co_return !error;
+}
+
+std::string Connection::head(std::int32_t status, std::string_view content_type, std::string_view request_id) const {
+  std::string out = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status, reason_phrase(status), content_type);
+  if (!request_id.empty()) out += fmt::format("x-request-id: {}\r\n", request_id);
+  if (!context_.options.cors_origin.empty()) {
+    out += fmt::format("Access-Control-Allow-Origin: {}\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
+                       context_.options.cors_origin);
+  }
+  if (!keep_alive_) {
+    out += "Connection: close\r\n";
+  } else if (http_1_0_) {
+    out += "Connection: keep-alive\r\n";
+  }
+  return out;
+}
+
+std::string Connection::whole(const HttpResponse& response, std::string_view request_id) const {
+  std::string out = head(response.status, response.content_type, request_id);
+  for (const auto& [name, value] : response.headers) out += fmt::format("{}: {}\r\n", name, value);
+  if (response.status != 204) out += fmt::format("Content-Length: {}\r\n", response.body.size());
+  out += "\r\n";
+  if (!is_head_) out += response.body;
+  return out;
+}
+
+awaitable<bool> Connection::refuse_request(std::int32_t status, std::string_view message) {
+  keep_alive_ = false;
+  is_head_ = false;
+  co_await send(whole(error_response(status, message), ""));
+  co_await close_politely();
+  co_return false;
+}
+
+// Half-closes and reads what the client still sends for a moment: closing at once would reset the connection and could
+// destroy the answer before the client has read it.
+awaitable<void> Connection::close_politely() {
+  error_code error;
+  stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, error);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  std::string sink(64u << 10, '\0');
+  while (!error && std::chrono::steady_clock::now() < deadline) {
+    stream_.expires_after(std::chrono::seconds(2));
+    co_await stream_.async_read_some(asio::buffer(sink), asio::redirect_error(asio::use_awaitable, error));
+  }
+  stream_.close();
+}
+
+awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
+  const HttpOptions& options = context_.options;
+  parser->header_limit(static_cast<std::uint32_t>(options.max_header_bytes));
+  parser->body_limit(options.max_body_bytes);
+  error_code error;
+  // The first byte may take as long as a connection may idle; from then on the request has read_seconds.
+  if (buffer_.size() == 0) {
+    stream_.expires_after(milliseconds(options.idle_seconds));
+    const std::size_t count =
+        co_await stream_.async_read_some(buffer_.prepare(4096), asio::redirect_error(asio::use_awaitable, error));
+    if (error) co_return false;
+    buffer_.commit(count);
+  }
+  stream_.expires_after(milliseconds(options.read_seconds));
+  co_await http::async_read_header(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, error));
+  if (!error && parser->get()[http::field::expect] == "100-continue" && !parser->is_done()) {
+    const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
+    co_await asio::async_write(stream_, asio::buffer(interim), asio::redirect_error(asio::use_awaitable, error));
+  }
+  if (!error && !parser->is_done()) {
+    co_await http::async_read(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, error));
+  }
+  if (error == http::error::body_limit) {
+    co_return co_await refuse_request(
+        413, fmt::format("the request body is larger than {} bytes; raise --max-body-mib", options.max_body_bytes));
+  }
+  if (error == http::error::header_limit) {
+    co_return co_await refuse_request(
+        431, fmt::format("the request header is larger than {} bytes", options.max_header_bytes));
+  }
+  if (error.category() == http::make_error_code(http::error::bad_target).category() &&
+      error != http::error::end_of_stream && error != http::error::partial_message) {
+    co_return co_await refuse_request(400, fmt::format("malformed HTTP request: {}", error.message()));
+  }
+  if (error) co_return false;
+  stream_.expires_never();
+
+  auto& message = parser->get();
+  http_1_0_ = message.version() < 11;
+  keep_alive_ = message.keep_alive() && !context_.draining.load();
+  is_head_ = message.method() == http::verb::head;
+  request->method = is_head_ ? "GET" : std::string(message.method_string());
+  const std::string target(message.target());
+  const std::size_t question = target.find('?');
+  request->path = target.substr(0, question);
+  if (question != std::string::npos) request->query = target.substr(question + 1);
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    for (char& c : name) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    }
+    request->headers.emplace_back(std::move(name), std::string(field.value()));
+  }
+  request->body = std::move(message.body());
+  const std::string_view id = request->header("x-request-id");
+  request->id =
+      is_sane_id(id) ? std::string(id) : fmt::format("req-{:016x}", context_.id_salt + context_.next_id.fetch_add(1));
+  co_return true;
+}
+
+void Connection::peer_left(const std::shared_ptr<Exchange>& exchange) {
+  exchange->mark_gone();
+  stream_.close();
+  signal_.cancel();
+}
+
+// Fires when the socket becomes readable: either the client left, or it sent its next request already. In the second
+// case bytes stay where they are and a timer asks again, so that a client that pipelines and leaves is noticed too.
+void Connection::watch_peer(const std::shared_ptr<Exchange>& exchange) {
+  stream_.socket().async_wait(asio::ip::tcp::socket::wait_read,
+                              [self = shared_from_this(), exchange](error_code error) {
+                                if (error || self->exchange_ != exchange) return;
+                                if (peer_closed(self->stream_.socket().native_handle())) {
+                                  self->peer_left(exchange);
+                                  return;
+                                }
+                                self->retry_.expires_after(std::chrono::milliseconds(100));
+                                self->retry_.async_wait([self, exchange](error_code timer_error) {
+                                  if (!timer_error && self->exchange_ == exchange) self->watch_peer(exchange);
+                                });
+                              });
+}
+
+void Connection::detach() {
+  exchange_->set_wake(nullptr);
+  exchange_->mark_gone();
+  exchange_.reset();
+  context_.active.fetch_sub(1);
+}
+
+awaitable<bool> Connection::answer(std::shared_ptr<Exchange> exchange, const HttpRequest& request) {
+  bool head_sent = false;
+  for (;;) {
+    Exchange::Output output = exchange->take();
+    if (output.cut || exchange->gone()) co_return false;
+    if (output.has_response) {
+      if (context_.draining.load()) keep_alive_ = false;
+      co_return co_await send(whole(output.response, request.id)) && keep_alive_;
+    }
+    std::string bytes;
+    if (output.stream_started && !head_sent) {
+      head_sent = true;
+      if (http_1_0_) keep_alive_ = false;
+      bytes = head(200, "text/event-stream; charset=utf-8", request.id) +
+              "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" +
+              (http_1_0_ ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
+    }
+    if (!output.events.empty()) {
+      bytes += http_1_0_ ? output.events : fmt::format("{:x}\r\n{}\r\n", output.events.size(), output.events);
+    }
+    if (output.stream_started && output.finished && !http_1_0_) bytes += "0\r\n\r\n";
+    if (!bytes.empty()) {
+      if (!co_await send(std::move(bytes))) {
+        exchange->mark_gone();
+        co_return false;
+      }
+      if (output.finished) co_return keep_alive_;
+      continue;  // a wake during the write found nobody waiting
+    }
+    if (output.finished) co_return keep_alive_;
+    error_code cancelled;
+    co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+  }
+}
+
+awaitable<void> Connection::run(bool refuse) {
+  signal_.expires_at(asio::steady_timer::time_point::max());
+  if (refuse) {
+    co_await refuse_request(503, "too many connections");
+    co_return;
+  }
+  for (;;) {
+    HttpRequest request;
+    {
+      Parser parser;
+      if (!co_await read_request(&parser, &request)) break;
+    }
+    exchange_ = std::make_shared<Exchange>(context_.options.stream_buffer_bytes);
+    context_.active.fetch_add(1);
+    // The engine's thread calls this; everything else happens on this connection's executor.
+    exchange_->set_wake([weak = weak_from_this(), raw = exchange_.get(), executor = stream_.get_executor()] {
+      asio::post(executor, [weak, raw] {
+        const auto self = weak.lock();
+        if (!self || self->exchange_.get() != raw) return;
+        if (raw->gone()) self->stream_.close();  // cut: do not wait for the write in progress
+        self->signal_.cancel();
+      });
+    });
+    watch_peer(exchange_);
+    const bool has_body = !request.body.empty();
+    HttpRequest handed = std::move(request);
+    request = {};
+    request.id = handed.id;
+    auto call = [handler = &context_.handler, exchange = exchange_, handed = std::move(handed)]() mutable {
+      try {
+        (*handler)(std::move(handed), exchange);
+      } catch (const std::exception& error) {
+        exchange->respond(error_response(500, fmt::format("internal error: {}", error.what())));
+      }
+    };
+    if (has_body) {
+      asio::post(*context_.pool, std::move(call));
+    } else {
+      call();
+    }
+    const bool again = co_await answer(exchange_, request);
+    detach();
+    if (!again) break;
+    // Ends the watch; without it the next request's bytes would be taken for the client leaving.
+    error_code ignored;
+    stream_.socket().cancel(ignored);
+    retry_.cancel();
+  }
+  if (stream_.socket().is_open()) co_await close_politely();
+}
+
+}  // namespace
+
+awaitable<void> serve_connection(asio::ip::tcp::socket socket, ConnectionContext& context, bool refuse) {
+  const auto connection = std::make_shared<Connection>(std::move(socket), context);
+  co_await connection->run(refuse);
+}
+
+}  // namespace fovea::server

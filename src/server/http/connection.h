@@ -1,0 +1,31 @@
+// One HTTP connection: the coroutine that reads requests, hands them on and sends the answers. Included only by
+// connection.cc and http_server.cc, because Beast takes long to compile.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <memory>
+
+#include "server/http/http_server.h"
+
+namespace fovea::server {
+
+// What all connections of a server share.
+struct ConnectionContext {
+  HttpOptions options;
+  HttpHandler handler;
+  boost::asio::thread_pool* pool = nullptr;
+  std::atomic<std::int64_t> active{0};
+  std::atomic<std::int64_t> connections{0};
+  std::atomic<bool> draining{false};
+  std::atomic<std::uint64_t> next_id{0};
+  std::uint64_t id_salt = 0;
+};
+
+// Serves the socket until it closes. `refuse`: there are too many connections; answers 503 and closes.
+boost::asio::awaitable<void> serve_connection(boost::asio::ip::tcp::socket socket, ConnectionContext& context,
+                                              bool refuse);
+
+}  // namespace fovea::server

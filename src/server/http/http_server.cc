@@ -1,0 +1,124 @@
+#include "server/http/http_server.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "server/http/connection.h"
+
+namespace fovea::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+class HttpServerImpl final : public HttpServer {
+ public:
+  HttpServerImpl(const HttpOptions& options, HttpHandler handler)
+      : pool_(static_cast<std::size_t>(options.handler_threads)), io_(options.io_threads), acceptor_(io_) {
+    context_.options = options;
+    context_.handler = std::move(handler);
+    context_.pool = &pool_;
+    context_.id_salt = (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+  }
+  ~HttpServerImpl() override { stop(); }
+
+  Status listen();
+  std::int32_t port() const override { return port_; }
+  std::int64_t active() const override { return context_.active.load(); }
+  std::int64_t connections() const override { return context_.connections.load(); }
+  void drain() override { context_.draining.store(true); }
+  void stop() override;
+
+ private:
+  awaitable<void> accept_loop();
+
+  ConnectionContext context_;
+  asio::thread_pool pool_;
+  asio::io_context io_;  // destroyed before the context and the pool that its coroutines refer to
+  tcp::acceptor acceptor_;
+  std::vector<std::thread> threads_;
+  std::int32_t port_ = 0;
+};
+
+Status HttpServerImpl::listen() {
+  const HttpOptions& options = context_.options;
+  error_code error;
+  tcp::resolver resolver(io_);
+  const auto found = resolver.resolve(options.host, std::to_string(options.port), error);
+  if (error || found.empty()) {
+    return make_status(StatusCode::kUnavailable, "cannot resolve the address {}: {}", options.host, error.message());
+  }
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.listen(1024, error);
+  if (error) {
+    return make_status(StatusCode::kUnavailable, "cannot listen on {}:{}: {}; another --port, or 0 for a free one",
+                       options.host, options.port, error.message());
+  }
+  port_ = acceptor_.local_endpoint(error).port();
+  asio::co_spawn(io_, accept_loop(), asio::detached);
+  for (std::int32_t i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  return {};
+}
+
+awaitable<void> HttpServerImpl::accept_loop() {
+  for (;;) {
+    error_code error;
+    auto strand = asio::make_strand(io_);
+    tcp::socket socket(strand);
+    co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
+    if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
+    if (error) {  // out of descriptors, mostly: wait for some to be freed
+      asio::steady_timer pause(io_, std::chrono::milliseconds(50));
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+      continue;
+    }
+    const bool refuse = context_.connections.load() >= context_.options.max_connections;
+    asio::co_spawn(strand, serve_connection(std::move(socket), context_, refuse), asio::detached);
+  }
+}
+
+void HttpServerImpl::stop() {
+  io_.stop();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+  threads_.clear();
+  pool_.join();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options, HttpHandler handler) {
+  if (options.port < 0 || options.port > 65535) {
+    return invalid_argument("port is {}, expected 0..65535", options.port);
+  }
+  if (options.io_threads < 1 || options.handler_threads < 1) {
+    return invalid_argument("io threads {} and handler threads {} must be at least 1", options.io_threads,
+                            options.handler_threads);
+  }
+  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
+  FOVEA_RETURN_IF_ERROR(server->listen());
+  return Result<std::unique_ptr<HttpServer>>(std::move(server));
+}
+
+}  // namespace fovea::server

@@ -1,0 +1,136 @@
+#include "server/http/message.h"
+
+#include <cstdio>
+
+namespace fovea::server {
+namespace {
+
+// Bytes of the UTF-8 sequence that begins at text[i]; 0 when there is none (truncated, overlong, surrogate, stray).
+std::size_t utf8_length(std::string_view text, std::size_t i) {
+  const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[k]); };
+  const auto tail = [&](std::size_t k) { return k < text.size() && (byte(k) & 0xC0) == 0x80; };
+  const unsigned char c = byte(i);
+  if (c < 0x80) return 1;
+  if (c >= 0xC2 && c <= 0xDF) return tail(i + 1) ? 2 : 0;
+  if (c >= 0xE0 && c <= 0xEF) {
+    if (!tail(i + 1) || !tail(i + 2)) return 0;
+    if (c == 0xE0 && byte(i + 1) < 0xA0) return 0;
+    if (c == 0xED && byte(i + 1) > 0x9F) return 0;
+    return 3;
+  }
+  if (c >= 0xF0 && c <= 0xF4) {
+    if (!tail(i + 1) || !tail(i + 2) || !tail(i + 3)) return 0;
+    if (c == 0xF0 && byte(i + 1) < 0x90) return 0;
+    if (c == 0xF4 && byte(i + 1) > 0x8F) return 0;
+    return 4;
+  }
+  return 0;
+}
+
+std::string_view error_type(std::int32_t status) {
+  switch (status) {
+    case 401: return "authentication_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 503: return "service_unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+std::string_view reason_phrase(std::int32_t status) {
+  switch (status) {
+    case 200: return "OK";
+    case 204: return "No Content";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Payload Too Large";
+    case 415: return "Unsupported Media Type";
+    case 422: return "Unprocessable Entity";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 503: return "Service Unavailable";
+    default: return "Unknown";
+  }
+}
+
+void append_json_string(std::string* out, std::string_view text) {
+  out->push_back('"');
+  for (std::size_t i = 0; i < text.size();) {
+    const unsigned char c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\') {
+      out->push_back(static_cast<char>(c));
+      ++i;
+      continue;
+    }
+    if (c >= 0x80) {
+      const std::size_t length = utf8_length(text, i);
+      if (length == 0) {
+        out->append("\xEF\xBF\xBD");
+        ++i;
+      } else {
+        out->append(text.substr(i, length));
+        i += length;
+      }
+      continue;
+    }
+    switch (c) {
+      case '"': out->append("\\\""); break;
+      case '\\': out->append("\\\\"); break;
+      case '\n': out->append("\\n"); break;
+      case '\r': out->append("\\r"); break;
+      case '\t': out->append("\\t"); break;
+      default: {
+        char escape[8];
+        std::snprintf(escape, sizeof(escape), "\\u%04x", c);
+        out->append(escape);
+      }
+    }
+    ++i;
+  }
+  out->push_back('"');
+}
+
+std::string error_body(std::string_view message, std::string_view type, std::string_view param, std::string_view code) {
+  std::string out = "{\"error\":{\"message\":";
+  append_json_string(&out, message);
+  out += ",\"type\":";
+  append_json_string(&out, type);
+  out += ",\"param\":";
+  param.empty() ? static_cast<void>(out += "null") : append_json_string(&out, param);
+  out += ",\"code\":";
+  code.empty() ? static_cast<void>(out += "null") : append_json_string(&out, code);
+  return out + "}}";
+}
+
+HttpResponse error_response(std::int32_t status, std::string_view message, std::string_view param,
+                            std::string_view code) {
+  HttpResponse response;
+  response.status = status;
+  response.body = error_body(message, error_type(status), param, code);
+  if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+bool equal_constant_time(std::string_view a, std::string_view b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 0 : b[i % b.size()]));
+  }
+  return difference == 0;
+}
+
+}  // namespace fovea::server

@@ -1,0 +1,48 @@
+// An HTTP request and response as the handlers see them; no socket, no library type. Used by http/ and openai/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fovea::server {
+
+struct HttpRequest {
+  std::string method;  // "GET", "POST", ...
+  std::string path;    // "/v1/models", without the query
+  std::string query;   // after '?', undecoded
+  std::string body;
+  std::string id;  // the client's x-request-id if it is sane, else one of our own
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+
+  // The first header of that (lower-case) name, or "".
+  std::string_view header(std::string_view name) const;
+};
+
+struct HttpResponse {
+  std::int32_t status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+// "Not Found" for 404; "Unknown" for numbers that this server never sends.
+std::string_view reason_phrase(std::int32_t status);
+
+// The body of an error as OpenAI's clients read it: {"error":{"message","type","param","code"}}; empty param and code
+// become null.
+std::string error_body(std::string_view message, std::string_view type, std::string_view param = "",
+                       std::string_view code = "");
+// A whole error response; the type follows from the status.
+HttpResponse error_response(std::int32_t status, std::string_view message, std::string_view param = "",
+                            std::string_view code = "");
+
+// Appends text as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD, so the result is always valid.
+void append_json_string(std::string* out, std::string_view text);
+
+// True when both have the same bytes; takes a time that depends on the lengths only.
+bool equal_constant_time(std::string_view a, std::string_view b);
+
+}  // namespace fovea::server

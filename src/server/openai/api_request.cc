@@ -1,0 +1,353 @@
+#include "server/openai/api_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "base/json.h"
+#include "server/openai/field_reader.h"
+
+namespace fovea::server {
+namespace {
+
+constexpr std::int32_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kMaxStops = 64;
+constexpr std::size_t kMaxStopBytes = 1024;
+constexpr std::int32_t kMaxTopLogprobs = 20;
+
+std::optional<ApiError> parse_object(std::string_view body, Json* out) {
+  Result<Json> parsed = parse_json(body, "request body");
+  if (!parsed.ok()) return ApiError{400, parsed.status().message(), "", "invalid_json"};
+  if (!parsed->is_object()) {
+    return ApiError{400, fmt::format("the request body is {}, expected an object", json_type(*parsed)), "", ""};
+  }
+  *out = std::move(*parsed);
+  return std::nullopt;
+}
+
+bool is_empty(const Json& value) { return (value.is_array() || value.is_object()) && value.empty(); }
+
+// Fields that change the answer and that this server does not do: refused rather than ignored.
+void refuse_unsupported(FieldReader& fields) {
+  for (const char* key : {"tools",
+                          "functions",
+                          "function_call",
+                          "audio",
+                          "prediction",
+                          "web_search_options",
+                          "guided_json",
+                          "guided_regex",
+                          "guided_choice",
+                          "guided_grammar",
+                          "structured_outputs",
+                          "json_schema",
+                          "regex",
+                          "ebnf",
+                          "suffix",
+                          "prompt_logprobs",
+                          "logits_processors",
+                          "beam_width",
+                          "use_beam_search",
+                          "continue_final_message",
+                          "input_ids",
+                          "documents"}) {
+    const Json* value = fields.find(key);
+    if (value == nullptr || is_empty(*value) || *value == false || *value == "" || *value == "none") continue;
+    fields.fail(key, fmt::format("{} is not supported by this server; leave it out", key), "unsupported_parameter");
+  }
+  if (const Json* choice = fields.find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
+    fields.fail("tool_choice", "tools are not supported by this server; tool_choice must be \"none\" or \"auto\"",
+                "unsupported_parameter");
+  }
+  if (const Json* format = fields.find("response_format"); format != nullptr) {
+    const bool text = format->is_object() && format->contains("type") && (*format)["type"] == "text";
+    if (!text) {
+      fields.fail("response_format", "only response_format {\"type\":\"text\"} is supported by this server",
+                  "unsupported_parameter");
+    }
+  }
+  if (const Json* modalities = fields.find("modalities");
+      modalities != nullptr && *modalities != Json::array({"text"})) {
+    fields.fail("modalities", "only the modality \"text\" is supported by this server", "unsupported_parameter");
+  }
+}
+
+void read_logit_bias(FieldReader& fields, std::int32_t vocab_size, SamplingParams* sampling) {
+  const Json* bias = fields.find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) {
+    fields.fail("logit_bias", "logit_bias must be an object of token ids and numbers from -100 to 100");
+    return;
+  }
+  sampling->logit_bias.clear();
+  for (const auto& [key, value] : bias->items()) {
+    char* end = nullptr;
+    const long id = std::strtol(key.c_str(), &end, 10);
+    const bool whole = !key.empty() && *end == '\0' && key[0] != ' ' && key[0] != '+';
+    const double number = value.is_number() ? value.get<double>() : 1e9;
+    if (!whole || id < 0 || id >= vocab_size || !(number >= -100.0 && number <= 100.0)) {
+      fields.fail("logit_bias", fmt::format("logit_bias: expected token ids from 0 to {} and numbers from -100 to 100",
+                                            vocab_size - 1));
+      return;
+    }
+    sampling->logit_bias.emplace_back(static_cast<std::int32_t>(id), static_cast<float>(number));
+  }
+}
+
+void read_stops(FieldReader& fields, std::int32_t vocab_size, SamplingParams* sampling) {
+  fields.strings("stop", kMaxStops, &sampling->stop);
+  std::erase(sampling->stop, "");
+  for (const std::string& stop : sampling->stop) {
+    if (stop.size() > kMaxStopBytes) {
+      fields.fail("stop",
+                  fmt::format("a stop string has {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
+    }
+  }
+  fields.token_ids("stop_token_ids", vocab_size, &sampling->stop_token_ids);
+  fields.boolean("include_stop_str_in_output", &sampling->include_stop_text);
+}
+
+void read_stream(FieldReader& fields, GenerationParams* params) {
+  fields.boolean("stream", &params->stream);
+  const Json* options = fields.find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    fields.fail("stream_options", "stream_options must be an object");
+    return;
+  }
+  FieldReader inner(*options);
+  inner.boolean("include_usage", &params->include_usage);
+  if (inner.failed()) fields.fail("stream_options.include_usage", "include_usage must be true or false");
+  if (!params->stream) {
+    if (params->include_usage) fields.fail("stream_options", "stream_options is only allowed when stream is true");
+    params->include_usage = false;
+  }
+}
+
+void read_params(FieldReader& fields, const RequestLimits& limits, GenerationParams* params) {
+  SamplingParams& sampling = params->sampling;
+  sampling = limits.defaults;
+  refuse_unsupported(fields);
+  fields.number("temperature", 0.0, 100.0, &sampling.temperature);
+  fields.number("top_p", 0.0, 1.0, &sampling.top_p);
+  // -1 is another way to say off.
+  fields.integer("top_k", std::int32_t{-1}, kMaxTokens, &sampling.top_k);
+  sampling.top_k = std::max(sampling.top_k, 0);
+  fields.number("min_p", 0.0, 1.0, &sampling.min_p);
+  fields.number("presence_penalty", -2.0, 2.0, &sampling.presence_penalty);
+  fields.number("frequency_penalty", -2.0, 2.0, &sampling.frequency_penalty);
+  fields.number("repetition_penalty", 1e-3, 1e3, &sampling.repetition_penalty);
+  std::int64_t seed = 0;
+  if (fields.integer("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
+                     &seed)) {
+    sampling.seed = static_cast<std::uint64_t>(seed);
+    sampling.has_seed = true;
+  }
+  params->has_max_tokens = fields.integer("max_tokens", std::int32_t{1}, kMaxTokens, &sampling.max_tokens);
+  params->has_max_tokens |= fields.integer("max_completion_tokens", std::int32_t{1}, kMaxTokens, &sampling.max_tokens);
+  fields.integer("min_tokens", std::int32_t{0}, kMaxTokens, &sampling.min_tokens);
+  if (params->has_max_tokens && sampling.min_tokens > sampling.max_tokens) {
+    fields.fail("min_tokens",
+                fmt::format("min_tokens {} is larger than max_tokens {}", sampling.min_tokens, sampling.max_tokens));
+  }
+  fields.boolean("ignore_eos", &sampling.ignore_eos);
+  fields.boolean("skip_special_tokens", &sampling.skip_special_tokens);
+  read_stops(fields, limits.vocab_size, &sampling);
+  read_logit_bias(fields, limits.vocab_size, &sampling);
+  fields.integer("n", std::int32_t{1}, limits.max_choices, &params->n);
+  params->best_of = params->n;
+  read_stream(fields, params);
+  fields.boolean("return_token_ids", &params->return_token_ids);
+  fields.string("cache_salt", &params->cache_salt);
+  fields.integer("priority", std::numeric_limits<std::int32_t>::min(), kMaxTokens, &params->priority);
+}
+
+// The text of a message: a string, null, or a list of text parts.
+bool read_content(const Json& message, const std::string& where, FieldReader& fields, std::string* out) {
+  const auto found = message.find("content");
+  if (found == message.end() || found->is_null()) return true;
+  if (found->is_string()) {
+    *out = found->get<std::string>();
+    return true;
+  }
+  if (!found->is_array()) {
+    fields.fail(where + ".content",
+                fmt::format("{}.content is {}, expected a string or a list of parts", where, json_type(*found)));
+    return false;
+  }
+  for (const Json& part : *found) {
+    if (part.is_string()) {
+      *out += part.get<std::string>();
+      continue;
+    }
+    const std::string type = part.is_object() && part.contains("type") && part["type"].is_string()
+                                 ? part["type"].get<std::string>()
+                                 : std::string("?");
+    const bool text = (type == "text" || type == "input_text") && part.contains("text") && part["text"].is_string();
+    if (!text) {
+      fields.fail(
+          where + ".content",
+          fmt::format("{}.content holds a part of type \"{}\"; this server reads parts of type \"text\"", where, type),
+          "unsupported_parameter");
+      return false;
+    }
+    *out += part["text"].get<std::string>();
+  }
+  return true;
+}
+
+void read_messages(const Json& list, FieldReader& fields, std::vector<ChatMessage>* out) {
+  if (!list.is_array() || list.empty()) {
+    fields.fail("messages", "messages must be a list of at least one message");
+    return;
+  }
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Json& message = list[i];
+    const std::string where = fmt::format("messages[{}]", i);
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      fields.fail(where, where + " must be an object with a role");
+      return;
+    }
+    ChatMessage chat;
+    chat.role = message["role"].get<std::string>();
+    if (chat.role == "developer") chat.role = "system";  // the newer name of the same role
+    if (chat.role != "system" && chat.role != "user" && chat.role != "assistant") {
+      fields.fail(where + ".role",
+                  fmt::format("{}.role is \"{}\", expected system, developer, user or assistant", where, chat.role));
+      return;
+    }
+    const auto calls = message.find("tool_calls");
+    if (calls != message.end() && !calls->is_null() && !is_empty(*calls)) {
+      fields.fail(where + ".tool_calls", "tool_calls are not supported by this server", "unsupported_parameter");
+      return;
+    }
+    if (!read_content(message, where, fields, &chat.content)) return;
+    out->push_back(std::move(chat));
+  }
+}
+
+bool read_one_prompt(const Json& value, std::int32_t vocab_size, Prompt* out) {
+  if (value.is_string()) {
+    out->text = value.get<std::string>();
+    return true;
+  }
+  out->is_text = false;
+  return read_token_ids(value, vocab_size, &out->tokens) && !out->tokens.empty();
+}
+
+// str, [str], [int] or [[int]].
+void read_prompts(FieldReader& fields, const RequestLimits& limits, std::vector<Prompt>* out) {
+  const Json* prompt = fields.find("prompt");
+  const std::string expected = fmt::format(
+      "prompt must be a string, a list of strings, a list of token ids from 0 to {}, or a list of such lists",
+      limits.vocab_size - 1);
+  if (prompt == nullptr || (prompt->is_array() && prompt->empty())) {
+    fields.fail("prompt", prompt == nullptr ? "prompt is missing" : expected);
+    return;
+  }
+  std::vector<const Json*> items;
+  if (prompt->is_array() && !(*prompt)[0].is_number()) {
+    for (const Json& item : *prompt) items.push_back(&item);
+  } else {
+    items.push_back(prompt);
+  }
+  if (items.size() > static_cast<std::size_t>(limits.max_prompts)) {
+    fields.fail("prompt",
+                fmt::format("{} prompts in one request, at most {} are allowed", items.size(), limits.max_prompts));
+    return;
+  }
+  for (const Json* item : items) {
+    Prompt parsed;
+    if (!read_one_prompt(*item, limits.vocab_size, &parsed)) {
+      fields.fail("prompt", expected);
+      return;
+    }
+    out->push_back(std::move(parsed));
+  }
+}
+
+}  // namespace
+
+std::optional<ApiError> parse_chat_request(std::string_view body, const RequestLimits& limits, ChatRequest* out) {
+  Json object;
+  if (auto error = parse_object(body, &object)) return error;
+  FieldReader fields(object);
+  fields.string("model", &out->model);
+  const Json* messages = fields.find("messages");
+  if (messages == nullptr) {
+    fields.fail("messages", "messages is missing");
+  } else {
+    read_messages(*messages, fields, &out->messages);
+  }
+  read_params(fields, limits, &out->params);
+  fields.boolean("add_generation_prompt", &out->add_generation_prompt);
+  if (const Json* extra = fields.find("chat_template_kwargs"); extra != nullptr) {
+    if (!extra->is_object()) fields.fail("chat_template_kwargs", "chat_template_kwargs must be an object");
+    out->template_json = extra->dump();
+  }
+  bool logprobs = false;
+  std::int32_t top = 0;
+  fields.boolean("logprobs", &logprobs);
+  if (fields.integer("top_logprobs", std::int32_t{0}, kMaxTopLogprobs, &top) && top > 0 && !logprobs) {
+    fields.fail("top_logprobs", "top_logprobs is only allowed when logprobs is true");
+  }
+  out->params.sampling.logprobs = logprobs ? top : -1;
+  return fields.take_error();
+}
+
+std::optional<ApiError> parse_completion_request(std::string_view body, const RequestLimits& limits,
+                                                 CompletionRequest* out) {
+  Json object;
+  if (auto error = parse_object(body, &object)) return error;
+  FieldReader fields(object);
+  fields.string("model", &out->model);
+  read_prompts(fields, limits, &out->prompts);
+  GenerationParams& params = out->params;
+  read_params(fields, limits, &params);
+  fields.boolean("echo", &out->echo);
+  params.sampling.logprobs = -1;
+  fields.integer("logprobs", std::int32_t{0}, kMaxTopLogprobs, &params.sampling.logprobs);
+  if (out->echo && params.sampling.logprobs >= 0) {
+    fields.fail("echo", "echo together with logprobs is not supported by this server", "unsupported_parameter");
+  }
+  if (fields.integer("best_of", std::int32_t{1}, limits.max_choices, &params.best_of)) {
+    if (params.best_of < params.n) {
+      fields.fail("best_of", fmt::format("best_of {} is smaller than n {}", params.best_of, params.n));
+    }
+    if (params.best_of > params.n && params.stream) {
+      fields.fail("best_of", "best_of larger than n cannot be streamed");
+    }
+  }
+  if (static_cast<std::int64_t>(out->prompts.size()) * params.best_of > 4 * limits.max_prompts) {
+    fields.fail("n", fmt::format("{} prompts with {} choices each are too many for one request", out->prompts.size(),
+                                 params.best_of));
+  }
+  return fields.take_error();
+}
+
+std::optional<ApiError> parse_tokenize_request(std::string_view body, TokenizeRequest* out) {
+  Json object;
+  if (auto error = parse_object(body, &object)) return error;
+  FieldReader fields(object);
+  fields.boolean("add_special_tokens", &out->add_special_tokens);
+  if (const Json* messages = fields.find("messages"); messages != nullptr) {
+    read_messages(*messages, fields, &out->messages);
+  } else if (!fields.string("prompt", &out->prompt)) {
+    fields.fail("prompt", "prompt (a string) or messages is missing");
+  }
+  return fields.take_error();
+}
+
+std::optional<ApiError> parse_detokenize_request(std::string_view body, std::int32_t vocab_size,
+                                                 std::vector<std::int32_t>* tokens) {
+  Json object;
+  if (auto error = parse_object(body, &object)) return error;
+  FieldReader fields(object);
+  if (!fields.token_ids("tokens", vocab_size, tokens)) fields.fail("tokens", "tokens (a list of ids) is missing");
+  return fields.take_error();
+}
+
+}  // namespace fovea::server

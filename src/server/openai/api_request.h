@@ -1,0 +1,78 @@
+// The bodies of /v1/completions and /v1/chat/completions, parsed and checked. Whatever this server cannot do is refused
+// by name; fields without effect on the answer are accepted. Used by Service; the fuzzer feeds it bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/engine.h"
+
+namespace fovea::server {
+
+// Why a request is refused, as OpenAI's error object has it.
+struct ApiError {
+  std::int32_t status = 400;
+  std::string message;
+  std::string param;  // the field; empty: null
+  std::string code;   // "context_length_exceeded", ...; empty: null
+};
+
+// What parsing needs to know of the engine.
+struct RequestLimits {
+  SamplingParams defaults;  // of the model
+  std::int32_t vocab_size = 0;
+  std::int32_t max_choices = 64;   // n and best_of, and prompts x n
+  std::int32_t max_prompts = 256;  // in one completions request
+};
+
+struct GenerationParams {
+  SamplingParams sampling;
+  bool has_max_tokens = false;
+  std::int32_t n = 1;
+  std::int32_t best_of = 1;  // >= n; completions only
+  bool stream = false;
+  bool include_usage = false;
+  bool return_token_ids = false;
+  std::string cache_salt;
+  std::int32_t priority = 0;
+};
+
+struct ChatRequest {
+  std::string model;  // empty: not given
+  std::vector<ChatMessage> messages;
+  bool add_generation_prompt = true;
+  std::string template_json;  // chat_template_kwargs, or ""
+  GenerationParams params;
+};
+
+struct Prompt {
+  bool is_text = true;
+  std::string text;
+  std::vector<std::int32_t> tokens;  // when !is_text
+};
+
+struct CompletionRequest {
+  std::string model;
+  std::vector<Prompt> prompts;  // at least one
+  bool echo = false;
+  GenerationParams params;
+};
+
+struct TokenizeRequest {
+  std::string prompt;
+  std::vector<ChatMessage> messages;  // used when not empty
+  bool add_special_tokens = true;
+};
+
+// Each fills *out or returns why not.
+std::optional<ApiError> parse_chat_request(std::string_view body, const RequestLimits& limits, ChatRequest* out);
+std::optional<ApiError> parse_completion_request(std::string_view body, const RequestLimits& limits,
+                                                 CompletionRequest* out);
+std::optional<ApiError> parse_tokenize_request(std::string_view body, TokenizeRequest* out);
+std::optional<ApiError> parse_detokenize_request(std::string_view body, std::int32_t vocab_size,
+                                                 std::vector<std::int32_t>* tokens);
+
+}  // namespace fovea::server

@@ -1,0 +1,244 @@
+#include "server/openai/chunk_writer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "server/http/message.h"
+
+namespace fovea::server {
+namespace {
+
+// JSON has no infinity: impossible tokens get a logprob that no real one has.
+void append_logprob(std::string* out, float logprob) {
+  fmt::format_to(std::back_inserter(*out), "{}", std::isfinite(logprob) ? logprob : -9999.0f);
+}
+
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+std::int64_t count_characters(std::string_view text) {
+  std::int64_t count = 0;
+  for (char c : text) count += is_continuation(c) ? 0 : 1;
+  return count;
+}
+
+// A token as completions show it: its text, or "bytes:\xe2\x80" where it is only a part of a character.
+std::string token_text(const std::string& bytes) {
+  std::string quoted;
+  append_json_string(&quoted, bytes);
+  const bool whole =
+      quoted.find("\xEF\xBF\xBD") == std::string::npos || bytes.find("\xEF\xBF\xBD") != std::string::npos;
+  if (whole) return bytes;
+  std::string out = "bytes:";
+  for (unsigned char c : bytes) out += fmt::format("\\x{:02x}", c);
+  return out;
+}
+
+void append_chat_token(std::string* out, const Engine& engine, const TokenLogprob& entry) {
+  const std::string bytes = engine.token_bytes(entry.token);
+  *out += "{\"token\":";
+  append_json_string(out, bytes);
+  *out += ",\"bytes\":[";
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    fmt::format_to(std::back_inserter(*out), "{}{}", i == 0 ? "" : ",", static_cast<unsigned char>(bytes[i]));
+  }
+  *out += "],\"logprob\":";
+  append_logprob(out, entry.logprob);
+}
+
+void comma(std::string* out) {
+  if (!out->empty()) out->push_back(',');
+}
+
+}  // namespace
+
+std::string_view finish_reason_json(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "\"stop\"";
+    case FinishReason::kLength: return "\"length\"";
+    default: return "null";
+  }
+}
+
+void append_usage(std::string* out, const Usage& usage) {
+  fmt::format_to(std::back_inserter(*out),
+                 "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}},"
+                 "\"completion_tokens_details\":{{\"reasoning_tokens\":0}}}}",
+                 usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
+                 usage.cached_tokens);
+}
+
+void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens) {
+  out->push_back('[');
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    fmt::format_to(std::back_inserter(*out), "{}{}", i == 0 ? "" : ",", tokens[i]);
+  }
+  out->push_back(']');
+}
+
+void LogprobsWriter::add(const GenerationEvent& event) {
+  for (std::size_t i = 0; i < event.logprobs.size(); ++i) {
+    kind_ == ApiKind::kChat ? add_chat(event, i) : add_completion(event, i);
+  }
+}
+
+void LogprobsWriter::add_chat(const GenerationEvent& event, std::size_t i) {
+  comma(&first_);
+  append_chat_token(&first_, engine_, event.logprobs[i]);
+  first_ += ",\"top_logprobs\":[";
+  if (i < event.top_logprobs.size()) {
+    bool later = false;
+    for (const TokenLogprob& entry : event.top_logprobs[i]) {
+      if (later) first_.push_back(',');
+      later = true;
+      append_chat_token(&first_, engine_, entry);
+      first_.push_back('}');
+    }
+  }
+  first_ += "]}";
+}
+
+void LogprobsWriter::add_completion(const GenerationEvent& event, std::size_t i) {
+  const TokenLogprob& chosen = event.logprobs[i];
+  const std::string bytes = engine_.token_bytes(chosen.token);
+  comma(&first_);
+  append_json_string(&first_, token_text(bytes));
+  comma(&token_logprobs_);
+  append_logprob(&token_logprobs_, chosen.logprob);
+  comma(&offsets_);
+  fmt::format_to(std::back_inserter(offsets_), "{}", text_offset_);
+  text_offset_ += count_characters(bytes);
+  // The chosen token is always among them.
+  comma(&top_logprobs_);
+  top_logprobs_.push_back('{');
+  append_json_string(&top_logprobs_, token_text(bytes));
+  top_logprobs_.push_back(':');
+  append_logprob(&top_logprobs_, chosen.logprob);
+  if (i < event.top_logprobs.size()) {
+    for (const TokenLogprob& entry : event.top_logprobs[i]) {
+      if (entry.token == chosen.token) continue;
+      top_logprobs_.push_back(',');
+      append_json_string(&top_logprobs_, token_text(engine_.token_bytes(entry.token)));
+      top_logprobs_.push_back(':');
+      append_logprob(&top_logprobs_, entry.logprob);
+    }
+  }
+  top_logprobs_.push_back('}');
+}
+
+void LogprobsWriter::append_json(std::string* out) {
+  if (empty()) {
+    *out += "null";
+    return;
+  }
+  if (kind_ == ApiKind::kChat) {
+    *out += "{\"content\":[" + first_ + "],\"refusal\":null}";
+  } else {
+    *out += "{\"tokens\":[" + first_ + "],\"token_logprobs\":[" + token_logprobs_ + "],\"top_logprobs\":[" +
+            top_logprobs_ + "],\"text_offset\":[" + offsets_ + "]}";
+  }
+  clear();
+}
+
+void LogprobsWriter::clear() {
+  first_.clear();
+  token_logprobs_.clear();
+  top_logprobs_.clear();
+  offsets_.clear();
+}
+
+ChunkWriter::ChunkWriter(ApiKind kind, std::string_view id, std::int64_t created_unix_s, std::string_view model,
+                         bool usage_null)
+    : kind_(kind) {
+  prefix_ = "data: {\"id\":";
+  append_json_string(&prefix_, id);
+  prefix_ += fmt::format(",\"object\":\"{}\",\"created\":{},\"model\":",
+                         kind == ApiKind::kChat ? "chat.completion.chunk" : "text_completion", created_unix_s);
+  append_json_string(&prefix_, model);
+  prefix_ += ",\"choices\":[";
+  suffix_ = usage_null ? "],\"usage\":null}\n\n" : "]}\n\n";
+}
+
+void ChunkWriter::append_delta(std::string* out, const Delta& delta) const {
+  const auto end = [&](FinishReason finish, bool with_ids) {
+    *out += ",\"logprobs\":";
+    *out += with_ids ? delta.logprobs_json : "null";
+    *out += ",\"finish_reason\":";
+    *out += finish_reason_json(finish);
+    if (with_ids && delta.token_ids != nullptr) {
+      *out += ",\"token_ids\":";
+      append_token_ids(out, *delta.token_ids);
+    }
+    out->push_back('}');
+    close(out);
+  };
+  if (kind_ == ApiKind::kCompletion) {
+    open(out);
+    fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"text\":", delta.index);
+    append_json_string(out, delta.text);
+    end(delta.finish, true);
+    return;
+  }
+  const bool has_content = delta.first || !delta.text.empty() || delta.logprobs_json != "null" ||
+                           (delta.token_ids != nullptr && !delta.token_ids->empty());
+  if (has_content) {
+    open(out);
+    fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":{{{}\"content\":", delta.index,
+                   delta.first ? "\"role\":\"assistant\"," : "");
+    append_json_string(out, delta.text);
+    out->push_back('}');
+    end(FinishReason::kNone, true);
+  }
+  if (delta.finish != FinishReason::kNone) {
+    open(out);
+    fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":{{}}", delta.index);
+    end(delta.finish, false);
+  }
+}
+
+void ChunkWriter::append_usage_chunk(std::string* out, const Usage& usage) const {
+  open(out);
+  *out += "],\"usage\":";
+  append_usage(out, usage);
+  *out += "}\n\n";
+}
+
+void ChunkWriter::append_done(std::string* out) { *out += "data: [DONE]\n\n"; }
+
+void ChunkWriter::append_error(std::string* out, std::string_view message, std::string_view type) {
+  *out += "data: " + error_body(message, type) + "\n\n";
+}
+
+std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created_unix_s, std::string_view model,
+                         const std::vector<FinishedChoice>& choices, const Usage& usage) {
+  const bool chat = kind == ApiKind::kChat;
+  std::string out = "{\"id\":";
+  append_json_string(&out, id);
+  out += fmt::format(",\"object\":\"{}\",\"created\":{},\"model\":", chat ? "chat.completion" : "text_completion",
+                     created_unix_s);
+  append_json_string(&out, model);
+  out += ",\"choices\":[";
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const FinishedChoice& choice = choices[i];
+    out += fmt::format("{}{{\"index\":{},", i == 0 ? "" : ",", choice.index);
+    out += chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":";
+    append_json_string(&out, choice.text);
+    out += chat ? ",\"refusal\":null},\"logprobs\":" : ",\"logprobs\":";
+    out += choice.logprobs_json;
+    out += ",\"finish_reason\":";
+    out += finish_reason_json(choice.finish);
+    if (choice.token_ids != nullptr) {
+      out += ",\"token_ids\":";
+      append_token_ids(&out, *choice.token_ids);
+    }
+    out.push_back('}');
+  }
+  out += "],\"usage\":";
+  append_usage(&out, usage);
+  out.push_back('}');
+  return out;
+}
+
+}  // namespace fovea::server

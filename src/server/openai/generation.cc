@@ -1,0 +1,274 @@
+#include "server/openai/generation.h"
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+namespace fovea::server {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::int64_t count_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+ApiError api_error(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnsupported: return {400, status.message(), "", ""};
+    case StatusCode::kOutOfRange: return {400, status.message(), "", "context_length_exceeded"};
+    case StatusCode::kNotFound: return {404, status.message(), "", ""};
+    case StatusCode::kResourceExhausted: return {429, status.message(), "", "overloaded"};
+    case StatusCode::kUnavailable:
+    case StatusCode::kCancelled: return {503, status.message(), "", "unavailable"};
+    default: return {500, status.message(), "", ""};
+  }
+}
+
+Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec spec, std::shared_ptr<Exchange> exchange,
+                       DoneCallback done)
+    : engine_(engine),
+      metrics_(metrics),
+      spec_(std::move(spec)),
+      exchange_(std::move(exchange)),
+      done_(std::move(done)),
+      created_(static_cast<std::int64_t>(std::time(nullptr))),
+      writer_(spec_.kind, spec_.id, created_, spec_.model, spec_.params.include_usage) {
+  const std::size_t per_prompt = static_cast<std::size_t>(spec_.params.best_of);
+  choices_.resize(spec_.prompts.size() * per_prompt);
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    choice.prompt = static_cast<std::int32_t>(i / per_prompt);
+    if (spec_.params.sampling.logprobs >= 0) {
+      choice.logprobs.emplace(engine_, spec_.kind);
+      if (!spec_.echo.empty()) choice.logprobs->set_text_offset(count_characters(spec_.echo[choice.prompt]));
+    }
+  }
+  left_ = choices_.size();
+}
+
+void Generation::start() {
+  const auto self = shared_from_this();
+  // Not an owning pointer: the exchange would keep this and this the exchange.
+  exchange_->on_gone([weak = weak_from_this()] {
+    if (const auto generation = weak.lock()) {
+      generation->metrics_.disconnects.add();
+      generation->cancel_all();
+      generation->report_done(499);
+    }
+  });
+  for (std::size_t prompt = 0; prompt < spec_.prompts.size(); ++prompt) {
+    GenerateRequest request;
+    request.prompt = std::move(spec_.prompts[prompt]);
+    request.sampling = spec_.params.sampling;
+    // Ranking needs the logprobs of the chosen tokens.
+    if (spec_.params.best_of > spec_.params.n) request.sampling.logprobs = std::max(request.sampling.logprobs, 0);
+    request.n = spec_.params.best_of;
+    request.cache_salt = spec_.params.cache_salt;
+    request.priority = spec_.params.priority;
+    Result<RequestId> id = engine_.submit(
+        std::move(request), [self, prompt](const GenerationEvent& event) { self->on_event(prompt, event); });
+    if (!id.ok()) {
+      {
+        const std::scoped_lock lock(mutex_);
+        if (!ended_) fail_locked(id.status());
+      }
+      cancel_all();
+      return;
+    }
+    bool cancel_now = false;
+    {
+      const std::scoped_lock lock(ids_mutex_);
+      ids_.push_back(*id);
+      cancel_now = cancelled_;
+    }
+    if (cancel_now) engine_.cancel(*id);
+  }
+  const std::scoped_lock lock(mutex_);
+  admitted_ = true;
+  if (!spec_.params.stream) {
+    if (left_ == 0) end_locked();
+    return;
+  }
+  if (ended_) return;
+  exchange_->start_stream();
+  if (!early_.empty()) exchange_->write(early_);
+  early_.clear();
+  if (left_ == 0) end_locked();
+}
+
+void Generation::cancel_all() {
+  std::vector<RequestId> ids;
+  {
+    const std::scoped_lock lock(ids_mutex_);
+    cancelled_ = true;
+    ids = ids_;
+  }
+  for (const RequestId id : ids) engine_.cancel(id);
+}
+
+void Generation::report_done(std::int32_t status) {
+  DoneCallback done;
+  {
+    const std::scoped_lock lock(ids_mutex_);
+    done.swap(done_);
+  }
+  if (done) done(status);
+}
+
+void Generation::emit_locked(std::string&& bytes) {
+  if (!admitted_) {
+    early_ += bytes;
+  } else {
+    exchange_->write(bytes);
+  }
+}
+
+void Generation::observe(Choice& choice, const GenerationEvent& event) {
+  if (event.tokens.empty()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (!has_first_token_) {
+    has_first_token_ = true;
+    metrics_.time_to_first_token.observe(seconds_since(spec_.arrival));
+  }
+  if (choice.has_token) {
+    metrics_.inter_token_latency.observe(std::chrono::duration<double>(now - choice.last_token).count());
+  }
+  choice.has_token = true;
+  choice.last_token = now;
+}
+
+void Generation::on_event(std::size_t prompt, const GenerationEvent& event) {
+  bool cancel = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    const std::size_t index = prompt * static_cast<std::size_t>(spec_.params.best_of) + event.choice;
+    if (ended_ || event.choice < 0 || index >= choices_.size()) return;
+    Choice& choice = choices_[index];
+    if (choice.finish != FinishReason::kNone) return;
+    observe(choice, event);
+    if (choice.logprobs) choice.logprobs->add(event);
+    for (const TokenLogprob& entry : event.logprobs) choice.logprob_sum += entry.logprob;
+    choice.logprob_count += static_cast<std::int64_t>(event.logprobs.size());
+    choice.finish = event.finish;
+    if (event.finish != FinishReason::kNone) {
+      if (event.choice == 0) {
+        usage_.prompt_tokens += event.prompt_tokens;
+        usage_.cached_tokens += event.cached_tokens;
+      }
+      usage_.completion_tokens += event.completion_tokens;
+      --left_;
+    }
+    if (event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled) {
+      fail_locked(event.finish == FinishReason::kError
+                      ? event.error
+                      : Status(StatusCode::kCancelled, "the request was cancelled because the server shuts down"));
+      cancel = left_ > 0;
+    } else {
+      if (spec_.params.stream) {
+        stream_event(index, choice, event);
+      } else {
+        choice.text += event.text;
+        choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
+      }
+      if (left_ == 0 && admitted_) end_locked();
+    }
+  }
+  if (cancel) cancel_all();
+}
+
+void Generation::stream_event(std::size_t index, Choice& choice, const GenerationEvent& event) {
+  const bool ids = spec_.params.return_token_ids;
+  const bool has_logprobs = choice.logprobs && !choice.logprobs->empty();
+  const bool has_something = !event.text.empty() || has_logprobs || (ids && !event.tokens.empty());
+  if (!has_something && event.finish == FinishReason::kNone) return;
+  std::string text, logprobs = "null", bytes;
+  if (!choice.started && !spec_.echo.empty()) text = spec_.echo[choice.prompt];
+  text += event.text;
+  if (has_logprobs) {
+    logprobs.clear();
+    choice.logprobs->append_json(&logprobs);
+  }
+  Delta delta;
+  delta.index = static_cast<std::int32_t>(index);
+  delta.first = !choice.started;
+  delta.text = text;
+  delta.logprobs_json = logprobs;
+  delta.finish = event.finish;
+  if (ids) delta.token_ids = &event.tokens;
+  choice.started = true;
+  writer_.append_delta(&bytes, delta);
+  emit_locked(std::move(bytes));
+}
+
+void Generation::end_locked() {
+  if (ended_) return;
+  ended_ = true;
+  metrics_.request_latency.observe(seconds_since(spec_.arrival));
+  metrics_.prompt_tokens.observe(static_cast<double>(usage_.prompt_tokens));
+  metrics_.completion_tokens.observe(static_cast<double>(usage_.completion_tokens));
+  if (spec_.params.stream) {
+    std::string bytes;
+    if (spec_.params.include_usage) writer_.append_usage_chunk(&bytes, usage_);
+    ChunkWriter::append_done(&bytes);
+    exchange_->write(bytes);
+    exchange_->finish();
+  } else {
+    answer_whole_locked();
+  }
+  report_done(200);
+}
+
+void Generation::answer_whole_locked() {
+  const std::size_t per_prompt = static_cast<std::size_t>(spec_.params.best_of);
+  const std::size_t keep = static_cast<std::size_t>(spec_.params.n);
+  std::vector<FinishedChoice> out;
+  for (std::size_t first = 0; first < choices_.size(); first += per_prompt) {
+    std::vector<Choice*> ranked;
+    for (std::size_t i = 0; i < per_prompt; ++i) ranked.push_back(&choices_[first + i]);
+    if (keep < per_prompt) {
+      const auto mean = [](const Choice* c) {
+        return c->logprob_count > 0 ? c->logprob_sum / static_cast<double>(c->logprob_count) : -1e30;
+      };
+      std::stable_sort(ranked.begin(), ranked.end(), [&](Choice* a, Choice* b) { return mean(a) > mean(b); });
+    }
+    for (std::size_t i = 0; i < keep; ++i) {
+      Choice& choice = *ranked[i];
+      FinishedChoice finished;
+      finished.index = static_cast<std::int32_t>(out.size());
+      finished.text = (spec_.echo.empty() ? "" : spec_.echo[choice.prompt]) + choice.text;
+      if (choice.logprobs) {
+        finished.logprobs_json.clear();
+        choice.logprobs->append_json(&finished.logprobs_json);
+      }
+      finished.finish = choice.finish;
+      if (spec_.params.return_token_ids) finished.token_ids = &choice.tokens;
+      out.push_back(std::move(finished));
+    }
+  }
+  HttpResponse response;
+  response.body = whole_answer(spec_.kind, spec_.id, created_, spec_.model, out, usage_);
+  exchange_->respond(std::move(response));
+}
+
+void Generation::fail_locked(const Status& status) {
+  ended_ = true;
+  const ApiError error = api_error(status);
+  if (spec_.params.stream && admitted_) {
+    std::string bytes;
+    ChunkWriter::append_error(&bytes, error.message,
+                              error.status == 503 ? "service_unavailable_error" : "server_error");
+    exchange_->write(bytes);
+    exchange_->finish();
+  } else {
+    exchange_->respond(error_response(error.status, error.message, error.param, error.code));
+  }
+  report_done(error.status);
+}
+
+}  // namespace fovea::server

@@ -1,0 +1,92 @@
+// Generation: one API request on its way through the engine. It submits a request a prompt, turns the engine's events
+// into chunks or a whole answer, cancels when the client leaves, and feeds the metrics. Made by Service.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fovea/engine.h"
+#include "server/http/exchange.h"
+#include "server/metrics/server_metrics.h"
+#include "server/openai/api_request.h"
+#include "server/openai/chunk_writer.h"
+
+namespace fovea::server {
+
+// What a Generation needs of its request.
+struct GenerationSpec {
+  ApiKind kind = ApiKind::kChat;
+  std::string id;     // "chatcmpl-..." or "cmpl-..."
+  std::string model;  // name to show
+  GenerationParams params;
+  std::vector<std::vector<std::int32_t>> prompts;  // token ids
+  std::vector<std::string> echo;                   // text to put before each prompt's choices, or empty
+  std::chrono::steady_clock::time_point arrival;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  // Called once with the status that the request ended with (200 for streams that began), for counting.
+  using DoneCallback = std::function<void(std::int32_t status)>;
+
+  Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec spec, std::shared_ptr<Exchange> exchange,
+             DoneCallback done);
+  // Submits everything. On an error nothing stays submitted and the answer is the error's.
+  void start();
+
+ private:
+  struct Choice {
+    std::int32_t prompt = 0;
+    std::string text;
+    std::vector<std::int32_t> tokens;
+    std::optional<LogprobsWriter> logprobs;
+    double logprob_sum = 0.0;
+    std::int64_t logprob_count = 0;
+    FinishReason finish = FinishReason::kNone;
+    bool started = false;  // something of it was sent
+    bool has_token = false;
+    std::chrono::steady_clock::time_point last_token;
+  };
+
+  void on_event(std::size_t prompt, const GenerationEvent& event);
+  void observe(Choice& choice, const GenerationEvent& event);
+  void stream_event(std::size_t index, Choice& choice, const GenerationEvent& event);
+  void end_locked();
+  void fail_locked(const Status& status);
+  void answer_whole_locked();
+  void emit_locked(std::string&& bytes);
+  void cancel_all();
+  void report_done(std::int32_t status);
+
+  Engine& engine_;
+  ServerMetrics& metrics_;
+  GenerationSpec spec_;
+  std::shared_ptr<Exchange> exchange_;
+  DoneCallback done_;
+  const std::int64_t created_;
+  ChunkWriter writer_;
+
+  std::mutex ids_mutex_;  // guards the next two; taken last
+  std::vector<RequestId> ids_;
+  bool cancelled_ = false;
+
+  std::mutex mutex_;  // guards the rest
+  std::vector<Choice> choices_;
+  std::size_t left_ = 0;   // choices that still run
+  bool admitted_ = false;  // every prompt is submitted: the head of a stream may be sent
+  bool ended_ = false;
+  std::string early_;  // chunks that came before admission
+  Usage usage_;
+  bool has_first_token_ = false;
+};
+
+// The HTTP status and code for an engine's refusal.
+ApiError api_error(const Status& status);
+
+}  // namespace fovea::server

@@ -1,0 +1,351 @@
+#include "server/openai/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <random>
+#include <utility>
+
+#include "fovea/version.h"
+#include "server/openai/chunk_writer.h"
+
+namespace fovea::server {
+namespace {
+
+HttpResponse json_response(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+// "application/json; charset=utf-8" -> "application/json", in lower case.
+std::string media_type(std::string_view header) {
+  std::string type(header.substr(0, header.find(';')));
+  while (!type.empty() && type.back() == ' ') type.pop_back();
+  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  return type;
+}
+
+}  // namespace
+
+struct Service::Route {
+  const char* method;
+  const char* path;
+  bool open;  // needs no key
+  void (Service::*handler)(const HttpRequest&, const std::shared_ptr<Exchange>&);
+};
+
+const Service::Route Service::kRoutes[] = {
+    {"GET", "/health", true, &Service::health},
+    {"GET", "/ready", true, &Service::ready},
+    {"GET", "/metrics", true, &Service::metrics_text},
+    {"GET", "/version", true, &Service::version},
+    {"GET", "/v1/models", false, &Service::models},
+    {"GET", "/server_info", false, &Service::server_info},
+    {"GET", "/plan.svg", false, &Service::plan_svg},
+    {"POST", "/v1/chat/completions", false, &Service::chat},
+    {"POST", "/v1/completions", false, &Service::completions},
+    {"POST", "/tokenize", false, &Service::tokenize},
+    {"POST", "/detokenize", false, &Service::detokenize},
+    {"POST", "/flush_cache", false, &Service::flush_cache},
+};
+
+Service::Service(Engine& engine, ServiceOptions options)
+    : engine_(engine),
+      options_(std::move(options)),
+      metrics_(engine),
+      name_(options_.served_name.empty() ? engine.model_name() : options_.served_name),
+      created_(static_cast<std::int64_t>(std::time(nullptr))),
+      id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
+
+void Service::reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response) {
+  metrics_.count_request(request.path, response.status);
+  exchange->respond(std::move(response));
+}
+
+void Service::reply_error(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request,
+                          const ApiError& error) {
+  reply(exchange, request, error_response(error.status, error.message, error.param, error.code));
+}
+
+bool Service::authorized(const HttpRequest& request) const {
+  if (options_.api_key.empty()) return true;
+  constexpr std::string_view kBearer = "Bearer ";
+  const std::string_view header = request.header("authorization");
+  return header.substr(0, kBearer.size()) == kBearer &&
+         equal_constant_time(header.substr(kBearer.size()), options_.api_key);
+}
+
+void Service::preflight(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  HttpResponse response;
+  response.status = 204;
+  if (!options_.cors_origin.empty()) {
+    const std::string_view headers = request.header("access-control-request-headers");
+    response.headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                        {"Access-Control-Allow-Headers", headers.empty() ? "*" : std::string(headers)},
+                        {"Access-Control-Max-Age", "86400"}};
+  }
+  reply(exchange, request, std::move(response));
+}
+
+void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
+  if (request.method == "OPTIONS") {
+    preflight(request, exchange);
+    return;
+  }
+  const Route* route = nullptr;
+  std::string allowed;
+  for (const Route& candidate : kRoutes) {
+    if (request.path != candidate.path) continue;
+    allowed = candidate.method;
+    if (request.method == candidate.method) route = &candidate;
+  }
+  if (route == nullptr && !allowed.empty()) {
+    HttpResponse response =
+        error_response(405, fmt::format("{} is asked for with {}, not {}", request.path, allowed, request.method));
+    response.headers.emplace_back("Allow", allowed + ", OPTIONS");
+    reply(exchange, request, std::move(response));
+    return;
+  }
+  if (route == nullptr) {
+    reply_error(exchange, request, {404, fmt::format("there is no {} here", request.path), "", ""});
+    return;
+  }
+  if (!route->open && !authorized(request)) {
+    reply_error(exchange, request,
+                {401, "the API key is missing or wrong; send Authorization: Bearer KEY", "", "invalid_api_key"});
+    return;
+  }
+  if (request.method == std::string_view("POST") && !request.body.empty()) {
+    const std::string type = media_type(request.header("content-type"));
+    if (!type.empty() && type != "application/json") {
+      reply_error(exchange, request,
+                  {415, fmt::format("the content type is {}, expected application/json", type), "", ""});
+      return;
+    }
+  }
+  (this->*route->handler)(request, exchange);
+}
+
+bool Service::alive() const {
+  const EngineStats stats = engine_.stats();
+  return stats.healthy && stats.seconds_since_step < options_.stuck_seconds;
+}
+
+void Service::health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  if (alive()) {
+    reply(exchange, request, json_response("{\"status\":\"ok\"}"));
+  } else {
+    reply_error(exchange, request, {503, "the engine is stuck or has failed; restart the server", "", "unhealthy"});
+  }
+}
+
+void Service::ready(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  if (draining_.load()) {
+    reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
+  } else {
+    health(request, exchange);
+  }
+}
+
+void Service::metrics_text(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = metrics_.text();
+  reply(exchange, request, std::move(response));
+}
+
+void Service::version(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  reply(exchange, request, json_response(fmt::format("{{\"version\":\"{}\"}}", kVersion)));
+}
+
+void Service::models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  std::string body = "{\"object\":\"list\",\"data\":[{\"id\":";
+  append_json_string(&body, name_);
+  body += fmt::format(",\"object\":\"model\",\"created\":{},\"owned_by\":\"fovea\",\"max_model_len\":{}}}]}}", created_,
+                      engine_.max_context());
+  reply(exchange, request, json_response(std::move(body)));
+}
+
+void Service::server_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  const EngineStats stats = engine_.stats();
+  std::string body = "{\"model\":";
+  append_json_string(&body, name_);
+  body += fmt::format(
+      ",\"version\":\"{}\",\"max_model_len\":{},\"vocab_size\":{},\"running\":{},\"queued\":{},\"kv_pages\":{},"
+      "\"kv_pages_free\":{},\"kv_pages_cached\":{},\"kv_page_bytes\":{},\"kv_bytes_read\":{},\"kv_bytes_unshared\":{}}"
+      "}",
+      kVersion, engine_.max_context(), engine_.vocab_size(), stats.running, stats.queued, stats.pages_total,
+      stats.pages_free, stats.pages_cached, stats.page_bytes, stats.kv_bytes_read, stats.kv_bytes_unshared);
+  reply(exchange, request, json_response(std::move(body)));
+}
+
+void Service::plan_svg(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  HttpResponse response;
+  response.content_type = "image/svg+xml";
+  response.body = engine_.explain_plan_svg();
+  if (response.body.empty()) {
+    reply_error(exchange, request, {404, "no plan yet: send a request first", "", ""});
+  } else {
+    reply(exchange, request, std::move(response));
+  }
+}
+
+bool Service::known_model(const std::string& name) const {
+  return name.empty() || name == name_ || name == engine_.model_name();
+}
+
+bool Service::unknown_model(const std::string& name, const HttpRequest& request,
+                            const std::shared_ptr<Exchange>& exchange) {
+  if (known_model(name)) return false;
+  reply_error(exchange, request,
+              {404, fmt::format("the model `{}` does not exist; this server has `{}`", name, name_), "model",
+               "model_not_found"});
+  return true;
+}
+
+RequestLimits Service::limits() const {
+  RequestLimits limits;
+  limits.defaults = engine_.default_sampling();
+  limits.vocab_size = engine_.vocab_size();
+  return limits;
+}
+
+std::string Service::new_id(const char* prefix) {
+  return fmt::format("{}-{:016x}", prefix, id_salt_ + next_id_.fetch_add(1));
+}
+
+std::optional<ApiError> Service::check_length(std::size_t prompt_tokens, GenerationParams* params) const {
+  const std::int64_t context = engine_.max_context();
+  const std::int64_t prompt = static_cast<std::int64_t>(prompt_tokens);
+  const std::int64_t asked = params->has_max_tokens ? params->sampling.max_tokens : 1;
+  if (prompt + asked <= context) return std::nullopt;
+  const std::string message =
+      params->has_max_tokens
+          ? fmt::format("the prompt has {} tokens and max_tokens asks for {} more, but the context holds {}", prompt,
+                        asked, context)
+          : fmt::format("the prompt has {} tokens, but the context holds {}, at least one of them for the answer",
+                        prompt, context);
+  return ApiError{400, message, "", "context_length_exceeded"};
+}
+
+void Service::generate(GenerationSpec spec, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  for (const auto& prompt : spec.prompts) {
+    if (prompt.empty()) {
+      reply_error(exchange, request, {400, "the prompt is empty", "", ""});
+      return;
+    }
+    if (auto error = check_length(prompt.size(), &spec.params)) {
+      reply_error(exchange, request, *error);
+      return;
+    }
+  }
+  std::make_shared<Generation>(
+      engine_, metrics_, std::move(spec), exchange,
+      [this, path = request.path](std::int32_t status) { metrics_.count_request(path, status); })
+      ->start();
+}
+
+void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  GenerationSpec spec;
+  spec.arrival = std::chrono::steady_clock::now();
+  if (draining_.load()) {
+    reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
+    return;
+  }
+  ChatRequest parsed;
+  if (auto error = parse_chat_request(request.body, limits(), &parsed)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
+  if (unknown_model(parsed.model, request, exchange)) return;
+  Result<std::vector<std::int32_t>> tokens =
+      engine_.encode_chat(parsed.messages, parsed.add_generation_prompt, parsed.template_json);
+  if (!tokens.ok()) {
+    ApiError error = api_error(tokens.status());
+    error.param = "messages";
+    reply_error(exchange, request, error);
+    return;
+  }
+  spec.kind = ApiKind::kChat;
+  spec.id = new_id("chatcmpl");
+  spec.model = parsed.model.empty() ? name_ : parsed.model;
+  spec.params = std::move(parsed.params);
+  spec.prompts.push_back(std::move(*tokens));
+  generate(std::move(spec), request, exchange);
+}
+
+void Service::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  GenerationSpec spec;
+  spec.arrival = std::chrono::steady_clock::now();
+  if (draining_.load()) {
+    reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
+    return;
+  }
+  CompletionRequest parsed;
+  if (auto error = parse_completion_request(request.body, limits(), &parsed)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
+  if (unknown_model(parsed.model, request, exchange)) return;
+  constexpr std::int32_t kDefaultMaxTokens = 16;  // of this API
+  for (Prompt& prompt : parsed.prompts) {
+    if (parsed.echo) spec.echo.push_back(prompt.is_text ? prompt.text : engine_.decode(prompt.tokens, false));
+    if (prompt.is_text) {
+      Result<std::vector<std::int32_t>> tokens = engine_.encode(prompt.text, true);
+      if (!tokens.ok()) {
+        reply_error(exchange, request, api_error(tokens.status()));
+        return;
+      }
+      prompt.tokens = std::move(*tokens);
+    }
+    spec.prompts.push_back(std::move(prompt.tokens));
+  }
+  spec.kind = ApiKind::kCompletion;
+  spec.id = new_id("cmpl");
+  spec.model = parsed.model.empty() ? name_ : parsed.model;
+  spec.params = std::move(parsed.params);
+  if (!spec.params.has_max_tokens) {
+    spec.params.sampling.max_tokens = std::max(kDefaultMaxTokens, spec.params.sampling.min_tokens);
+  }
+  generate(std::move(spec), request, exchange);
+}
+
+void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  TokenizeRequest parsed;
+  if (auto error = parse_tokenize_request(request.body, &parsed)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
+  Result<std::vector<std::int32_t>> tokens = parsed.messages.empty()
+                                                 ? engine_.encode(parsed.prompt, parsed.add_special_tokens)
+                                                 : engine_.encode_chat(parsed.messages, true, "");
+  if (!tokens.ok()) {
+    reply_error(exchange, request, api_error(tokens.status()));
+    return;
+  }
+  std::string body =
+      fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":", tokens->size(), engine_.max_context());
+  append_token_ids(&body, *tokens);
+  reply(exchange, request, json_response(body + "}"));
+}
+
+void Service::detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  std::vector<std::int32_t> tokens;
+  if (auto error = parse_detokenize_request(request.body, engine_.vocab_size(), &tokens)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
+  std::string body = "{\"prompt\":";
+  append_json_string(&body, engine_.decode(tokens, false));
+  reply(exchange, request, json_response(body + "}"));
+}
+
+void Service::flush_cache(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  engine_.flush_cache();
+  reply(exchange, request, json_response("{\"success\":true}"));
+}
+
+}  // namespace fovea::server

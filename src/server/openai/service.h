@@ -1,0 +1,75 @@
+// Service: every path the server answers. It checks the key, finds the handler, parses, and starts Generations. Given
+// to the HttpServer as its handler by Server.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "fovea/engine.h"
+#include "server/http/exchange.h"
+#include "server/metrics/server_metrics.h"
+#include "server/openai/api_request.h"
+#include "server/openai/generation.h"
+
+namespace fovea::server {
+
+struct ServiceOptions {
+  std::string served_name;        // name in /v1/models; empty: the engine's
+  std::string api_key;            // empty: none asked for
+  std::string cors_origin = "*";  // for preflight answers; empty: no CORS
+  double stuck_seconds = 60.0;    // a forward that takes longer makes /health 503
+};
+
+class Service {
+ public:
+  // The engine must outlive the service.
+  Service(Engine& engine, ServiceOptions options);
+
+  void handle(HttpRequest request, const std::shared_ptr<Exchange>& exchange);
+  // From now on /ready says 503 and new generations are refused.
+  void drain() { draining_.store(true); }
+  ServerMetrics& metrics() { return metrics_; }
+
+ private:
+  struct Route;
+  static const Route kRoutes[];
+
+  void health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void ready(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void metrics_text(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void version(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void server_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void plan_svg(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void chat(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void flush_cache(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+
+  void reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response);
+  void reply_error(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, const ApiError& error);
+  void preflight(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  bool authorized(const HttpRequest& request) const;
+  bool known_model(const std::string& name) const;
+  bool unknown_model(const std::string& name, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  // Refuses prompts that leave no room for what was asked; returns whether the prompt fits.
+  std::optional<ApiError> check_length(std::size_t prompt_tokens, GenerationParams* params) const;
+  void generate(GenerationSpec spec, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  std::string new_id(const char* prefix);
+  RequestLimits limits() const;
+  bool alive() const;
+
+  Engine& engine_;
+  ServiceOptions options_;
+  ServerMetrics metrics_;
+  std::string name_;
+  const std::int64_t created_;
+  std::uint64_t id_salt_;
+  std::atomic<std::uint64_t> next_id_{0};
+  std::atomic<bool> draining_{false};
+};
+
+}  // namespace fovea::server

@@ -1,0 +1,362 @@
+// The OpenAI API over real sockets: shapes, streams, errors, extensions.
+#include <nlohmann/json.hpp>
+
+#include "server/testing/server_fixture.h"
+
+namespace fovea::server {
+namespace {
+
+using nlohmann::json;
+using ServiceTest = ServerTest;
+
+std::string chat_body(const std::string& more = "", const std::string& content = "hi!") {
+  return R"({"model":"fake","messages":[{"role":"user","content":")" + content + "\"}]" + more + "}";
+}
+
+TEST_F(ServiceTest, ListsTheModel) {
+  start();
+  const json body = json::parse(get("/v1/models").body);
+  EXPECT_EQ(body["object"], "list");
+  EXPECT_EQ(body["data"][0]["id"], "fake");
+  EXPECT_EQ(body["data"][0]["object"], "model");
+  EXPECT_EQ(body["data"][0]["max_model_len"], 4096);
+}
+
+TEST_F(ServiceTest, AnswersAChat) {
+  start();
+  const HttpResponse response = post("/v1/chat/completions", chat_body());
+  ASSERT_EQ(response.status, 200) << response.body;
+  const json body = json::parse(response.body);
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["id"].get<std::string>().substr(0, 9), "chatcmpl-");
+  EXPECT_EQ(body["choices"][0]["message"], (json{{"role", "assistant"}, {"content", "hi!"}, {"refusal", nullptr}}));
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_TRUE(body["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(body["usage"]["total_tokens"], 6);
+  EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST_F(ServiceTest, StreamsAChatByteForByte) {
+  start();
+  RawSocket socket(server_->port());
+  socket.send(raw_post("/v1/chat/completions", chat_body(R"(,"stream":true)", "ab"), "Connection: close\r\n"));
+  ASSERT_TRUE(socket.read_to_end());
+  const std::string& bytes = socket.received();
+  EXPECT_NE(bytes.find("Content-Type: text/event-stream; charset=utf-8\r\n"), std::string::npos);
+  EXPECT_NE(bytes.find("Cache-Control: no-cache\r\n"), std::string::npos);
+  EXPECT_NE(bytes.find("X-Accel-Buffering: no\r\n"), std::string::npos);
+  const auto events = stream("/v1/chat/completions", chat_body(R"(,"stream":true)", "ab"));
+  ASSERT_EQ(events.size(), 4u);
+  const json first = json::parse(events[0]);
+  const std::string head =
+      fmt::format(R"({{"id":"{}","object":"chat.completion.chunk","created":{},"model":"fake","choices":[)",
+                  first["id"].get<std::string>(), first["created"].get<std::int64_t>());
+  EXPECT_EQ(events[0],
+            head + R"({"index":0,"delta":{"role":"assistant","content":"a"},"logprobs":null,"finish_reason":null}]})");
+  EXPECT_EQ(events[1], head + R"({"index":0,"delta":{"content":"b"},"logprobs":null,"finish_reason":null}]})");
+  EXPECT_EQ(events[2], head + R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]})");
+  EXPECT_EQ(events[3], "[DONE]");
+}
+
+TEST_F(ServiceTest, SendsUsageOnlyWhenAsked) {
+  start();
+  const auto events =
+      stream("/v1/chat/completions", chat_body(R"(,"stream":true,"stream_options":{"include_usage":true})", "ab"));
+  ASSERT_EQ(events.size(), 5u);
+  for (int i = 0; i < 3; ++i) {
+    const json chunk = json::parse(events[i]);
+    EXPECT_TRUE(chunk.contains("usage") && chunk["usage"].is_null());
+    EXPECT_EQ(chunk["choices"].size(), 1u);
+  }
+  const json last = json::parse(events[3]);
+  EXPECT_EQ(last["choices"], json::array());
+  EXPECT_EQ(last["usage"]["total_tokens"], 4);
+  EXPECT_EQ(events[4], "[DONE]");
+}
+
+TEST_F(ServiceTest, InterleavesChoices) {
+  start();
+  const auto events = stream("/v1/chat/completions", chat_body(R"(,"stream":true,"n":3)", "ab"));
+  std::map<int, std::string> texts;
+  std::map<int, int> roles, finishes;
+  for (std::size_t i = 0; i + 1 < events.size(); ++i) {
+    const json choice = json::parse(events[i])["choices"][0];
+    const int index = choice["index"];
+    if (choice["delta"].contains("role")) ++roles[index];
+    if (choice["delta"].contains("content")) texts[index] += choice["delta"]["content"].get<std::string>();
+    if (!choice["finish_reason"].is_null()) ++finishes[index];
+  }
+  EXPECT_EQ(events.back(), "[DONE]");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(texts[i], "ab");
+    EXPECT_EQ(roles[i], 1);
+    EXPECT_EQ(finishes[i], 1);
+  }
+}
+
+TEST_F(ServiceTest, ReportsChatLogprobs) {
+  start();
+  const json body =
+      json::parse(post("/v1/chat/completions", chat_body(R"(,"logprobs":true,"top_logprobs":2)", "ab")).body);
+  const json& content = body["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2u);
+  EXPECT_EQ(content[0]["token"], "a");
+  EXPECT_EQ(content[0]["bytes"], json::array({97}));
+  EXPECT_EQ(content[0]["logprob"], -0.25);
+  EXPECT_EQ(content[1]["top_logprobs"].size(), 2u);
+  EXPECT_TRUE(body["choices"][0]["logprobs"]["refusal"].is_null());
+}
+
+TEST_F(ServiceTest, CompletesEveryKindOfPrompt) {
+  start();
+  const auto texts = [&](const std::string& prompt) {
+    std::vector<std::string> out;
+    const json body = json::parse(post("/v1/completions", R"({"prompt":)" + prompt + "}").body);
+    EXPECT_EQ(body["object"], "text_completion");
+    for (const json& choice : body["choices"]) out.push_back(choice["text"]);
+    return out;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts(R"("one")"), Texts({"one"}));
+  EXPECT_EQ(texts(R"(["one","two"])"), Texts({"one", "two"}));
+  EXPECT_EQ(texts("[104,105]"), Texts({"hi"}));
+  EXPECT_EQ(texts("[[104,105],[33]]"), Texts({"hi", "!"}));
+}
+
+TEST_F(ServiceTest, CompletionDefaultsEchoAndLogprobs) {
+  start();
+  json body = json::parse(post("/v1/completions", R"({"prompt":"abcdefghijklmnopqrstuvwxyz"})").body);
+  EXPECT_EQ(body["choices"][0]["text"], "abcdefghijklmnop");  // max_tokens 16
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  body = json::parse(post("/v1/completions", R"({"prompt":"ab","echo":true,"n":2})").body);
+  EXPECT_EQ(body["choices"][1]["text"], "abab");
+  body = json::parse(post("/v1/completions", R"({"prompt":"ab","logprobs":2})").body);
+  const json& logprobs = body["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], json::array({"a", "b"}));
+  EXPECT_EQ(logprobs["token_logprobs"], json::array({-0.25, -0.25}));
+  EXPECT_EQ(logprobs["text_offset"], json::array({0, 1}));
+  EXPECT_EQ(logprobs["top_logprobs"][0].size(), 2u);
+}
+
+TEST_F(ServiceTest, StreamsACompletion) {
+  start();
+  const auto events = stream("/v1/completions", R"({"prompt":["ab","c"],"stream":true,"echo":true})");
+  std::map<int, std::string> texts;
+  for (std::size_t i = 0; i + 1 < events.size(); ++i) {
+    const json chunk = json::parse(events[i]);
+    EXPECT_EQ(chunk["object"], "text_completion");
+    EXPECT_TRUE(chunk["choices"][0].contains("finish_reason"));
+    texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(texts[0], "abab");
+  EXPECT_EQ(texts[1], "cc");
+}
+
+TEST_F(ServiceTest, BestOfKeepsTheLikeliest) {
+  start();
+  // The fake engine gives choice k the logprob -0.25 (k + 1).
+  const json body = json::parse(post("/v1/completions", R"({"prompt":"ab","n":2,"best_of":4})").body);
+  EXPECT_EQ(body["choices"].size(), 2u);
+  EXPECT_TRUE(body["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(body["usage"]["completion_tokens"], 8);
+  EXPECT_EQ(engine_->last_request().n, 4);
+}
+
+TEST_F(ServiceTest, PassesSamplingOn) {
+  start();
+  const HttpResponse sent =
+      post("/v1/chat/completions",
+           chat_body(R"(,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,"seed":-3,"stop":["x","yy"],"max_tokens":9,
+       "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.5,"logit_bias":{"65":-100},"ignore_eos":true,
+       "stop_token_ids":[1,2],"priority":3,"cache_salt":"salt","user":"me","metadata":{},"store":false,"tools":null,
+       "service_tier":"auto","n":null,"response_format":{"type":"text"},"tool_choice":"none","unknown_field":[1])"));
+  const GenerateRequest request = engine_->last_request();
+  EXPECT_FLOAT_EQ(request.sampling.temperature, 0.5f) << sent.body;
+  EXPECT_FLOAT_EQ(request.sampling.top_p, 0.9f);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_FLOAT_EQ(request.sampling.min_p, 0.1f);
+  EXPECT_EQ(request.sampling.seed, static_cast<std::uint64_t>(-3));
+  EXPECT_TRUE(request.sampling.has_seed);
+  EXPECT_EQ(request.sampling.stop, (std::vector<std::string>{"x", "yy"}));
+  EXPECT_EQ(request.sampling.max_tokens, 9);
+  EXPECT_EQ(request.sampling.stop_token_ids, (std::vector<std::int32_t>{1, 2}));
+  EXPECT_EQ(request.sampling.logit_bias.at(0), (std::pair<std::int32_t, float>(65, -100.0f)));
+  EXPECT_TRUE(request.sampling.ignore_eos);
+  EXPECT_EQ(request.priority, 3);
+  EXPECT_EQ(request.cache_salt, "salt");
+  EXPECT_EQ(request.n, 1);
+}
+
+TEST_F(ServiceTest, RefusesWithTheRightCode) {
+  FakeEngine::Options engine;
+  engine.max_context = 100;
+  start(engine);
+  const auto check = [&](const std::string& path, const std::string& body, int status, const char* param,
+                         const char* code) {
+    const HttpResponse response = post(path, body);
+    EXPECT_EQ(response.status, status) << body << " -> " << response.body;
+    const json error = json::parse(response.body)["error"];
+    EXPECT_TRUE(error["message"].is_string());
+    EXPECT_EQ(error["param"], param == nullptr ? json() : json(param)) << response.body;
+    EXPECT_EQ(error["code"], code == nullptr ? json() : json(code)) << response.body;
+  };
+  const std::string chat = "/v1/chat/completions";
+  check(chat, "{", 400, nullptr, "invalid_json");
+  check(chat, "[]", 400, nullptr, nullptr);
+  check(chat, "{}", 400, "messages", nullptr);
+  check(chat, R"({"messages":[]})", 400, "messages", nullptr);
+  check(chat, R"({"messages":[{"content":"x"}]})", 400, "messages[0]", nullptr);
+  check(chat, R"({"messages":[{"role":"robot","content":"x"}]})", 400, "messages[0].role", nullptr);
+  check(chat, R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", 400, "messages[0].content",
+        "unsupported_parameter");
+  check(chat, R"({"messages":[{"role":"user","content":"template error"}]})", 400, "messages", nullptr);
+  check(chat, chat_body(R"(,"temperature":-1)"), 400, "temperature", nullptr);
+  check(chat, chat_body(R"(,"temperature":"hot")"), 400, "temperature", nullptr);
+  check(chat, chat_body(R"(,"top_p":1e999)"), 400, nullptr, "invalid_json");
+  check(chat, chat_body(R"(,"n":0)"), 400, "n", nullptr);
+  check(chat, chat_body(R"(,"n":1000000)"), 400, "n", nullptr);
+  check(chat, chat_body(R"(,"max_tokens":0)"), 400, "max_tokens", nullptr);
+  check(chat, chat_body(R"(,"max_tokens":1.5)"), 400, "max_tokens", nullptr);
+  check(chat, chat_body(R"(,"top_logprobs":3)"), 400, "top_logprobs", nullptr);
+  check(chat, chat_body(R"(,"tools":[{"type":"function"}])"), 400, "tools", "unsupported_parameter");
+  check(chat, chat_body(R"(,"response_format":{"type":"json_schema"})"), 400, "response_format",
+        "unsupported_parameter");
+  check(chat, chat_body(R"(,"stop":[1])"), 400, "stop", nullptr);
+  check(chat, chat_body(R"(,"logit_bias":{"9999":1})"), 400, "logit_bias", nullptr);
+  check(chat, chat_body(R"(,"stream_options":{"include_usage":true})"), 400, "stream_options", nullptr);
+  check(chat, R"({"model":"gpt-9","messages":[{"role":"user","content":"x"}]})", 404, "model", "model_not_found");
+  check(chat, chat_body("", std::string(200, 'x')), 400, nullptr, "context_length_exceeded");
+  check(chat, chat_body(R"(,"max_tokens":100)"), 400, nullptr, "context_length_exceeded");
+  check("/v1/completions", R"({})", 400, "prompt", nullptr);
+  check("/v1/completions", R"({"prompt":[]})", 400, "prompt", nullptr);
+  check("/v1/completions", R"({"prompt":[1,-2]})", 400, "prompt", nullptr);
+  check("/v1/completions", R"({"prompt":[256]})", 400, "prompt", nullptr);
+  check("/v1/completions", R"({"prompt":{"a":1}})", 400, "prompt", nullptr);
+  check("/v1/completions", R"({"prompt":""})", 400, nullptr, nullptr);
+  check("/v1/completions", R"({"prompt":"x","suffix":"y"})", 400, "suffix", "unsupported_parameter");
+  check("/v1/completions", R"({"prompt":"x","best_of":2,"n":3})", 400, "best_of", nullptr);
+  check("/v1/completions", R"({"prompt":"x","best_of":2,"stream":true})", 400, "best_of", nullptr);
+  check("/v1/nothing", "{}", 404, nullptr, nullptr);
+  check("/v1/models", "{}", 405, nullptr, nullptr);
+  check(chat, "{\"messages\":\"\xff\xfe\"}", 400, nullptr, "invalid_json");
+  check(chat, std::string(100000, '['), 400, nullptr, "invalid_json");
+  check(chat, "", 400, nullptr, "invalid_json");
+}
+
+TEST_F(ServiceTest, ReadsContentParts) {
+  start();
+  const json body = json::parse(
+      post("/v1/chat/completions",
+           R"({"messages":[{"role":"developer","content":null},{"role":"user","name":null,"content":[{"type":"text",
+           "text":"ab"},{"type":"text","text":"cd"}]}]})")
+          .body);
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "abcd");
+}
+
+TEST_F(ServiceTest, AnswersOverloadBeforeAnyHeader) {
+  FakeEngine::Options engine;
+  engine.max_queued = 0;
+  start(engine);
+  auto response = client()->post("/v1/chat/completions", chat_body(R"(,"stream":true)"));
+  ASSERT_TRUE(response.ok());
+  EXPECT_EQ(response->status, 429);
+  bool retry = false;
+  for (const auto& [name, value] : response->headers) retry |= name == "retry-after";
+  EXPECT_TRUE(retry);
+}
+
+TEST_F(ServiceTest, CancelsEarlierPromptsWhenALaterIsRefused) {
+  FakeEngine::Options engine;
+  engine.max_queued = 2;
+  engine.endless = true;
+  engine.token_time = std::chrono::milliseconds(5);
+  start(engine);
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":["a","b","c"],"max_tokens":1000})").status, 429);
+  EXPECT_TRUE(eventually([&] { return engine_->stats().running == 0; }));
+}
+
+TEST_F(ServiceTest, ReportsAnEngineErrorInBothForms) {
+  FakeEngine::Options engine;
+  engine.fail_after_tokens = 1;
+  engine.token_time = std::chrono::milliseconds(5);
+  start(engine);
+  const HttpResponse response = post("/v1/chat/completions", chat_body());
+  EXPECT_EQ(response.status, 500);
+  EXPECT_EQ(json::parse(response.body)["error"]["type"], "server_error");
+  const auto events = stream("/v1/chat/completions", chat_body(R"(,"stream":true)"));
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_TRUE(json::parse(events[1]).contains("error"));
+}
+
+TEST_F(ServiceTest, AsksForTheKey) {
+  ServerOptions options;
+  options.service.api_key = "secret";
+  start({}, options);
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(get("/v1/models").status, 401);
+  auto one = client();
+  one->set_header("Authorization", "Bearer secres");
+  EXPECT_EQ(one->get("/v1/models")->status, 401);
+  auto two = client();
+  two->set_header("Authorization", "Bearer secret");
+  EXPECT_EQ(two->get("/v1/models")->status, 200);
+}
+
+TEST_F(ServiceTest, EchoesTheRequestIdAndAllowsOrigins) {
+  start();
+  RawSocket socket(server_->port());
+  socket.send("GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: abc-1\r\n\r\n");
+  ASSERT_TRUE(socket.read_until("ok"));
+  EXPECT_NE(socket.received().find("x-request-id: abc-1\r\n"), std::string::npos);
+  EXPECT_NE(socket.received().find("Access-Control-Allow-Origin: *\r\n"), std::string::npos);
+  RawSocket preflight(server_->port());
+  preflight.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Headers: a, b\r\n\r\n");
+  ASSERT_TRUE(preflight.read_until("\r\n\r\n"));
+  EXPECT_EQ(preflight.received().substr(0, 12), "HTTP/1.1 204");
+  EXPECT_NE(preflight.received().find("Access-Control-Allow-Headers: a, b\r\n"), std::string::npos);
+}
+
+TEST_F(ServiceTest, RefusesOtherContentTypes) {
+  start();
+  RawSocket socket(server_->port());
+  socket.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  EXPECT_TRUE(socket.read_until("HTTP/1.1 415 "));
+}
+
+TEST_F(ServiceTest, TokenizesAndFlushes) {
+  start();
+  EXPECT_EQ(json::parse(post("/tokenize", R"({"prompt":"hi"})").body)["tokens"], json::array({104, 105}));
+  EXPECT_EQ(json::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"hi"}]})").body)["count"], 2);
+  EXPECT_EQ(json::parse(post("/detokenize", R"({"tokens":[104,105]})").body)["prompt"], "hi");
+  EXPECT_EQ(post("/detokenize", R"({"tokens":[1000]})").status, 400);
+  EXPECT_EQ(post("/flush_cache", "").status, 200);
+  EXPECT_EQ(engine_->flushes(), 1);
+}
+
+TEST_F(ServiceTest, ReturnsTokenIds) {
+  start();
+  const json body = json::parse(post("/v1/completions", R"({"prompt":"hi","return_token_ids":true})").body);
+  EXPECT_EQ(body["choices"][0]["token_ids"], json::array({104, 105}));
+  const auto events = stream("/v1/chat/completions", chat_body(R"(,"stream":true,"return_token_ids":true)"));
+  EXPECT_EQ(json::parse(events[0])["choices"][0]["token_ids"], json::array({104}));
+}
+
+TEST_F(ServiceTest, PublishesMetrics) {
+  start();
+  post("/v1/chat/completions", chat_body());
+  post("/v1/chat/completions", "{");
+  const HttpResponse response = get("/metrics");
+  EXPECT_EQ(response.content_type, "text/plain; version=0.0.4; charset=utf-8");
+  for (const char* line :
+       {"fovea_time_to_first_token_seconds_count 1\n", "fovea_inter_token_latency_seconds_count 2\n",
+        "fovea_http_requests_total{path=\"/v1/chat/completions\",code=\"200\"} 1\n",
+        "fovea_http_requests_total{path=\"/v1/chat/completions\",code=\"400\"} 1\n", "fovea_prompt_tokens_total 3\n",
+        "fovea_generated_tokens_total 3\n", "# TYPE fovea_kv_bytes_read_total counter\n"}) {
+    EXPECT_NE(response.body.find(line), std::string::npos) << line << response.body;
+  }
+}
+
+}  // namespace
+}  // namespace fovea::server
