@@ -33,6 +33,7 @@ SHIPPED = [layer for layer in LAYERS if layer != "testing"]
 
 # A test may also include what its subject is compared with and fed by.
 TEST_EXTRA = {"testing", "workload", "base"}
+TEST_FILES = ("_test.cc", "_test_util.h")
 # Free to include anything: programs that stand outside of the layers.
 FREE = ("tests/", "bench/")
 
@@ -87,7 +88,7 @@ def layer_of_include(header: str) -> str | None:
 
 def check_include(path: str, header: str, quoted: bool, exists) -> str | None:
     """Why this include is wrong, or None."""
-    is_test = path.endswith("_test.cc") or path.startswith(("tests/", "testing/"))
+    is_test = path.endswith(TEST_FILES) or path.startswith(("tests/", "testing/"))
     layer = layer_of(path)
     target = layer_of_include(header)
     if quoted or target == "public":
@@ -97,6 +98,8 @@ def check_include(path: str, header: str, quoted: bool, exists) -> str | None:
             return "project headers are included by their path below src/, for example \"base/status.h\""
         if not (exists(f"src/{header}") or exists(f"include/{header}") or exists(header)):
             return "no such header"
+        if header.endswith(TEST_FILES) and not is_test:
+            return "shipped code includes nothing of a test"
         if layer is None or target == layer:
             return None
         allowed = LAYERS.get(layer)
