@@ -1,5 +1,5 @@
 // Logits of tiny random models of every family against transformers (tests/goldens/models, made by
-// tools/goldens/make_goldens.py): whole prompts, chunks, decode, and batches that mix them, over a paged KV pool with
+// tests/goldens/make_goldens.py): whole prompts, chunks, decode, and batches that mix them, over a paged KV pool with
 // pages in random order.
 #include <gtest/gtest.h>
 

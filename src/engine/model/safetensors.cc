@@ -76,7 +76,7 @@ Result<ParsedEntry> parse_entry(const JsonReader& reader, std::uint64_t data_beg
   }
   parsed.entry.begin = data_begin + static_cast<std::uint64_t>(offsets[0]);
   parsed.entry.end = data_begin + static_cast<std::uint64_t>(offsets[1]);
-  if (parsed.usable && parsed.entry.begin % static_cast<std::uint64_t>(type->bits / 8) != 0) {
+  if (parsed.usable && length > 0 && parsed.entry.begin % static_cast<std::uint64_t>(type->bits / 8) != 0) {
     return unsupported("{} puts {} data at byte {} of the file, which is not a multiple of {}",
                        reader.path("data_offsets"), type_name, parsed.entry.begin, type->bits / 8);
   }

@@ -165,7 +165,7 @@ def make(name, config, shards, root, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path,
-                        default=pathlib.Path(__file__).resolve().parents[2] / "tests/goldens/models")
+                        default=pathlib.Path(__file__).resolve().parent / "models")
     parser.add_argument("--only", nargs="*", help="names of the models to make; default: all")
     args = parser.parse_args()
     torch.set_num_threads(1)
