@@ -1,0 +1,60 @@
+// KvPool: the memory of the KV cache: for each KV group a number of pages, for each page K and V of the group's layers.
+// Sized from bytes once; sequences and the radix cache hold pages by number through the group's PageAllocator.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "abi/kv_pool.h"
+#include "backend/backend.h"
+#include "engine/cache/page_allocator.h"
+#include "engine/model/model.h"
+#include "fovea/dtype.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+struct KvPoolOptions {
+  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16
+  std::int32_t page_tokens = 16;
+  std::int64_t bytes = 0;  // of all groups together
+  // What is the most that can be of use: groups with a window need no more than their windows.
+  std::int32_t max_running = 64;
+  std::int32_t max_forward_tokens = 1024;
+};
+
+class KvPool {
+ public:
+  // kResourceExhausted when the bytes do not hold a page of each group and a spare.
+  static Result<std::unique_ptr<KvPool>> create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+                                                const KvPoolOptions& options);
+
+  std::size_t num_groups() const { return groups_.size(); }
+  std::int32_t page_tokens() const { return options_.page_tokens; }
+  PageAllocator& pages(std::size_t group) { return groups_[group].pages; }
+  const PageAllocator& pages(std::size_t group) const { return groups_[group].pages; }
+  // Bytes of a page, all layers of the group.
+  std::int64_t page_bytes(std::size_t group) const { return groups_[group].page_bytes; }
+  // By model layer. Layout inside a page: [token, head, dim].
+  std::span<const abi::KvPoolView> layer_views() const { return views_; }
+  // Copies K and V of every layer of the group from one page to another.
+  void copy_page(std::size_t group, std::int32_t from, std::int32_t to);
+
+ private:
+  struct Group {
+    PageAllocator pages;
+    std::vector<std::int32_t> layers;
+    std::int64_t page_bytes = 0;
+    std::shared_ptr<void> memory;  // [layers][K, V][pages]
+  };
+
+  explicit KvPool(const KvPoolOptions& options) : options_(options) {}
+
+  KvPoolOptions options_;
+  std::vector<Group> groups_;
+  std::vector<abi::KvPoolView> views_;
+};
+
+}  // namespace fovea

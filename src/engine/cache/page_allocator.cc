@@ -1,0 +1,28 @@
+// Free list and holder counts of one KV group's pages.
+#include "engine/cache/page_allocator.h"
+
+namespace fovea {
+
+PageAllocator::PageAllocator(std::int32_t num_pages) {
+  FOVEA_CHECK(num_pages >= 2);
+  holders_.assign(static_cast<std::size_t>(num_pages), 0);
+  free_.reserve(static_cast<std::size_t>(num_pages) - 1);
+  for (std::int32_t page = num_pages - 1; page > kDummyPage; --page) free_.push_back(page);
+}
+
+std::int32_t PageAllocator::allocate() {
+  if (free_.empty()) return kNoPage;
+  const std::int32_t page = free_.back();
+  free_.pop_back();
+  holders_[page] = 1;
+  return page;
+}
+
+bool PageAllocator::unref(std::int32_t page) {
+  check_used(page);
+  if (--holders_[page] > 0) return false;
+  free_.push_back(page);
+  return true;
+}
+
+}  // namespace fovea

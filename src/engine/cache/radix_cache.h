@@ -1,0 +1,117 @@
+// RadixCache: which prefixes of token sequences have their KV in pages. A radix tree over whole pages of token ids, one
+// tree a cache salt; each node holds a run of pages for every KV group. Used by Scheduler, single-threaded.
+//
+// The cache is one holder of each of its pages (PageAllocator counts); sequences that use them are others. A node that
+// a sequence stands on is locked, and with it all nodes above. A group with a window may lack pages of a node: a match
+// rounds down to a length at which every group still holds all that the next token sees.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/cache/page_allocator.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+class RadixCache {
+ public:
+  struct Node;
+
+  struct Group {
+    PageAllocator* pages = nullptr;
+    std::int32_t window_tokens = 0;  // 0: every token is kept
+  };
+
+  struct Match {
+    Node* node = nullptr;                          // null when num_pages is 0
+    std::int32_t num_pages = 0;                    // full pages found
+    std::vector<std::vector<std::int32_t>> pages;  // [group][num_pages], kDummyPage where the group lacks it
+  };
+
+  RadixCache(std::vector<Group> groups, std::int32_t page_tokens);
+  ~RadixCache();
+  RadixCache(const RadixCache&) = delete;
+  RadixCache& operator=(const RadixCache&) = delete;
+
+  // Longest usable prefix of the tokens, in whole pages; splits the node in which it ends. Valid until the next call
+  // that changes the tree, unless locked.
+  Match match(const std::string& salt, std::span<const std::int32_t> tokens);
+  // As match(), but only counts: changes nothing, not even ages.
+  std::int32_t match_length(const std::string& salt, std::span<const std::int32_t> tokens) const;
+
+  struct Inserted {
+    Node* node = nullptr;        // ends at the last whole page of the tokens (or where two hashes met: then earlier)
+    std::int32_t num_pages = 0;  // depth of the node
+    std::int32_t existing = 0;   // leading pages that were there already; the caller's own are duplicates then
+  };
+  // Adds the whole pages of the tokens. pages[group]: at least that many entries, kDummyPage where the caller has none.
+  // The cache becomes a holder of each page it takes; where it had a page already, the caller keeps its own (see
+  // pages_of()). Fills pages that a group had dropped.
+  Inserted insert(const std::string& salt, std::span<const std::int32_t> tokens,
+                  std::span<const std::span<const std::int32_t>> pages);
+  // The pages from the root to the node's end: out holds node depth entries.
+  void pages_of(const Node* node, std::size_t group, std::span<std::int32_t> out) const;
+
+  // Locked nodes and those above them are not evicted. Null is allowed.
+  void lock(Node* node);
+  void unlock(Node* node);
+
+  // Frees at least `count` pages of the group if it can, oldest leaves first and those from their ends; returns how
+  // many became free.
+  std::int32_t evict(std::size_t group, std::int32_t count);
+  // Drops all that is not locked.
+  void clear();
+
+  // Pages the cache holds, and those of them in nodes that are not locked.
+  std::int32_t cached(std::size_t group) const { return counts_[group].cached; }
+  std::int32_t evictable(std::size_t group) const { return counts_[group].cached - counts_[group].locked; }
+  std::size_t num_nodes() const { return num_nodes_; }
+
+  // Structure, counts and locks agree with each other and with the allocators: every page in one node only, held. Slow.
+  Status check() const;
+  // Adds 1 to holders[page] for each page the cache holds.
+  void count_holders(std::size_t group, std::span<std::int32_t> holders) const;
+
+ private:
+  struct Older {
+    bool operator()(const Node* a, const Node* b) const;
+  };
+  struct Counts {
+    std::int32_t cached = 0;
+    std::int32_t locked = 0;
+  };
+
+  std::uint64_t page_hash(std::span<const std::int32_t> tokens, std::int32_t page) const;
+  // Child of the node that starts with page `page` of the tokens, or null.
+  Node* find_child(const Node* node, std::span<const std::int32_t> tokens, std::int32_t page) const;
+  // Leading pages of the node's run equal to the tokens from page `page` on.
+  std::int32_t common_pages(const Node* node, std::span<const std::int32_t> tokens, std::int32_t page) const;
+  // Nodes from the root down along the tokens; the last may match in part. Returns pages matched.
+  std::int32_t walk(const std::string& salt, std::span<const std::int32_t> tokens, std::vector<Node*>& path) const;
+  std::int32_t usable_length(const std::vector<Node*>& path, std::int32_t num_pages) const;
+  // Cuts the node before page `pages` of its run and returns the upper part, which keeps the node's place.
+  Node* split(Node* node, std::int32_t pages);
+  void touch(Node* node);
+  void update_leaf(Node* node);
+  void drop_page(Node* node, std::size_t group, std::int32_t index);
+  void trim(Node* leaf);
+  void remove_leaf(Node* leaf);
+  std::int32_t evict_window_pages(std::size_t group, std::int32_t count, bool keep_ends);
+
+  std::vector<Group> groups_;
+  std::vector<Counts> counts_;
+  std::int32_t page_tokens_;
+  std::unordered_map<std::string, std::unique_ptr<Node>> roots_;
+  std::set<Node*, Older> leaves_;  // unlocked ones, oldest first
+  std::uint64_t clock_ = 0;
+  std::uint64_t next_id_ = 0;
+  std::size_t num_nodes_ = 0;
+};
+
+}  // namespace fovea

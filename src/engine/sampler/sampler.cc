@@ -1,0 +1,282 @@
+// Sampling without sorting the vocabulary: candidates are picked by a threshold on the logits that widens until they
+// carry enough probability, and only they are sorted.
+#include "engine/sampler/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/random.h"
+#include "base/status.h"
+#include "engine/sampler/vector_math.h"
+
+namespace fovea {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kGreedyBelow = 1e-5f;  // as good as greedy, and its inverse is finite
+constexpr std::size_t kMaxStops = 16;
+constexpr std::size_t kMaxStopBytes = 1024;
+constexpr std::int32_t kMaxLogprobs = 20;
+
+template <typename T>
+Status check_range(const char* name, T value, T low, T high) {
+  if (value >= low && value <= high) return ok_status();
+  return invalid_argument("{} is {}; expected {} to {}", name, value, low, high);
+}
+
+// Whole characters, so that cutting before or after the string never splits one.
+bool is_utf8(const std::string& text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const std::size_t length = lead < 0x80   ? 1
+                               : lead < 0xc2 ? 0
+                               : lead < 0xe0 ? 2
+                               : lead < 0xf0 ? 3
+                               : lead < 0xf5 ? 4
+                                             : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    for (std::size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+// Uniform in [0, 1) with 53 bits, from the seed and the position alone.
+double uniform(std::uint64_t seed, std::int32_t position) {
+  PhiloxRng rng(seed, 0x73616d706c65ull);
+  rng.seek(static_cast<std::uint64_t>(position));
+  return rng.next_double();
+}
+
+}  // namespace
+
+Status check_sampling(const SamplingParams& params, std::int32_t vocab_size) {
+  FOVEA_RETURN_IF_ERROR(check_range("temperature", params.temperature, 0.0f, 100.0f));
+  if (!(params.top_p > 0.0f && params.top_p <= 1.0f)) {
+    return invalid_argument("top_p is {}; expected more than 0 and at most 1", params.top_p);
+  }
+  if (params.top_k < 0) return invalid_argument("top_k is {}; expected 0 (off) or more", params.top_k);
+  FOVEA_RETURN_IF_ERROR(check_range("min_p", params.min_p, 0.0f, 1.0f));
+  FOVEA_RETURN_IF_ERROR(check_range("presence_penalty", params.presence_penalty, -2.0f, 2.0f));
+  FOVEA_RETURN_IF_ERROR(check_range("frequency_penalty", params.frequency_penalty, -2.0f, 2.0f));
+  FOVEA_RETURN_IF_ERROR(check_range("repetition_penalty", params.repetition_penalty, 0.01f, 100.0f));
+  if (params.max_tokens < 0) {
+    return invalid_argument("max_tokens is {}; expected 0 (the rest of the context) or more", params.max_tokens);
+  }
+  if (params.min_tokens < 0 || (params.max_tokens > 0 && params.min_tokens > params.max_tokens)) {
+    return invalid_argument("min_tokens is {}; expected 0 to max_tokens ({})", params.min_tokens, params.max_tokens);
+  }
+  FOVEA_RETURN_IF_ERROR(check_range("logprobs", params.logprobs, -1, kMaxLogprobs));
+  if (params.stop.size() > kMaxStops) {
+    return invalid_argument("{} stop strings; expected at most {}", params.stop.size(), kMaxStops);
+  }
+  for (const std::string& stop : params.stop) {
+    if (stop.empty() || stop.size() > kMaxStopBytes) {
+      return invalid_argument("a stop string of {} bytes; expected 1 to {}", stop.size(), kMaxStopBytes);
+    }
+    if (!is_utf8(stop)) return invalid_argument("a stop string is not UTF-8");
+  }
+  for (const std::int32_t token : params.stop_token_ids) {
+    if (token < 0 || token >= vocab_size) {
+      return invalid_argument("stop_token_ids holds {}; expected token ids 0 to {}", token, vocab_size - 1);
+    }
+  }
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (token < 0 || token >= vocab_size) {
+      return invalid_argument("logit_bias names token {}; expected 0 to {}", token, vocab_size - 1);
+    }
+    FOVEA_RETURN_IF_ERROR(check_range("logit_bias", bias, -100.0f, 100.0f));
+  }
+  return ok_status();
+}
+
+SamplingState::SamplingState(const SamplingParams& params, std::uint64_t seed, std::span<const std::int32_t> prompt,
+                             std::span<const std::int32_t> eos_tokens)
+    : params_(params), seed_(seed) {
+  if (params.min_tokens > 0) {
+    if (!params.ignore_eos) forbidden_at_first_.assign(eos_tokens.begin(), eos_tokens.end());
+    forbidden_at_first_.insert(forbidden_at_first_.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
+  }
+  if (params.repetition_penalty != 1.0f) {
+    prompt_tokens_.assign(prompt.begin(), prompt.end());
+    std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
+    prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()), prompt_tokens_.end());
+  }
+}
+
+void SamplingState::add_token(std::int32_t token) {
+  ++num_generated_;
+  if (params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f || params_.repetition_penalty != 1.0f) {
+    ++generated_[token];
+  }
+}
+
+Sampler::Sampler(std::int32_t vocab_size) : scratch_(vocab_size), weights_(vocab_size) {}
+
+void Sampler::apply_penalties(const SamplingState& state) {
+  const SamplingParams& params = state.params_;
+  if (params.repetition_penalty != 1.0f) {
+    const auto repel = [&](std::int32_t token) {
+      float& logit = scratch_[token];
+      logit = logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    };
+    for (const std::int32_t token : state.prompt_tokens_) repel(token);
+    for (const auto& [token, times] : state.generated_) {
+      if (!std::binary_search(state.prompt_tokens_.begin(), state.prompt_tokens_.end(), token)) repel(token);
+    }
+  }
+  for (const auto& [token, times] : state.generated_) {
+    scratch_[token] -= params.presence_penalty + params.frequency_penalty * static_cast<float>(times);
+  }
+  for (const auto& [token, bias] : params.logit_bias) scratch_[token] += bias;
+  if (state.num_generated_ < params.min_tokens) {
+    for (const std::int32_t token : state.forbidden_at_first_) scratch_[token] = kLowest;
+  }
+}
+
+void Sampler::select(std::span<const float> logits, const SamplingParams& params, float max_logit) {
+  const auto likelier = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  const float inverse = 1.0f / params.temperature;
+  const std::size_t top_k = params.top_k > 0 ? static_cast<std::size_t>(params.top_k) : logits.size();
+  // Without top-k, top-p is of the whole row's probability.
+  const double all = params.top_k > 0 || params.top_p >= 1.0f ? 0.0 : row_exp(logits, max_logit, inverse, {});
+  const float min_p_reach = params.min_p > 0.0f ? -std::log(params.min_p) * params.temperature : 1e30f;
+  for (float reach = 8.0f * params.temperature;; reach *= 4.0f) {
+    // Everything within `reach` of the maximum.
+    const float used = std::min(reach, min_p_reach);
+    const float threshold = max_logit - used;
+    candidates_.clear();
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] >= threshold) candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
+    }
+    const bool everything = reach >= 1000.0f * params.temperature || used == min_p_reach;
+    if (top_k < logits.size()) {
+      if (candidates_.size() < top_k && !everything) continue;
+      if (candidates_.size() > top_k) {
+        std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(top_k),
+                         candidates_.end(), likelier);
+        candidates_.resize(top_k);
+      }
+    }
+    if (params.top_p >= 1.0f && top_k >= logits.size() && !everything) continue;
+    if (params.top_p < 1.0f && top_k >= logits.size() && !everything) {
+      double mass = 0.0;
+      for (const Candidate& c : candidates_) mass += exp_nonpositive((c.logit - max_logit) * inverse);
+      if (mass < params.top_p * all) continue;
+    }
+    break;
+  }
+  std::sort(candidates_.begin(), candidates_.end(), likelier);
+  if (params.top_p < 1.0f) {
+    double total = all;
+    if (params.top_k > 0) {
+      for (const Candidate& c : candidates_) total += exp_nonpositive((c.logit - max_logit) * inverse);
+    }
+    double mass = 0.0;
+    std::size_t kept = 0;
+    while (kept < candidates_.size() && (kept == 0 || mass < params.top_p * total)) {
+      mass += exp_nonpositive((candidates_[kept].logit - max_logit) * inverse);
+      ++kept;
+    }
+    candidates_.resize(kept);
+  }
+}
+
+std::int32_t Sampler::draw_from_all(std::span<const float> logits, float max_logit, float temperature, double u) {
+  const double target = u * row_exp(logits, max_logit, 1.0f / temperature, weights_);
+  double sum = 0.0;
+  std::int32_t last = 0;
+  for (std::size_t begin = 0; begin < weights_.size(); begin += 256) {
+    const std::size_t end = std::min(weights_.size(), begin + 256);
+    float block = 0.0f;
+    for (std::size_t i = begin; i < end; ++i) block += weights_[i];
+    if (sum + block > target) {
+      for (std::size_t i = begin; i < end; ++i) {
+        if (weights_[i] == 0.0f) continue;
+        last = static_cast<std::int32_t>(i);
+        sum += weights_[i];
+        if (sum > target) return last;
+      }
+      continue;
+    }
+    if (block > 0.0f) {
+      for (std::size_t i = end; i > begin; --i) {
+        if (weights_[i - 1] == 0.0f) continue;
+        last = static_cast<std::int32_t>(i - 1);
+        break;
+      }
+    }
+    sum += block;
+  }
+  return last;  // rounding left the target beyond the last sum
+}
+
+Result<SampledToken> Sampler::sample(std::span<const float> logits, const SamplingState& state) {
+  const SamplingParams& params = state.params_;
+  const bool changed = !state.generated_.empty() || !state.prompt_tokens_.empty() || !params.logit_bias.empty() ||
+                       (state.num_generated_ < params.min_tokens && !state.forbidden_at_first_.empty());
+  std::span<const float> row = logits;
+  if (changed) {
+    std::copy(logits.begin(), logits.end(), scratch_.begin());
+    apply_penalties(state);
+    row = scratch_;
+  }
+  const float max_logit = row_max(row);
+  if (!std::isfinite(max_logit)) return internal_error("the model's logits are not finite (largest: {})", max_logit);
+
+  SampledToken result;
+  if (params.temperature < kGreedyBelow) {
+    result.token = static_cast<std::int32_t>(std::find(row.begin(), row.end(), max_logit) - row.begin());
+  } else {
+    const double u = uniform(state.seed_, state.num_generated_);
+    if (params.top_k == 0 && params.top_p >= 1.0f && params.min_p <= 0.0f) {
+      result.token = draw_from_all(row, max_logit, params.temperature, u);
+    } else {
+      select(row, params, max_logit);
+      const float inverse = 1.0f / params.temperature;
+      double total = 0.0;
+      for (const Candidate& c : candidates_) total += exp_nonpositive((c.logit - max_logit) * inverse);
+      double sum = 0.0;
+      result.token = candidates_.front().token;
+      for (const Candidate& c : candidates_) {
+        const float weight = exp_nonpositive((c.logit - max_logit) * inverse);
+        if (weight == 0.0f) break;
+        result.token = c.token;
+        sum += weight;
+        if (sum > u * total) break;
+      }
+    }
+  }
+  if (params.logprobs < 0) return result;
+
+  const float raw_max = changed ? row_max(logits) : max_logit;
+  const double log_total = std::log(row_exp(logits, raw_max, 1.0f, {}));
+  const auto logprob = [&](float logit) { return static_cast<float>(logit - raw_max - log_total); };
+  result.logprob = logprob(logits[result.token]);
+  const std::size_t top = std::min<std::size_t>(params.logprobs, logits.size());
+  if (top == 0) return result;
+  // The `top` likeliest: a small heap whose front is the least of them.
+  const auto likelier = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (candidates_.size() == top && !(logits[i] > candidates_.front().logit)) continue;
+    if (candidates_.size() == top) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), likelier);
+      candidates_.pop_back();
+    }
+    candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
+    std::push_heap(candidates_.begin(), candidates_.end(), likelier);
+  }
+  std::sort(candidates_.begin(), candidates_.end(), likelier);
+  for (const Candidate& c : candidates_) result.top.push_back({c.token, logprob(c.logit)});
+  return result;
+}
+
+}  // namespace fovea

@@ -1,0 +1,76 @@
+// Sampler: from a row of logits to the next token of one choice, with penalties, bias, temperature, top-k, top-p and
+// min-p, in that order, and log-probabilities. Called by the engine after each forward. A token depends on the logits,
+// the seed and the position alone, never on who shares the batch.
+//
+// Parameters mean what they mean in the OpenAI API, and where it has none, in vLLM and SGLang: presence and frequency
+// penalties count generated tokens, the repetition penalty (CTRL, 1909.05858) prompt and generated ones; top-p keeps
+// the smallest set of what top-k left whose probability reaches p (1904.09751); min-p drops what is less likely than
+// min_p times the likeliest (2407.01082); log-probabilities are the model's own, before all of this.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "fovea/engine.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+// kInvalidArgument names the parameter, its value and what was expected.
+Status check_sampling(const SamplingParams& params, std::int32_t vocab_size);
+
+// What sampling remembers of one choice.
+class SamplingState {
+ public:
+  // seed: the choice's own. eos_tokens: may not be sampled before min_tokens.
+  SamplingState(const SamplingParams& params, std::uint64_t seed, std::span<const std::int32_t> prompt,
+                std::span<const std::int32_t> eos_tokens);
+
+  const SamplingParams& params() const { return params_; }
+  std::uint64_t seed() const { return seed_; }
+  std::int32_t num_generated() const { return num_generated_; }
+  void add_token(std::int32_t token);
+
+ private:
+  friend class Sampler;
+
+  SamplingParams params_;
+  std::uint64_t seed_;
+  std::int32_t num_generated_ = 0;
+  std::vector<std::int32_t> forbidden_at_first_;              // until min_tokens
+  std::vector<std::int32_t> prompt_tokens_;                   // without repeats; only with a repetition penalty
+  std::unordered_map<std::int32_t, std::int32_t> generated_;  // token -> times; only with a penalty
+};
+
+struct SampledToken {
+  std::int32_t token = 0;
+  float logprob = 0.0f;           // natural log; only with params.logprobs >= 0
+  std::vector<TokenLogprob> top;  // the params.logprobs likeliest, likeliest first
+};
+
+class Sampler {
+ public:
+  explicit Sampler(std::int32_t vocab_size);
+
+  // logits: [vocab_size], finite or -inf. kInternal when none is finite. Does not change the state.
+  Result<SampledToken> sample(std::span<const float> logits, const SamplingState& state);
+
+ private:
+  struct Candidate {
+    float logit;
+    std::int32_t token;
+  };
+
+  void apply_penalties(const SamplingState& state);
+  // Candidates that top-k, top-p and min-p leave, likeliest first.
+  void select(std::span<const float> logits, const SamplingParams& params, float max_logit);
+  std::int32_t draw_from_all(std::span<const float> logits, float max_logit, float temperature, double u);
+
+  std::vector<float> scratch_;  // [vocab_size] logits with penalties
+  std::vector<float> weights_;  // [vocab_size] exp((logit - max) / temperature)
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace fovea
