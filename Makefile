@@ -45,7 +45,7 @@ goldens: build
 	@tools/goldens.sh $(PEERS_PYTHON)
 
 test-peers: build
-	@$(PEERS_PYTHON) -m pytest -q tests/peers_heavy $(ARGS)
+	@$(PEERS_PYTHON) -m unittest discover -v -s tests/peers_live -p '*_test.py' $(ARGS)
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)

@@ -88,7 +88,7 @@ def layer_of_include(header: str) -> str | None:
 
 def check_include(path: str, header: str, quoted: bool, exists) -> str | None:
     """Why this include is wrong, or None."""
-    is_test = path.endswith(TEST_FILES) or path.startswith(("tests/", "testing/"))
+    is_test = path.endswith(TEST_FILES) or path.startswith("tests/") or "testing" in path.split("/")
     layer = layer_of(path)
     target = layer_of_include(header)
     if quoted or target == "public":
@@ -98,7 +98,7 @@ def check_include(path: str, header: str, quoted: bool, exists) -> str | None:
             return "project headers are included by their path below src/, for example \"base/status.h\""
         if not (exists(f"src/{header}") or exists(f"include/{header}") or exists(header)):
             return "no such header"
-        if header.endswith(TEST_FILES) and not is_test:
+        if (header.endswith(TEST_FILES) or "testing" in header.split("/")[1:]) and not is_test:
             return "shipped code includes nothing of a test"
         if layer is None or target == layer:
             return None

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make goldens`: runs every generator of golden files, tests/**/make_goldens.py, with the Python given (it must have the
-# heavy peers). The generators stand beside the files that they write.
+# `make goldens`: runs every generator of golden files, each a make_goldens.py, with the Python given (it must have the
+# heavy peers).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
@@ -8,7 +8,7 @@ python=$1
   echo "$python has no torch and transformers; name one that has: make goldens PEERS_PYTHON=..." >&2
   exit 1
 }
-git ls-files -- 'tests/**/make_goldens.py' | while read -r generator; do
+git ls-files -- '*make_goldens.py' | while read -r generator; do
   echo "$generator" >&2
   "$python" "$generator"
 done

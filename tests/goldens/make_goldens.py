@@ -167,11 +167,12 @@ def main():
     parser.add_argument("--out", type=pathlib.Path,
                         default=pathlib.Path(__file__).resolve().parent / "models")
     parser.add_argument("--only", nargs="*", help="names of the models to make; default: all")
+    parser.add_argument("--seed", type=int, default=0, help="added to each model's own; other weights, other prompts")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for seed, (name, (config, shards)) in enumerate(CASES.items()):
         if not args.only or name in args.only:
-            make(name, config, shards, args.out, seed)
+            make(name, config, shards, args.out, args.seed + seed)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 // Logits of tiny random models of every family against transformers (tests/goldens/models, made by
 // tests/goldens/make_goldens.py): whole prompts, chunks, decode, and batches that mix them, over a paged KV pool with
-// pages in random order.
+// pages in random order. FOVEA_TEST_GOLDENS names another folder: `make test-peers` makes models anew.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <random>
@@ -19,7 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGoldens = fs::path(FOVEA_SOURCE_DIR) / "tests/goldens/models";
+fs::path goldens_folder() {
+  const char* other = std::getenv("FOVEA_TEST_GOLDENS");
+  return other != nullptr ? fs::path(other) : fs::path(FOVEA_SOURCE_DIR) / "tests/goldens/models";
+}
+const fs::path kGoldens = goldens_folder();
 
 std::vector<std::string> golden_models() {
   std::vector<std::string> names;
