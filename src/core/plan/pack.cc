@@ -129,7 +129,7 @@ class BatchPacker {
     p_.own_block_row[i] = abi::kNone;
     if (p_.q_lens[i] == 0) return;
     const std::uint32_t kv_len = static_cast<std::uint32_t>(p_.kv_lens[i]);
-    abi::BlockRow block_row = new_block_row();
+    abi::BlockRow& block_row = p_.block_rows.push(new_block_row());  // filled in place
     block_row.row_begin = p_.q_begin[i];
     block_row.row_count = static_cast<std::uint32_t>(p_.q_lens[i]);
     block_row.list_begin = list_of(i) + begin;
@@ -144,12 +144,12 @@ class BatchPacker {
       block_row.mask_offset = batch_.mask_offsets[i];
       block_row.mask_stride = batch_.mask_strides[i];
       if (has_old_run(i)) {
+        --p_.block_rows.size;
         add_tail(i, begin, block_row);
         return;
       }
     }
-    p_.own_block_row[i] = p_.block_rows.size;
-    p_.block_rows.push(block_row);
+    p_.own_block_row[i] = p_.block_rows.size - 1;
   }
 
   // Old tokens without a mask, then a run of the tail that starts at the page where the tail starts. Bits start at the

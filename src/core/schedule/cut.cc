@@ -49,26 +49,42 @@ CutPoint place_cut(const FixedVector<PlanTile>& tiles, std::uint32_t t, std::uin
   return {t, head, static_cast<std::uint32_t>(token)};
 }
 
-abi::WorkItem make_item(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t kv_begin,
-                        std::uint32_t kv_end, std::uint8_t flags, std::uint32_t partial_slot, bool open_ends) {
-  abi::WorkItem item{};
-  item.row_begin = tile.row_begin;
-  item.row_count = tile.row_count;
-  item.tile_class = tile.tile_class;
-  item.flags = flags;
-  if (partial_slot == abi::kNone) item.flags |= abi::kItemDirect;
-  if (may_mask(block_row, tile, kv_begin, kv_end)) item.flags |= abi::kItemMasked;
-  item.list_begin = block_row.list_begin;
-  item.kv_begin = kv_begin;
-  item.kv_end = kv_end;
-  item.length_slot = block_row.length_slot;
-  if (open_ends && block_row.length_slot != abi::kNone && kv_end == block_row.num_tokens) {
-    item.flags |= abi::kItemOpenEnd;
+// Makes the items of one tile: what they have in common is worked out once. Fields are stored where the item stays: a
+// record built field by field and then copied whole would wait for its own stores.
+class ItemMaker {
+ public:
+  ItemMaker(const abi::BlockRow& block_row, const PlanTile& tile, bool open_ends, FixedVector<abi::WorkItem>& items)
+      : block_row_(block_row),
+        tile_(tile),
+        items_(items),
+        masked_(may_mask(block_row, tile, tile.kv_begin, tile.kv_end)),
+        open_end_(open_ends && block_row.length_slot != abi::kNone ? block_row.num_tokens : abi::kNone) {}
+
+  void push(std::uint32_t kv_begin, std::uint32_t kv_end, std::uint8_t flags, std::uint32_t partial_slot) {
+    if (partial_slot == abi::kNone) flags |= abi::kItemDirect;
+    if (masked_ && may_mask(block_row_, tile_, kv_begin, kv_end)) flags |= abi::kItemMasked;
+    if (kv_end == open_end_) flags |= abi::kItemOpenEnd;
+    FOVEA_CHECK(items_.size < items_.capacity);
+    abi::WorkItem& item = items_.data[items_.size++];
+    item.row_begin = tile_.row_begin;
+    item.row_count = tile_.row_count;
+    item.tile_class = tile_.tile_class;
+    item.flags = flags;
+    item.list_begin = block_row_.list_begin;
+    item.kv_begin = kv_begin;
+    item.kv_end = kv_end;
+    item.length_slot = block_row_.length_slot;
+    item.block_row = tile_.block_row;
+    item.partial_slot = partial_slot;
   }
-  item.block_row = tile.block_row;
-  item.partial_slot = partial_slot;
-  return item;
-}
+
+ private:
+  const abi::BlockRow& block_row_;
+  const PlanTile& tile_;
+  FixedVector<abi::WorkItem>& items_;
+  bool masked_;
+  std::uint32_t open_end_;  // the end that the request's length moves, or kNone
+};
 
 // Takes partial rows for an item of the tile under `heads` heads.
 std::uint32_t take_partial(const PlanTile& tile, std::uint32_t heads, const CutConfig& config, ScheduleOutput& out) {
@@ -132,8 +148,9 @@ class SpanEmitter {
     tile.first_split = out_.splits->size;
     tile.num_splits = next_tile_ == t ? count_divided(t) : 0;
     tile.num_items = tile.num_splits < tile.heads() ? 1 : 0;
+    ItemMaker maker(block_row, tile, config_.open_ends, *out_.items);
     if (tile.num_items != 0) {
-      out_.items->push(make_item(block_row, tile, tile.kv_begin, tile.kv_end, 0, tile.partial_slot, config_.open_ends));
+      maker.push(tile.kv_begin, tile.kv_end, 0, tile.partial_slot);
     }
     std::uint32_t head = tile.head_begin;
     while (next_tile_ == t) {
@@ -143,7 +160,7 @@ class SpanEmitter {
       if (cut.token == abi::kNone) {
         close_worker();
       } else {
-        push_divided(block_row, tile, t, head);
+        push_divided(maker, tile, t, head);
         ++head;
       }
     }
@@ -178,21 +195,22 @@ class SpanEmitter {
   void push_undivided(const PlanTile& tile, std::uint32_t head_begin, std::uint32_t head_end) {
     FixedVector<std::uint32_t>& queue = *out_.queue;
     FOVEA_CHECK(queue.size + (head_end - head_begin) <= queue.capacity);
-    std::uint32_t* entries = queue.data + queue.size;
-    for (std::uint32_t head = head_begin; head < head_end; ++head) *entries++ = abi::queue_entry(tile.first_item, head);
+    std::uint32_t* const entries = queue.data + queue.size;
+    const std::uint32_t first = abi::queue_entry(tile.first_item, head_begin);
+    const std::uint32_t count = head_end - head_begin;
+    for (std::uint32_t i = 0; i < count; ++i) entries[i] = first + i;
     queue.size += head_end - head_begin;
     cost_ += tile.cost() * (head_end - head_begin);
   }
 
   // Parts of pair (t, head), and the ends of the workers that they belong to.
-  void push_divided(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t t, std::uint32_t head) {
+  void push_divided(ItemMaker& maker, const PlanTile& tile, std::uint32_t t, std::uint32_t head) {
     SplitPair& split = out_.splits->push({head, out_.items->size, 0});
     const std::uint32_t rows = tile.row_count * config_.group;
     std::uint32_t begin = tile.kv_begin;
     const auto push_part = [&](std::uint32_t end) {
       out_.queue->push(abi::queue_entry(out_.items->size, head));
-      out_.items->push(
-          make_item(block_row, tile, begin, end, abi::kItemSingleHead, out_.num_partial_rows, config_.open_ends));
+      maker.push(begin, end, abi::kItemSingleHead, out_.num_partial_rows);
       out_.num_partial_rows += rows;
       cost_ += abi::item_cost(config_.cost, rows, end - begin, true);
       begin = end;
@@ -237,11 +255,12 @@ void emit_chunks(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, 
     const bool direct =
         tile.solo && (tile.kv_begin + offset) / chunk == (tile.kv_end + offset - (tile.tokens() != 0)) / chunk;
     std::uint32_t begin = tile.kv_begin;
+    ItemMaker maker(block_row, tile, false, *out.items);
     do {
       const std::uint32_t bound = ((begin + offset) / chunk + 1) * chunk - offset;
       const std::uint32_t end = std::min(bound, tile.kv_end);
       const std::uint32_t slot = direct ? abi::kNone : take_partial(tile, tile.heads(), config, out);
-      out.items->push(make_item(block_row, tile, begin, end, 0, slot, false));
+      maker.push(begin, end, 0, slot);
       total += abi::item_cost(config.cost, tile.row_count * config.group, end - begin, !direct) * tile.heads();
       begin = end;
     } while (begin < tile.kv_end);

@@ -56,7 +56,9 @@ std::uint32_t make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_bloc
     const abi::BlockRow& block_row = block_rows[b];
     tile_begin[b] = tiles.size;
     for (std::uint32_t row = 0; row < block_row.row_count; row += step) {
-      PlanTile tile{};
+      // Filled in place: see ItemMaker in cut.cc.
+      FOVEA_CHECK(tiles.size < tiles.capacity);
+      PlanTile& tile = tiles.data[tiles.size++];
       tile.block_row = b;
       tile.row_begin = block_row.row_begin + row;
       tile.row_count = static_cast<std::uint16_t>(std::min(step, block_row.row_count - row));
@@ -73,7 +75,7 @@ std::uint32_t make_tiles(const abi::BlockRow* block_rows, std::uint32_t num_bloc
         tile.partial_slot = partial_rows;
         partial_rows += tile.heads() * rows;
       }
-      tiles.push(tile);
+      tile.first_item = tile.num_items = tile.first_split = tile.num_splits = 0;
     }
   }
   tile_begin[num_block_rows] = tiles.size;
