@@ -36,7 +36,6 @@ struct Cover {
   std::uint32_t partial;  // partial row, or kNone
   std::int64_t kv_begin;
   std::int64_t kv_end;
-  std::int64_t position;  // of its first token
 };
 
 class ScheduleVerifier {
@@ -127,8 +126,7 @@ class ScheduleVerifier {
         }
       }
       covers_[std::size_t{row} * h_.num_kv_heads + head].push_back(
-          {item.block_row, index, item.row_begin + i - b.row_begin, partial, item.kv_begin, item.kv_end,
-           std::int64_t{b.position_base} + item.kv_begin});
+          {item.block_row, index, item.row_begin + i - b.row_begin, partial, item.kv_begin, item.kv_end});
     }
     return ok_status();
   }
@@ -173,6 +171,11 @@ class ScheduleVerifier {
     return verify_writer(covers, entry);
   }
 
+  std::int64_t run_start(const Cover& cover) const {
+    const abi::BlockRow& b = plan_.block_rows[cover.block_row];
+    return std::int64_t{b.position_base} + b.first_token;
+  }
+
   Status verify_writer(std::vector<Cover>& covers, std::int64_t entry) const {
     if (covers.size() == 1 && covers[0].partial == abi::kNone) {
       return entry < 0 ? ok_status() : internal_error("is written directly and merged");
@@ -185,20 +188,15 @@ class ScheduleVerifier {
     if (merge.num_parts != covers.size() || merge.parts_begin + merge.num_parts > h_.num_parts) {
       return internal_error("merges {} parts of {}", merge.num_parts, covers.size());
     }
-    std::stable_sort(covers.begin(), covers.end(),
-                     [](const Cover& a, const Cover& b) { return a.position < b.position; });
-    std::vector<std::pair<std::int64_t, std::uint32_t>> parts;
+    // Run by run in ascending order of where the runs start (runs of one row may interleave: selected pages), and
+    // ascending inside each run. covers are sorted by block row and token.
+    std::stable_sort(covers.begin(), covers.end(), [&](const Cover& a, const Cover& b) {
+      return std::pair(run_start(a), a.block_row) < std::pair(run_start(b), b.block_row);
+    });
     for (std::uint32_t i = 0; i < merge.num_parts; ++i) {
-      const std::uint32_t partial = plan_.merge_parts[merge.parts_begin + i];
-      const auto cover =
-          std::find_if(covers.begin(), covers.end(), [&](const Cover& c) { return c.partial == partial; });
-      if (cover == covers.end()) return internal_error("merges partial row {}, which is not its own", partial);
-      parts.emplace_back(cover->position, partial);
-    }
-    for (std::size_t i = 1; i < parts.size(); ++i) {
-      if (parts[i - 1].first > parts[i].first) return internal_error("merges parts out of KV order");
-      for (std::size_t j = 0; j < i; ++j) {
-        if (parts[j].second == parts[i].second) return internal_error("merges partial row {} twice", parts[i].second);
+      if (plan_.merge_parts[merge.parts_begin + i] != covers[i].partial) {
+        return internal_error("part {} is partial row {}, expected {}", i, plan_.merge_parts[merge.parts_begin + i],
+                              covers[i].partial);
       }
     }
     return ok_status();

@@ -1,0 +1,234 @@
+// What plans promise beyond being right: even spans, few splits, cheap growth that stays good, no allocation, the same
+// structure for a request whoever shares its batch, capacities that hold for PAT's trees.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <tuple>
+#include <vector>
+
+#include "core/plan/explain.h"
+#include "core/plan/planner.h"
+#include "core/plan/verify.h"
+#include "workload/lengths.h"
+#include "workload/paged_batch.h"
+
+namespace {
+std::atomic<std::int64_t> g_allocations{0};
+}  // namespace
+
+// Counts every allocation of this test binary.
+void* operator new(std::size_t size) {
+  ++g_allocations;
+  if (void* block = std::malloc(size != 0 ? size : 1)) return block;
+  throw std::bad_alloc();
+}
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+
+namespace fovea {
+namespace {
+
+PlannerOptions gpu_like(const PagedBatch& batch, std::int32_t growth = 0) {
+  PlannerOptions options;
+  options.page_tokens = batch.page_tokens;
+  options.num_workers = 132;
+  options.limits = batch.limits(growth);
+  return options;
+}
+
+double over_even(const Planner& planner) {
+  const PlanStats stats = planner.stats();
+  return static_cast<double>(stats.max_worker_cost) * planner.options().num_workers /
+         static_cast<double>(stats.total_cost);
+}
+
+// The even share here is 15,900 tokens a worker; a cut moves by at most half a block of 64.
+TEST(PlanQuality, MakespanIsWithinTwoPercent) {
+  for (const char* kind : {"constant", "uniform", "zipf", "one_long"}) {
+    for (std::uint64_t seed = 0; seed < 5; ++seed) {
+      const auto lengths = named_lengths(kind, 64, 4096, seed);
+      ASSERT_TRUE(lengths.ok());
+      const PagedBatch batch = flat_batch(constant_lengths(64, 1), *lengths, 16);
+      auto planner = Planner::create(gpu_like(batch));
+      ASSERT_TRUE(planner.ok() && planner->plan(batch.view()).ok());
+      EXPECT_LE(over_even(*planner), 1.02) << kind << " seed " << seed;
+      EXPECT_LE(planner->stats().split_rows, 131u);
+    }
+  }
+}
+
+TEST(PlanQuality, AThousandGrowthsStayWithinSixPercentOfAFreshPlan) {
+  for (const char* kind : {"constant", "zipf", "one_long"}) {
+    for (const bool shared : {false, true}) {
+      auto lengths = named_lengths(kind, 64, 1024, 3);
+      ASSERT_TRUE(lengths.ok());
+      const PagedBatch batch = shared ? tree_batch({{2, 8, 64}, {512, 512, 400}}, 16, 1, PageOrder::kRandom, 5, 1000)
+                                      : flat_batch(constant_lengths(64, 1), *lengths, 16, PageOrder::kRandom, 5, 1000);
+      auto planner = Planner::create(gpu_like(batch, 1000));
+      ASSERT_TRUE(planner.ok() && planner->plan(batch.view()).ok());
+      std::vector<std::int32_t> grown = batch.kv_lens;
+      for (int step = 0; step < 1000; ++step) {
+        for (std::int32_t& length : grown) ++length;
+        ASSERT_TRUE(planner->grow(grown.data()).ok());
+      }
+      const double cost = static_cast<double>(planner->stats().max_worker_cost);
+      AttentionBatch now = batch.view();
+      now.kv_lens = grown.data();
+      ASSERT_TRUE(verify_schedule(planner->view(), planner->max_partial_rows()).ok());
+      ASSERT_TRUE(verify_packing(planner->view(), now, 16).ok());
+      ASSERT_TRUE(planner->plan(now).ok());
+      EXPECT_LE(cost, 1.06 * static_cast<double>(planner->stats().max_worker_cost)) << kind << " shared " << shared;
+    }
+  }
+}
+
+TEST(PlanQuality, NothingIsAllocatedAfterCreate) {
+  const PagedBatch flat = flat_batch(constant_lengths(64, 1), zipf_lengths(64, 65536, 1.2, 1), 16);
+  const PagedBatch tree = tree_batch({{2, 8, 64}, {512, 512, 400}}, 16, 1, PageOrder::kRandom, 5);
+  PlannerOptions options = gpu_like(flat, 16);
+  options.limits.max_pages_per_request = std::max(flat.stride, tree.stride) + 1;
+  for (const bool invariant : {false, true}) {
+    options.batch_invariant = invariant;
+    auto planner = Planner::create(options);
+    ASSERT_TRUE(planner.ok()) << planner.status().to_string();
+    std::vector<std::int32_t> lengths = tree.kv_lens;
+    const std::int64_t before = g_allocations;
+    bool ok = planner->plan(flat.view()).ok() && planner->plan(tree.view()).ok();
+    ok = ok && planner->grow(lengths.data()).ok() && planner->stats().kv_bytes != 0;
+    EXPECT_EQ(g_allocations - before, 0);
+    EXPECT_TRUE(ok);
+  }
+}
+
+// (positions covered, in merge order) of one row under one head.
+using Structure = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+std::vector<Structure> structures(const abi::PlanView& v, std::uint32_t head) {
+  const abi::PlanHeader& h = *v.header;
+  std::vector<std::vector<std::tuple<std::uint32_t, std::int64_t, std::int64_t>>> parts(h.num_rows);
+  for (std::uint32_t q = 0; q < h.num_queue_entries; ++q) {
+    if (abi::queue_head(v.queue[q]) != head) continue;
+    const abi::WorkItem& item = v.items[abi::queue_item(v.queue[q])];
+    const abi::BlockRow& b = v.block_rows[item.block_row];
+    for (std::uint32_t i = 0; i < item.row_count; ++i) {
+      const std::uint32_t partial =
+          item.partial_slot == abi::kNone ? abi::kNone : abi::partial_row(item, b, head, h.group) + i * h.group;
+      parts[v.row_indices[item.row_begin + i]].emplace_back(partial, b.position_base + std::int64_t{item.kv_begin},
+                                                            b.position_base + std::int64_t{item.kv_end});
+    }
+  }
+  std::vector<Structure> out(h.num_rows);
+  for (std::uint32_t row = 0; row < h.num_rows; ++row) {
+    if (parts[row].size() == 1) out[row].emplace_back(std::get<1>(parts[row][0]), std::get<2>(parts[row][0]));
+  }
+  for (std::uint32_t m = 0; m < h.num_merges; ++m) {
+    const abi::MergeEntry& merge = v.merges[m];
+    if (merge.head != head) continue;
+    out[merge.row].clear();
+    for (std::uint32_t i = 0; i < merge.num_parts; ++i) {
+      for (const auto& [partial, begin, end] : parts[merge.row]) {
+        if (partial == v.merge_parts[merge.parts_begin + i]) out[merge.row].emplace_back(begin, end);
+      }
+    }
+  }
+  return out;
+}
+
+TEST(PlanQuality, BatchInvariantStructureDependsOnTheRequestAlone) {
+  std::uint32_t shared_nodes = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    RandomForest shape;
+    shape.max_tokens = 900;
+    shape.max_q_len = 50;
+    PagedBatch batch = random_forest(shape, seed);
+    if (seed % 3 == 1) set_window(batch, 200 + static_cast<std::int32_t>(seed));
+    if (seed % 3 == 2) set_random_bits(batch, 20, seed);
+    PlannerOptions options = gpu_like(batch);
+    options.batch_invariant = true;
+    options.invariant_chunk = 128;
+    options.limits.max_shared_rows = 10 * options.limits.max_rows;
+    auto together = Planner::create(options);
+    ASSERT_TRUE(together.ok() && together->plan(batch.view()).ok());
+    const abi::PlanView view = together->view();
+    for (std::uint32_t b = 0; b < view.header->num_block_rows; ++b) shared_nodes += view.block_rows[b].num_requests > 1;
+    const std::vector<Structure> all = structures(view, 3);
+    std::size_t row = 0;
+    for (std::int32_t i = 0; i < batch.num_requests(); ++i) {
+      AttentionBatch one = batch.view();
+      one.num_requests = 1;
+      one.q_lens += i;
+      one.kv_lens += i;
+      one.page_table += static_cast<std::size_t>(i) * static_cast<std::size_t>(batch.stride);
+      if (one.mask == abi::MaskKind::kBits) {
+        one.mask_offsets += i;
+        one.mask_strides += i;
+        one.mask_tails += i;
+      }
+      PlannerOptions other = options;
+      other.num_workers = 3;
+      auto alone = Planner::create(other);
+      ASSERT_TRUE(alone.ok() && alone->plan(one).ok());
+      for (const Structure& expected : structures(alone->view(), 3)) {
+        ASSERT_EQ(all[row], expected) << "seed " << seed << " request " << i << " row " << row;
+        ++row;
+      }
+    }
+  }
+  EXPECT_GT(shared_nodes, 50u);
+}
+
+TEST(PlanQuality, PatTreesFitAndSave) {
+  for (const std::string_view text : pat_trees()) {
+    const auto tree = parse_prefix_tree(text);
+    ASSERT_TRUE(tree.ok());
+    const PagedBatch batch = tree_batch(*tree, 32, 1, PageOrder::kSequential, 1);
+    auto planner = Planner::create(gpu_like(batch));
+    ASSERT_TRUE(planner.ok()) << planner.status().to_string();
+    ASSERT_TRUE(planner->plan(batch.view()).ok());
+    const Status schedule = verify_schedule(planner->view(), planner->max_partial_rows());
+    ASSERT_TRUE(schedule.ok()) << text << ": " << schedule.to_string();
+    const PlanStats stats = planner->stats();
+    EXPECT_EQ(stats.kv_bytes_unshared, static_cast<std::uint64_t>(batch.num_tokens()) * 8 * 512) << text;
+    if (tree->nodes.size() == 1) {
+      EXPECT_EQ(stats.kv_bytes, stats.kv_bytes_unshared);
+    } else {
+      EXPECT_LT(stats.kv_bytes + stats.partial_bytes, stats.kv_bytes_unshared) << text;
+    }
+  }
+}
+
+TEST(PlanQuality, ASmallWorkspaceStillHoldsADeepForest) {
+  const auto tree = parse_prefix_tree("1,8,16,32,64,128,1024_256,128,64,32,32,32,32");
+  ASSERT_TRUE(tree.ok());
+  const PagedBatch batch = tree_batch(*tree, 16, 1, PageOrder::kSequential, 1);
+  std::uint64_t read = ~std::uint64_t{0};
+  for (const std::int32_t shared_rows : {1, 1024, 2048, 5000, 20000}) {
+    PlannerOptions options = gpu_like(batch);
+    options.limits.max_shared_rows = shared_rows;
+    auto planner = Planner::create(options);
+    ASSERT_TRUE(planner.ok() && planner->plan(batch.view()).ok());
+    ASSERT_TRUE(verify_schedule(planner->view(), planner->max_partial_rows()).ok());
+    EXPECT_LE(planner->stats().kv_bytes, read);
+    read = planner->stats().kv_bytes;
+  }
+}
+
+TEST(PlanQuality, ExplainsAndDraws) {
+  const PagedBatch batch = tree_batch({{1, 4, 16}, {512, 256, 100}}, 16, 1, PageOrder::kRandom, 2);
+  auto planner = Planner::create(gpu_like(batch));
+  ASSERT_TRUE(planner.ok() && planner->plan(batch.view()).ok());
+  const std::string words = explain_plan(*planner);
+  EXPECT_NE(words.find("if nothing were shared"), std::string::npos);
+  EXPECT_NE(explain_steps(*planner, 4).find("... "), std::string::npos);
+  const std::string svg = draw_plan(*planner, "a < b & c");
+  EXPECT_EQ(svg.rfind("</svg>\n"), svg.size() - 7);
+  EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
+  std::size_t boxes = 0;
+  for (std::size_t at = svg.find("<title>"); at != std::string::npos; at = svg.find("<title>", at + 1)) ++boxes;
+  EXPECT_EQ(boxes, planner->view().header->num_queue_entries);
+}
+
+}  // namespace
+}  // namespace fovea
