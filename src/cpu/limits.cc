@@ -53,12 +53,15 @@ uint32_t read_range(int reader, const uint8_t* data, size_t bytes) {
   }
 }
 
-// 16 independent chains; returns a value so that nothing is optimized away.
+// 12 independent chains; returns a value so that nothing is optimized away.
 float multiply_add(int64_t rounds, float x) {
   const DF d;
   const auto a = hn::Set(d, x);
   const auto b = hn::Set(d, 0.5f);
-  hn::Vec<DF> c0 = a, c1 = a, c2 = a, c3 = a, c4 = a, c5 = a, c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;
+  // Different starts, or the compiler would keep one chain.
+  const auto start = [&](int i) { return hn::Set(d, x + static_cast<float>(i)); };
+  auto c0 = start(0), c1 = start(1), c2 = start(2), c3 = start(3), c4 = start(4), c5 = start(5);
+  auto c6 = start(6), c7 = start(7), c8 = start(8), c9 = start(9), c10 = start(10), c11 = start(11);
   for (int64_t i = 0; i < rounds; ++i) {
     c0 = hn::MulAdd(c0, b, a);
     c1 = hn::MulAdd(c1, b, a);

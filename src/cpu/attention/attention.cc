@@ -39,14 +39,11 @@ ItemScratch carve(Carver& carver, int head_dim, int tile_rows) {
   s.o = carver.take<float>(rows * d);
   s.max = carver.take<float>(rows);
   s.sum = carver.take<float>(rows);
-  s.k_block = carver.take<float>(d * kBlockTokens);
+  s.k_block = carver.take<uint32_t>(d * kBlockTokens);
   s.s_block = carver.take<float>(kMaxRowsPerPass * kBlockTokens);
   s.kv_rows = carver.take<float>(d * kBlockTokens);
   s.seen = carver.take<uint64_t>(rows);
-  s.k_rows = carver.take<const void*>(kBlockTokens);
-  s.v_rows = carver.take<const void*>(kBlockTokens);
-  s.next_k_rows = carver.take<const void*>(kBlockTokens);
-  s.next_v_rows = carver.take<const void*>(kBlockTokens);
+  for (const void**& rows : s.rows) rows = carver.take<const void*>(kBlockTokens);
   return s;
 }
 
@@ -151,6 +148,14 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, c
   if (Status s = workspace.reserve(header.num_partial_rows, head_dim, tile_rows, threads.size()); !s.ok()) return s;
 
   const MergeArgs merge{&plan, &params, group, head_dim, &out, lse, workspace.partial_out(), workspace.partial_lse()};
+  const auto resolve = [&](uint32_t entry) {
+    QueueWork work;
+    work.item = &plan.items[abi::queue_item(plan.queue[entry])];
+    work.block_row = &plan.block_rows[work.item->block_row];
+    work.pool = &pools[work.block_row->pool];
+    work.kv_head = static_cast<int>(abi::queue_head(plan.queue[entry]));
+    return work;
+  };
   threads.run([&](int thread) {
     ItemArgs args{};
     args.plan = &plan;
@@ -168,11 +173,10 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, c
       const abi::Launch& launch = plan.launches[l];
       for (uint32_t w = static_cast<uint32_t>(thread); w < launch.num_workers; w += size) {
         const uint32_t* bounds = plan.queue_begin + launch.first_queue + w;
+        args.next = bounds[0] < bounds[1] ? resolve(bounds[0]) : QueueWork{};
         for (uint32_t i = bounds[0]; i < bounds[1]; ++i) {
-          args.item = &plan.items[abi::queue_item(plan.queue[i])];
-          args.block_row = &plan.block_rows[args.item->block_row];
-          args.pool = &pools[args.block_row->pool];
-          args.kv_head = static_cast<int>(abi::queue_head(plan.queue[i]));
+          args.work = args.next;
+          args.next = i + 1 < bounds[1] ? resolve(i + 1) : QueueWork{};
           kernels.run_item(args);
         }
       }

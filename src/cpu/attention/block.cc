@@ -31,24 +31,58 @@ uint64_t load_bits(const uint8_t* bits, uint64_t first, int count) {
   return word;
 }
 
-}  // namespace
+int64_t item_end(const abi::PlanView& plan, const QueueWork& work) {
+  const abi::WorkItem& item = *work.item;
+  if (!(item.flags & abi::kItemOpenEnd) || item.length_slot == abi::kNone || plan.kv_lens == nullptr) {
+    return item.kv_end;
+  }
+  return std::max<int64_t>(item.kv_end, int64_t{plan.kv_lens[item.length_slot]} - work.block_row->position_base);
+}
 
-BlockWalk::BlockWalk(const ItemArgs& args, int element_bytes)
-    : args_(args), element_bytes_(element_bytes), next_(args.item->kv_begin), end_(args.item->kv_end) {
-  const abi::WorkItem& item = *args.item;
-  if ((item.flags & abi::kItemOpenEnd) && item.length_slot != abi::kNone && args.plan->kv_lens != nullptr) {
-    end_ = std::max<int64_t>(end_, int64_t{args.plan->kv_lens[item.length_slot]} - args.block_row->position_base);
+// Addresses of the keys and values of tokens [begin, begin + tokens) of the run.
+void find_rows(const abi::PlanView& plan, const QueueWork& work, int element_bytes, int64_t begin, int tokens,
+               const void** k_rows, const void** v_rows) {
+  const abi::KvPoolView& pool = *work.pool;
+  const int32_t* entries = plan.page_entries + work.item->list_begin;
+  const int64_t head_offset = work.kv_head * pool.head_stride;
+  const int64_t token_bytes = pool.token_stride * element_bytes;
+  const uintptr_t k = reinterpret_cast<uintptr_t>(pool.k);
+  const uintptr_t v = reinterpret_cast<uintptr_t>(pool.v);
+  int64_t entry = begin / pool.entry_tokens;
+  int64_t in_entry = begin % pool.entry_tokens;
+  for (int t = 0; t < tokens; ++entry, in_entry = 0) {
+    int64_t page = entries[entry];
+    int64_t in_page = in_entry;
+    if (pool.entries_per_page > 1) {
+      in_page += page % pool.entries_per_page * pool.entry_tokens;
+      page /= pool.entries_per_page;
+    }
+    int64_t offset = (page * pool.page_stride + in_page * pool.token_stride + head_offset) * element_bytes;
+    const int stop = static_cast<int>(std::min<int64_t>(tokens, t + pool.entry_tokens - in_entry));
+    for (; t < stop; ++t, offset += token_bytes) {
+      k_rows[t] = reinterpret_cast<const void*>(k + static_cast<uintptr_t>(offset));
+      v_rows[t] = reinterpret_cast<const void*>(v + static_cast<uintptr_t>(offset));
+    }
   }
 }
 
+}  // namespace
+
+BlockWalk::BlockWalk(const ItemArgs& args, int element_bytes)
+    : args_(args),
+      element_bytes_(element_bytes),
+      rows_{args.scratch.rows[0], args.scratch.rows[1], args.scratch.rows[2], args.scratch.rows[3]},
+      next_(args.work.item->kv_begin),
+      end_(item_end(*args.plan, args.work)) {}
+
 bool BlockWalk::next() {
-  const int rows = args_.item->row_count;
+  const int rows = args_.work.item->row_count;
   while (next_ < end_) {
     begin_ = next_;
     tokens_ = static_cast<int>(std::min<int64_t>(kBlockTokens, end_ - begin_));
     next_ = begin_ + tokens_;
     const uint64_t all = bit_range(0, tokens_);
-    if (!(args_.item->flags & abi::kItemMasked)) {
+    if (!(args_.work.item->flags & abi::kItemMasked)) {
       masked_ = false;
       seen_by_any_ = all;
       std::fill(args_.scratch.seen, args_.scratch.seen + rows, all);
@@ -64,17 +98,46 @@ bool BlockWalk::next() {
       masked_ = seen_by_all != all;
       if (seen_by_any_ == 0) continue;
     }
-    fill_rows();
+    if (rows_begin_ == begin_) {
+      std::swap(rows_[0], rows_[2]);
+      std::swap(rows_[1], rows_[3]);
+    } else {
+      find_rows(*args_.plan, args_.work, element_bytes_, begin_, tokens_, rows_[0], rows_[1]);
+    }
+    // Unseen tokens may lie in pages that were given away; never touch them.
+    const int seen_token = std::countr_zero(seen_by_any_);
+    for (uint64_t unseen = ~seen_by_any_; unseen != 0; unseen &= unseen - 1) {
+      const int t = std::countr_zero(unseen);
+      rows_[0][t] = rows_[0][seen_token];
+      rows_[1][t] = rows_[1][seen_token];
+    }
+    find_next_rows();
     return true;
   }
   return false;
 }
 
+void BlockWalk::find_next_rows() {
+  int tokens = static_cast<int>(std::min<int64_t>(kBlockTokens, end_ - next_));
+  if (tokens > 0) {
+    find_rows(*args_.plan, args_.work, element_bytes_, next_, tokens, rows_[2], rows_[3]);
+    rows_begin_ = next_;
+  } else if (args_.next.item != nullptr && args_.next.pool->dtype == args_.work.pool->dtype) {
+    const int64_t begin = args_.next.item->kv_begin;
+    tokens = static_cast<int>(std::min<int64_t>(kBlockTokens, item_end(*args_.plan, args_.next) - begin));
+    find_rows(*args_.plan, args_.next, element_bytes_, begin, tokens, rows_[2], rows_[3]);
+  }
+  for (int t = std::max(tokens, 0); t < kBlockTokens; ++t) {
+    rows_[2][t] = rows_[0][t];
+    rows_[3][t] = rows_[1][t];
+  }
+}
+
 int64_t BlockWalk::token_position(int token) const {
-  const abi::BlockRow& block_row = *args_.block_row;
+  const abi::BlockRow& block_row = *args_.work.block_row;
   const int64_t in_run = begin_ + token;
   if (block_row.positions_begin == abi::kNone) return block_row.position_base + in_run;
-  const int entry_tokens = args_.pool->entry_tokens;
+  const int entry_tokens = args_.work.pool->entry_tokens;
   return args_.plan->kv_positions[block_row.positions_begin + in_run / entry_tokens] + in_run % entry_tokens;
 }
 
@@ -85,14 +148,14 @@ void BlockWalk::fill_positions(float* positions) const {
 
 // Tokens of the block that the row-th query token of the item sees, as bits; bits past the block may be anything.
 uint64_t BlockWalk::seen_by(int row) const {
-  const abi::BlockRow& block_row = *args_.block_row;
+  const abi::BlockRow& block_row = *args_.work.block_row;
   if (block_row.mask == abi::MaskKind::kNone) return ~uint64_t{0};
   if (block_row.mask == abi::MaskKind::kBits) {
-    const uint64_t mask_row = args_.item->row_begin - block_row.row_begin + static_cast<uint64_t>(row);
+    const uint64_t mask_row = args_.work.item->row_begin - block_row.row_begin + static_cast<uint64_t>(row);
     const uint64_t first = block_row.mask_offset + mask_row * block_row.mask_stride + static_cast<uint64_t>(begin_);
     return load_bits(args_.plan->mask_bits, first, tokens_);
   }
-  const int64_t q_pos = args_.plan->q_pos[args_.item->row_begin + row];
+  const int64_t q_pos = args_.plan->q_pos[args_.work.item->row_begin + row];
   int64_t lowest = std::numeric_limits<int64_t>::min();
   if (block_row.mask == abi::MaskKind::kWindow && block_row.window_left >= 0) lowest = q_pos - block_row.window_left;
   if (block_row.positions_begin == abi::kNone) {
@@ -105,34 +168,6 @@ uint64_t BlockWalk::seen_by(int row) const {
     if (position >= lowest && position <= q_pos) seen |= uint64_t{1} << t;
   }
   return seen;
-}
-
-void BlockWalk::fill_rows() {
-  const abi::KvPoolView& pool = *args_.pool;
-  const int32_t* entries = args_.plan->page_entries + args_.item->list_begin;
-  const int64_t head_offset = args_.kv_head * pool.head_stride;
-  int64_t entry = begin_ / pool.entry_tokens;
-  int64_t in_entry = begin_ % pool.entry_tokens;
-  const uintptr_t k = reinterpret_cast<uintptr_t>(pool.k);
-  const uintptr_t v = reinterpret_cast<uintptr_t>(pool.v);
-  for (int t = 0; t < tokens_; ++entry, in_entry = 0) {
-    const int64_t e = entries[entry];
-    const int64_t page = e / pool.entries_per_page;
-    const int64_t in_page = (e % pool.entries_per_page) * pool.entry_tokens + in_entry;
-    int64_t offset = (page * pool.page_stride + in_page * pool.token_stride + head_offset) * element_bytes_;
-    const int stop = static_cast<int>(std::min<int64_t>(tokens_, t + pool.entry_tokens - in_entry));
-    for (; t < stop; ++t, offset += pool.token_stride * element_bytes_) {
-      args_.scratch.k_rows[t] = reinterpret_cast<const void*>(k + static_cast<uintptr_t>(offset));
-      args_.scratch.v_rows[t] = reinterpret_cast<const void*>(v + static_cast<uintptr_t>(offset));
-    }
-  }
-  // Unseen tokens may lie in pages that were given away; never touch them.
-  const int seen_token = std::countr_zero(seen_by_any_);
-  for (uint64_t unseen = ~seen_by_any_; unseen != 0; unseen &= unseen - 1) {
-    const int t = std::countr_zero(unseen);
-    args_.scratch.k_rows[t] = args_.scratch.k_rows[seen_token];
-    args_.scratch.v_rows[t] = args_.scratch.v_rows[seen_token];
-  }
 }
 
 namespace {

@@ -14,11 +14,11 @@ namespace fovea::cpu {
 class RowTable {
  public:
   explicit RowTable(const ItemArgs& args)
-      : count(args.item->row_count * args.group),
+      : count(args.work.item->row_count * args.group),
         group_(args.group),
-        head_begin_(args.kv_head * args.group),
-        row_indices_(args.plan->row_indices + args.item->row_begin),
-        q_pos_(args.plan->q_pos + args.item->row_begin) {}
+        head_begin_(args.work.kv_head * args.group),
+        row_indices_(args.plan->row_indices + args.work.item->row_begin),
+        q_pos_(args.plan->q_pos + args.work.item->row_begin) {}
 
   int q_head(int i) const { return head_begin_ + i % group_; }
   int64_t q_row(int i) const { return row_indices_[i / group_]; }
@@ -33,9 +33,9 @@ class RowTable {
   const int32_t* q_pos_;
 };
 
-// Steps through the blocks of an item that some row sees. After next(): scratch.k_rows and v_rows hold the addresses
-// of the block's tokens (tokens that no row sees and those beyond the end repeat one that is seen), scratch.seen the
-// tokens that each query token sees.
+// Steps through the blocks of an item that some row sees. After next(): k_rows and v_rows hold the addresses of the
+// block's tokens (tokens that no row sees and those beyond the end repeat one that is seen), scratch.seen the tokens
+// that each query token sees, next_k_rows and next_v_rows where the block after this one will probably be read.
 class BlockWalk {
  public:
   BlockWalk(const ItemArgs& args, int element_bytes);
@@ -43,19 +43,25 @@ class BlockWalk {
   int tokens() const { return tokens_; }
   bool masked() const { return masked_; }  // some row does not see some token of the block
   uint64_t seen_by_any() const { return seen_by_any_; }
+  const void** k_rows() const { return rows_[0]; }
+  const void** v_rows() const { return rows_[1]; }
+  const void** next_k_rows() const { return rows_[2]; }
+  const void** next_v_rows() const { return rows_[3]; }
   // Position of each token in its request.
   void fill_positions(float* positions) const;
 
  private:
   uint64_t seen_by(int row) const;
   int64_t token_position(int token) const;
-  void fill_rows();
+  void find_next_rows();
 
   const ItemArgs& args_;
   const int element_bytes_;
+  const void** rows_[4];
   int64_t next_;  // token of the run at which the next block begins
   int64_t begin_ = 0;
   int64_t end_;
+  int64_t rows_begin_ = -1;  // block whose rows the last find_next_rows() found
   int tokens_ = 0;
   bool masked_ = false;
   uint64_t seen_by_any_ = 0;

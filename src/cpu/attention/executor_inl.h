@@ -80,7 +80,7 @@ HWY_INLINE void outputs_exact(const FormatOps& ops, const float* weights, const 
   do {
     const int begin = seen == 0 ? 0 : std::countr_zero(seen);
     const int end = begin + (seen == 0 ? 0 : std::countr_one(seen >> begin));
-    ops.outputs[0](weights, v_rows, begin, end, head_dim, &alpha, o);
+    ops.outputs[0](weights, v_rows, v_rows, begin, end, head_dim, &alpha, o);
     alpha = 1.0f;
     seen = end == 64 ? 0 : seen & (~uint64_t{0} << end);
   } while (seen != 0);
@@ -113,7 +113,7 @@ HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const
   for (int t = 0; t < tokens; ++t) {
     ops.expand_row(rows[t], args.head_dim, raw);
     float* to = args.scratch.kv_rows + static_cast<size_t>(t) * args.head_dim;
-    const variant::RowPlace place{static_cast<int>(positions[t]), args.kv_head, args.head_dim};
+    const variant::RowPlace place{static_cast<int>(positions[t]), args.work.kv_head, args.head_dim};
     for (int d = 0; d < args.head_dim; ++d) {
       to[d] = kKeys ? Variant::key(*args.params, raw, d, place) : Variant::value(*args.params, raw, d, place);
     }
@@ -125,8 +125,9 @@ HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const
 template <class Variant>
 HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const FormatOps& value_ops) {
   const ItemScratch& scratch = args.scratch;
-  const bool direct = args.item->flags & abi::kItemDirect;
-  const uint32_t partial = direct ? 0 : abi::partial_row(*args.item, *args.block_row, args.kv_head, args.group);
+  const bool direct = args.work.item->flags & abi::kItemDirect;
+  const uint32_t partial =
+      direct ? 0 : abi::partial_row(*args.work.item, *args.work.block_row, args.work.kv_head, args.group);
   for (int i = 0; i < rows.count; ++i) {
     RowState state{scratch.max[i], scratch.sum[i]};
     const int head = rows.q_head(i);
@@ -153,13 +154,12 @@ HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const For
 
 template <class Variant>
 void run_item(const ItemArgs& args) {
-  using Rows = std::make_integer_sequence<int, kRowsPerPass>;
   constexpr bool kNeedPositions = Variant::kHasLogit || Variant::kHasVisible || Variant::kHasKey || Variant::kHasValue;
   const ItemScratch& scratch = args.scratch;
   const int head_dim = args.head_dim;
   const int group = args.group;
   const RowTable rows(args);
-  const FormatOps& pool_ops = format_ops(args.pool->dtype);
+  const FormatOps& pool_ops = format_ops(args.work.pool->dtype);
   const FormatOps& key_ops = Variant::kHasKey ? format_ops(abi::KvDType::kF32) : pool_ops;
   const FormatOps& value_ops = Variant::kHasValue ? format_ops(abi::KvDType::kF32) : pool_ops;
 
@@ -176,16 +176,16 @@ void run_item(const ItemArgs& args) {
     const int tokens = walk.tokens();
     if constexpr (kNeedPositions) walk.fill_positions(positions);
     if constexpr (Variant::kHasKey) {
-      transform_rows<Variant, true>(args, pool_ops, positions, tokens, scratch.k_rows);
+      transform_rows<Variant, true>(args, pool_ops, positions, tokens, walk.k_rows());
     }
-    key_ops.pack_keys(scratch.k_rows, tokens, head_dim, scratch.k_block);
+    key_ops.pack_keys(walk.k_rows(), walk.next_k_rows(), tokens, head_dim, scratch.k_block);
     if constexpr (Variant::kHasValue) {
-      transform_rows<Variant, false>(args, pool_ops, positions, tokens, scratch.v_rows);
+      transform_rows<Variant, false>(args, pool_ops, positions, tokens, walk.v_rows());
     }
     bool exact = false;
     if (walk.masked()) {
       for (uint64_t left = walk.seen_by_any(); left != 0 && !exact; left &= left - 1) {
-        exact = value_ops.any_not_finite(scratch.v_rows[std::countr_zero(left)], head_dim);
+        exact = value_ops.any_not_finite(walk.v_rows()[std::countr_zero(left)], head_dim);
       }
     }
     for (int first = 0; first < rows.count; first += rows_per_pass) {
@@ -195,14 +195,14 @@ void run_item(const ItemArgs& args) {
         seen_by_pass |= scratch.seen[token];
       }
       if (seen_by_pass == 0) continue;
-      logits_fn(count, Rows())(scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
-                               scratch.s_block);
+      key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
+                                scratch.s_block);
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
         const int i = first + r;
         const uint64_t seen = scratch.seen[i / group];
         const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(rows.position(i))), SimdMath::set(0.0f),
-                                               rows.q_head(i), args.kv_head};
+                                               rows.q_head(i), args.work.kv_head};
         alpha[r] = weigh_row<Variant>(*args.params, scratch.s_block + r * kBlockTokens, tokens, seen,
                                       seen == ~uint64_t{0}, place, positions, scratch.max[i], scratch.sum[i]);
       }
@@ -210,11 +210,12 @@ void run_item(const ItemArgs& args) {
       if (!exact) {
         const int begin = std::countr_zero(seen_by_pass);
         const int end = 64 - std::countl_zero(seen_by_pass);
-        value_ops.outputs[count - 1](scratch.s_block, scratch.v_rows, begin, end, head_dim, alpha, o);
+        value_ops.outputs[count - 1](scratch.s_block, walk.v_rows(), first == 0 ? walk.next_v_rows() : walk.v_rows(),
+                                     begin, end, head_dim, alpha, o);
         continue;
       }
       for (int r = 0; r < count; ++r) {
-        outputs_exact(value_ops, scratch.s_block + r * kBlockTokens, scratch.v_rows, scratch.seen[(first + r) / group],
+        outputs_exact(value_ops, scratch.s_block + r * kBlockTokens, walk.v_rows(), scratch.seen[(first + r) / group],
                       head_dim, alpha[r], o + static_cast<size_t>(r) * head_dim);
       }
     }

@@ -21,27 +21,30 @@ inline constexpr int kMaxRowsPerPass = 8;
 
 // Scratch of one thread, all of it 64-byte aligned.
 struct ItemScratch {
-  float* q;             // [tile rows, head_dim] scaled queries
-  float* o;             // [tile rows, head_dim] running outputs, in the pool's lane order
-  float* max;           // [tile rows] running maximum, base 2
-  float* sum;           // [tile rows] running sum
-  float* k_block;       // [head_dim, kBlockTokens] transposed keys
-  float* s_block;       // [kMaxRowsPerPass, kBlockTokens] logits, then weights
-  float* kv_rows;       // [kBlockTokens, head_dim] transformed keys or values
-  uint64_t* seen;       // [tile tokens] tokens of the block that each query token sees
-  const void** k_rows;  // [kBlockTokens] rows of the block in the pool
-  const void** v_rows;
-  const void** next_k_rows;
-  const void** next_v_rows;
+  float* q;              // [tile rows, head_dim] scaled queries
+  float* o;              // [tile rows, head_dim] running outputs, in the pool's lane order
+  float* max;            // [tile rows] running maximum, base 2
+  float* sum;            // [tile rows] running sum
+  uint32_t* k_block;        // [head_dim, kBlockTokens] transposed keys
+  float* s_block;        // [kMaxRowsPerPass, kBlockTokens] logits, then weights
+  float* kv_rows;        // [kBlockTokens, head_dim] transformed keys or values
+  uint64_t* seen;        // [tile tokens] tokens of the block that each query token sees
+  const void** rows[4];  // [kBlockTokens] each: keys and values in the pool, of the block and of the one after it
+};
+
+// A queue entry, resolved.
+struct QueueWork {
+  const abi::WorkItem* item = nullptr;
+  const abi::BlockRow* block_row = nullptr;
+  const abi::KvPoolView* pool = nullptr;
+  int kv_head = 0;
 };
 
 struct ItemArgs {
   const abi::PlanView* plan;
-  const abi::WorkItem* item;
-  const abi::BlockRow* block_row;
-  const abi::KvPoolView* pool;
+  QueueWork work;
+  QueueWork next;  // what this thread runs afterwards, so that its first block can be fetched early; item may be null
   const AttentionParams* params;
-  int kv_head;
   int group;
   int head_dim;
   const TensorView* q;

@@ -20,7 +20,8 @@ namespace fovea::cpu::HWY_NAMESPACE {
 // of floats back in the order of the elements. load1 reads N elements in order.
 struct FormatF32 {
   using T = float;
-  static constexpr int kPerWord = 1;  // elements in 32 bits
+  static constexpr int kPerWord = 1;        // elements in 32 bits
+  static constexpr bool kPackWords = true;  // packed keys are words as stored, not fp32
   static HWY_INLINE void load2(const T* p, VF& a, VF& b) {
     const DF d;
     a = hn::LoadU(d, p);
@@ -39,6 +40,7 @@ struct FormatF32 {
 struct FormatBF16 {
   using T = uint16_t;
   static constexpr int kPerWord = 2;
+  static constexpr bool kPackWords = true;
   // Even elements, odd elements: one 64-byte load and two integer operations.
   static HWY_INLINE void load2(const T* p, VF& even, VF& odd) {
     const DU du;
@@ -66,6 +68,7 @@ struct FormatBF16 {
 struct FormatF16 {
   using T = uint16_t;
   static constexpr int kPerWord = 2;
+  static constexpr bool kPackWords = false;  // converting costs more than a shift, so it is done once
   static HWY_INLINE VF load1(const T* p) {
     const hn::Rebind<hwy::float16_t, DF> half;
     const hn::Rebind<uint16_t, DF> half_bits;
@@ -136,35 +139,58 @@ HWY_INLINE void transpose_pieces(hn::Vec<DU> (&v)[4]) {
 }
 #endif
 
-// Writes block[d * kBlockTokens + t] for the tokens of the block, and for as many more as fill whole vectors: rows has
-// kBlockTokens pointers, those from `tokens` on repeating the last one.
+// Fetches the cache line at rows + offset to the second level: by the time it is used, the first level, which the
+// packed keys fill, would have lost it.
+HWY_INLINE void prefetch(const void* row, size_t offset) {
+  __builtin_prefetch(static_cast<const uint8_t*>(row) + offset, 0, 2);
+}
+inline constexpr int kLineWords = 16;
+
+// Transposes the keys of a block: word w (32 bits, one or two elements) of token t goes to block[w * kBlockTokens + t],
+// or, for a format that is converted here, element d as fp32 to block[d * kBlockTokens + t]. Tokens are filled up to
+// whole vectors: rows has kBlockTokens pointers, all of them readable; `ahead` as many, which are prefetched.
 template <class Format>
-HWY_NOINLINE void pack_keys(const void* const* rows, int tokens, int head_dim, float* HWY_RESTRICT block) {
+HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, int tokens, int head_dim,
+                            uint32_t* HWY_RESTRICT block) {
   using T = typename Format::T;
+  const int words = head_dim / Format::kPerWord;
 #if FOVEA_ATTENTION_SCALAR_PACK
   const int filled = (tokens + 7) / 8 * 8;
   for (int t = 0; t < filled; ++t) {
-    const T* row = static_cast<const T*>(rows[t]);
-    for (int d = 0; d < head_dim; ++d) block[d * kBlockTokens + t] = Format::scalar(row[d]);
+    if constexpr (Format::kPackWords) {
+      for (int w = 0; w < words; ++w) {
+        std::memcpy(block + w * kBlockTokens + t, static_cast<const uint8_t*>(rows[t]) + 4 * w, 4);
+      }
+    } else {
+      for (int d = 0; d < head_dim; ++d) {
+        const float x = Format::scalar(static_cast<const T*>(rows[t])[d]);
+        std::memcpy(block + d * kBlockTokens + t, &x, 4);
+      }
+    }
   }
 #else
-  const DF df;
-  const int lanes = static_cast<int>(hn::Lanes(df));
-  const int words = head_dim / Format::kPerWord;
+  const DU du;
+  const int lanes = static_cast<int>(hn::Lanes(du));
   for (int t = 0; t < tokens; t += lanes) {
     for (int w = 0; w < words; w += 4) {
+      if (w % kLineWords == 0) {
+        for (int j = 0; j < lanes; ++j) prefetch(ahead[t + j], static_cast<size_t>(w) * 4);
+      }
       hn::Vec<DU> v[4];
       for (int j = 0; j < 4; ++j) v[j] = load_pieces(rows + t, j, static_cast<size_t>(w) * 4);
       transpose_pieces(v);
-      float* to = block + static_cast<size_t>(w) * Format::kPerWord * kBlockTokens + t;
+      constexpr int kRowsAWord = Format::kPackWords ? 1 : Format::kPerWord;
+      uint32_t* to = block + static_cast<size_t>(w) * kRowsAWord * kBlockTokens + t;
       for (int i = 0; i < 4; ++i) {
-        VF first, second;
-        Format::expand(v[i], first, second);
-        hn::Store(first, df, to);
-        to += kBlockTokens;
-        if constexpr (Format::kPerWord == 2) {
-          hn::Store(second, df, to);
+        if constexpr (Format::kPackWords) {
+          hn::Store(v[i], du, to);
           to += kBlockTokens;
+        } else {
+          VF even, odd;
+          Format::expand(v[i], even, odd);
+          hn::Store(hn::BitCast(du, even), du, to);
+          hn::Store(hn::BitCast(du, odd), du, to + kBlockTokens);
+          to += 2 * kBlockTokens;
         }
       }
     }

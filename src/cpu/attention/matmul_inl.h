@@ -18,18 +18,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
 
-// Rows a pass, and vectors of tokens it holds: rows * vectors accumulators, the vectors and a broadcast in registers.
+// Rows a pass: rows * vectors accumulators, the vectors and a broadcast are held in registers.
 #if HWY_TARGET <= HWY_AVX3
 inline constexpr int kRowsPerPass = 8;
-inline constexpr int kTokenVectors = 2;
 inline constexpr int kRegisters = 32;
 #elif HWY_TARGET == HWY_AVX2
 inline constexpr int kRowsPerPass = 6;
-inline constexpr int kTokenVectors = 2;
 inline constexpr int kRegisters = 16;
 #else
 inline constexpr int kRowsPerPass = 4;
-inline constexpr int kTokenVectors = 2;
 inline constexpr int kRegisters = 16;
 #endif
 static_assert(kRowsPerPass <= kMaxRowsPerPass);
@@ -38,33 +35,55 @@ static_assert(kRowsPerPass <= kMaxRowsPerPass);
 // additions halves at head_dim 128, at a cost of three instructions in thirty-five.
 inline constexpr int kSlice = 32;
 
-// logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] * k_block[d * kBlockTokens + t]; d ascends within a
-// slice, slices ascend.
-using LogitsFn = void (*)(const float* q, const float* k_block, int head_dim, int tokens, float* logits);
+// logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] times element d of token t; d ascends within a
+// slice, slices ascend. k_block: keys as pack_keys left them.
+using LogitsFn = void (*)(const float* q, const uint32_t* k_block, int head_dim, int tokens, float* logits);
 
-template <int kRows>
-HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k_block, int head_dim, int tokens,
-                              float* HWY_RESTRICT logits) {
+// Packed keys in fp32: one element a word.
+struct WordsF32 {
+  static constexpr int kPerWord = 1;
+  static HWY_INLINE VF element(hn::Vec<DU> words, int) { return hn::BitCast(DF(), words); }
+};
+// Packed keys in bf16: elements 2w (low half) and 2w + 1 of a token in one word.
+struct WordsBF16 {
+  static constexpr int kPerWord = 2;
+  static HWY_INLINE VF element(hn::Vec<DU> words, int i) {
+    return hn::BitCast(DF(), i == 0 ? hn::ShiftLeft<16>(words) : hn::And(words, hn::Set(DU(), 0xffff0000u)));
+  }
+};
+
+template <class Words, int kRows>
+HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const uint32_t* HWY_RESTRICT k_block, int head_dim,
+                              int tokens, float* HWY_RESTRICT logits) {
+  // As many vectors of tokens as leave room for the keys in registers.
+  constexpr int kVectors = kRows * 4 <= kRegisters / 2 ? 4 : 2;
+  constexpr int kSliceWords = kSlice / Words::kPerWord;
   const DF d;
+  const DU du;
   const int lanes = static_cast<int>(hn::Lanes(d));
-  for (int t = 0; t < tokens; t += kTokenVectors * lanes) {
-    const float* HWY_RESTRICT k = k_block + t;
-    for (int slice = 0; slice < head_dim; slice += kSlice) {
-      const int end = std::min(slice + kSlice, head_dim);
-      VF acc[kRows][kTokenVectors];
+  const int words = head_dim / Words::kPerWord;
+  for (int t = 0; t < tokens; t += kVectors * lanes) {
+    const uint32_t* HWY_RESTRICT k = k_block + t;
+    for (int slice = 0; slice < words; slice += kSliceWords) {
+      const int end = std::min(slice + kSliceWords, words);
+      VF acc[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kTokenVectors; ++v) acc[r][v] = hn::Zero(d);
+        for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
       }
-      for (int i = slice; i < end; ++i, k += kBlockTokens) {
-        VF keys[kTokenVectors];
-        for (int v = 0; v < kTokenVectors; ++v) keys[v] = hn::Load(d, k + v * lanes);
-        for (int r = 0; r < kRows; ++r) {
-          const auto query = hn::Set(d, q[r * head_dim + i]);
-          for (int v = 0; v < kTokenVectors; ++v) acc[r][v] = hn::MulAdd(query, keys[v], acc[r][v]);
+      for (int w = slice; w < end; ++w, k += kBlockTokens) {
+        hn::Vec<DU> stored[kVectors];
+        for (int v = 0; v < kVectors; ++v) stored[v] = hn::Load(du, k + v * lanes);
+        for (int i = 0; i < Words::kPerWord; ++i) {
+          VF keys[kVectors];
+          for (int v = 0; v < kVectors; ++v) keys[v] = Words::element(stored[v], i);
+          for (int r = 0; r < kRows; ++r) {
+            const auto query = hn::Set(d, q[r * head_dim + w * Words::kPerWord + i]);
+            for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(query, keys[v], acc[r][v]);
+          }
         }
       }
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kTokenVectors; ++v) {
+        for (int v = 0; v < kVectors; ++v) {
           float* to = logits + r * kBlockTokens + t + v * lanes;
           hn::Store(slice == 0 ? acc[r][v] : hn::Add(hn::Load(d, to), acc[r][v]), d, to);
         }
@@ -73,18 +92,20 @@ HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const float* HWY_REST
   }
 }
 
-// o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t].
-using OutputsFn = void (*)(const float* weights, const void* const* v_rows, int begin, int end, int head_dim,
-                           const float* alpha, float* o);
+// o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t]. The
+// same part of ahead[t] is prefetched.
+using OutputsFn = void (*)(const float* weights, const void* const* v_rows, const void* const* ahead, int begin,
+                           int end, int head_dim, const float* alpha, float* o);
 
 // One pass over kPairs pairs of vectors of the head dim (or half a pair, for a head dim of an odd number of vectors).
 template <class Format, int kRows, int kPairs>
-HWY_INLINE void outputs_slice(const float* HWY_RESTRICT weights, const void* const* HWY_RESTRICT v_rows, int begin,
-                              int end, int head_dim, int first, const float* HWY_RESTRICT alpha,
+HWY_INLINE void outputs_slice(const float* HWY_RESTRICT weights, const void* const* v_rows, const void* const* ahead,
+                              int begin, int end, int head_dim, int first, const float* HWY_RESTRICT alpha,
                               float* HWY_RESTRICT o) {
   using T = typename Format::T;
   const DF d;
   const int lanes = static_cast<int>(hn::Lanes(d));
+  const int kLines = std::max<int>(1, 2 * kPairs * lanes * static_cast<int>(sizeof(T)) / 64);
   VF acc[kRows][2 * kPairs];
   for (int r = 0; r < kRows; ++r) {
     const auto scale = hn::Set(d, alpha[r]);
@@ -94,6 +115,9 @@ HWY_INLINE void outputs_slice(const float* HWY_RESTRICT weights, const void* con
   }
   for (int t = begin; t < end; ++t) {
     const T* row = static_cast<const T*>(v_rows[t]) + first;
+    for (int line = 0; line < kLines; ++line) {
+      prefetch(ahead[t], static_cast<size_t>(first) * sizeof(T) + static_cast<size_t>(line) * 64);
+    }
     VF values[2 * kPairs];
     for (int c = 0; c < kPairs; ++c) Format::load2(row + 2 * c * lanes, values[2 * c], values[2 * c + 1]);
     for (int r = 0; r < kRows; ++r) {
@@ -107,19 +131,20 @@ HWY_INLINE void outputs_slice(const float* HWY_RESTRICT weights, const void* con
 }
 
 template <class Format, int kRows>
-HWY_NOINLINE void outputs_pass(const float* HWY_RESTRICT weights, const void* const* HWY_RESTRICT v_rows, int begin,
-                               int end, int head_dim, const float* HWY_RESTRICT alpha, float* HWY_RESTRICT o) {
+HWY_NOINLINE void outputs_pass(const float* HWY_RESTRICT weights, const void* const* v_rows, const void* const* ahead,
+                               int begin, int end, int head_dim, const float* HWY_RESTRICT alpha,
+                               float* HWY_RESTRICT o) {
   // Accumulators take at most three quarters of the registers.
   constexpr int kPairs = std::clamp(kRegisters * 3 / 4 / (2 * kRows), 1, 4);
   const DF d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   int first = 0;
   for (; first + 2 * kPairs * lanes <= head_dim; first += 2 * kPairs * lanes) {
-    outputs_slice<Format, kRows, kPairs>(weights, v_rows, begin, end, head_dim, first, alpha, o);
+    outputs_slice<Format, kRows, kPairs>(weights, v_rows, ahead, begin, end, head_dim, first, alpha, o);
   }
   if constexpr (kPairs > 1) {
     for (; first + 2 * lanes <= head_dim; first += 2 * lanes) {
-      outputs_slice<Format, kRows, 1>(weights, v_rows, begin, end, head_dim, first, alpha, o);
+      outputs_slice<Format, kRows, 1>(weights, v_rows, ahead, begin, end, head_dim, first, alpha, o);
     }
   }
   if (first == head_dim) return;
@@ -171,34 +196,30 @@ HWY_NOINLINE void expand_row(const void* row, int head_dim, float* HWY_RESTRICT 
 // What depends on the storage type, as functions, so that the rest is compiled once.
 struct FormatOps {
   int element_bytes;
-  void (*pack_keys)(const void* const* rows, int tokens, int head_dim, float* block);
+  void (*pack_keys)(const void* const* rows, const void* const* ahead, int tokens, int head_dim, uint32_t* block);
+  LogitsFn logits[kRowsPerPass];    // by rows - 1
   OutputsFn outputs[kRowsPerPass];  // by rows - 1
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row);
   bool (*any_not_finite)(const void* row, int head_dim);
   void (*expand_row)(const void* row, int head_dim, float* to);
 };
 
-template <class Format, int... kRows>
+template <class Format, class Words, int... kRows>
 constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
   return {static_cast<int>(sizeof(typename Format::T)),
           &pack_keys<Format>,
+          {&logits_pass<Words, kRows + 1>...},
           {&outputs_pass<Format, kRows + 1>...},
           &finish_row<Format>,
           &any_not_finite<Format>,
           &expand_row<Format>};
 }
 
-template <int... kRows>
-HWY_INLINE LogitsFn logits_fn(int rows, std::integer_sequence<int, kRows...>) {
-  static constexpr LogitsFn kTable[] = {&logits_pass<kRows + 1>...};
-  return kTable[rows - 1];
-}
-
 HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype) {
   using Rows = std::make_integer_sequence<int, kRowsPerPass>;
-  static constexpr FormatOps kF32 = make_format_ops<FormatF32>(Rows());
-  static constexpr FormatOps kF16 = make_format_ops<FormatF16>(Rows());
-  static constexpr FormatOps kBF16 = make_format_ops<FormatBF16>(Rows());
+  static constexpr FormatOps kF32 = make_format_ops<FormatF32, WordsF32>(Rows());
+  static constexpr FormatOps kF16 = make_format_ops<FormatF16, WordsF32>(Rows());
+  static constexpr FormatOps kBF16 = make_format_ops<FormatBF16, WordsBF16>(Rows());
   return dtype == abi::KvDType::kF32 ? kF32 : dtype == abi::KvDType::kF16 ? kF16 : kBF16;
 }
 
