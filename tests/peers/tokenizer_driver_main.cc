@@ -5,6 +5,7 @@
 //   decode      {"ids": [[..]], "skip_special": b}                        -> {"texts": [..]}
 //   stream      {"ids": [[..]], "skip_special": b}                        -> {"pieces": [[..]]} (the last is finish())
 //   bench       {"text": t, "rounds": n}                                  -> {"seconds": best, "tokens": n}
+//   render      {"source": template, "context": {..}}                     -> {"text": t}
 // Any failure is {"error": message}.
 #include <chrono>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/template/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace fovea {
@@ -26,6 +28,7 @@ class Driver {
   ordered_json answer(const ordered_json& request) {
     const std::string op = request.at("op");
     if (op == "load") return load(request);
+    if (op == "render") return render(request);
     if (!tokenizer_) return {{"error", "no tokenizer is loaded"}};
     if (op == "encode") return encode(request);
     if (op == "decode") return decode(request);
@@ -92,6 +95,14 @@ class Driver {
       tokens = ids->size();
     }
     return {{"seconds", best}, {"tokens", tokens}};
+  }
+
+  ordered_json render(const ordered_json& request) {
+    const auto made = ChatTemplate::parse(request.at("source").get<std::string>());
+    if (!made.ok()) return failure(made.status());
+    auto text = made->render(request.at("context"));
+    if (!text.ok()) return failure(text.status());
+    return {{"text", std::move(*text)}};
   }
 
   std::optional<Tokenizer> tokenizer_;
