@@ -20,6 +20,9 @@ if(FOVEA_SANITIZE)
   add_compile_options(-fsanitize=${FOVEA_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${FOVEA_SANITIZE})
 endif()
+if(FOVEA_BUILD_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 
 # fovea_library(NAME [DEPS library...] [TEST_DEPS library...] [EXCLUDE folder...])
 # Library fovea_NAME from every .cc below the folder; *_test.cc become the binary NAME_test, *_main.cc are left alone.

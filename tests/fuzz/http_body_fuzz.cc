@@ -1,0 +1,72 @@
+// Feeds bytes to the parsers of HTTP request bodies; the first byte chooses one. What is accepted must keep the
+// promises that the service relies on.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "server/openai/api_request.h"
+
+namespace {
+
+constexpr std::int32_t kVocabSize = 1000;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void check_error(const fovea::server::ApiError& error) {
+  require(error.status >= 400 && error.status < 500 && !error.message.empty());
+}
+
+void check_params(const fovea::server::GenerationParams& params, const fovea::server::RequestLimits& limits) {
+  const fovea::SamplingParams& sampling = params.sampling;
+  require(params.n >= 1 && params.n <= limits.max_choices && params.best_of >= params.n);
+  require(sampling.temperature >= 0.0f && sampling.top_p >= 0.0f && sampling.top_p <= 1.0f);
+  require(sampling.repetition_penalty > 0.0f && sampling.max_tokens >= 0);
+  for (const auto& [token, bias] : sampling.logit_bias) require(token >= 0 && token < kVocabSize && bias == bias);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const fovea::server::RequestLimits limits = {.vocab_size = kVocabSize};
+  switch (data[0] % 4) {
+    case 0: {
+      fovea::server::ChatRequest request;
+      if (const auto error = fovea::server::parse_chat_request(body, limits, &request)) {
+        check_error(*error);
+      } else {
+        require(!request.messages.empty());
+        check_params(request.params, limits);
+      }
+      break;
+    }
+    case 1: {
+      fovea::server::CompletionRequest request;
+      if (const auto error = fovea::server::parse_completion_request(body, limits, &request)) {
+        check_error(*error);
+      } else {
+        require(!request.prompts.empty());
+        for (const fovea::server::Prompt& prompt : request.prompts) {
+          for (const std::int32_t token : prompt.tokens) require(token >= 0 && token < kVocabSize);
+        }
+        check_params(request.params, limits);
+      }
+      break;
+    }
+    case 2: {
+      fovea::server::TokenizeRequest request;
+      if (const auto error = fovea::server::parse_tokenize_request(body, &request)) check_error(*error);
+      break;
+    }
+    default: {
+      std::vector<std::int32_t> tokens;
+      if (const auto error = fovea::server::parse_detokenize_request(body, kVocabSize, &tokens)) check_error(*error);
+      break;
+    }
+  }
+  return 0;
+}
