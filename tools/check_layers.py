@@ -45,7 +45,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "hwy/": ("src/cpu/",),
     "oneapi/dnnl/": ("src/cpu/", "src/backend/"),
     "pcre2.h": ("src/engine/tokenizer/",),
-    "utf8proc.h": ("src/engine/tokenizer/",),
+    "utf8proc.h": ("src/engine/tokenizer/", "src/engine/template/"),
     "spdlog/": ("src/base/",),
     "xxhash.h": ("src/base/",),
     "nlohmann/": ("src/base/", "src/workload/", "src/engine/", "src/server/", "apps/"),

@@ -25,7 +25,7 @@ struct ItemScratch {
   float* o;              // [tile rows, head_dim] running outputs, in the pool's lane order
   float* max;            // [tile rows] running maximum, base 2
   float* sum;            // [tile rows] running sum
-  uint32_t* k_block;        // [head_dim, kBlockTokens] transposed keys
+  uint32_t* k_block;     // [head_dim, kBlockTokens] transposed keys
   float* s_block;        // [kMaxRowsPerPass, kBlockTokens] logits, then weights
   float* kv_rows;        // [kBlockTokens, head_dim] transformed keys or values
   uint64_t* seen;        // [tile tokens] tokens of the block that each query token sees
