@@ -48,8 +48,9 @@ std::int64_t num_heads(const TensorView& view) { return view.rank == 3 ? view.sh
 
 class CpuLinear : public Linear {
  public:
-  CpuLinear(cpu::PackedWeight weight, std::vector<float> bias, const cpu::MatmulScratch& scratch, ThreadPool& pool)
-      : weight_(std::move(weight)), bias_(std::move(bias)), scratch_(scratch), pool_(pool) {}
+  CpuLinear(cpu::PackedWeight weight, std::vector<float> bias, cpu::MatmulPrecision precision,
+            const cpu::MatmulScratch& scratch, ThreadPool& pool)
+      : weight_(std::move(weight)), bias_(std::move(bias)), precision_(precision), scratch_(scratch), pool_(pool) {}
 
   Status forward(const TensorView& x, const TensorView& y) override {
     FOVEA_RETURN_IF_ERROR(check_activation("x", x, 2));
@@ -59,7 +60,8 @@ class CpuLinear : public Linear {
                               in_features(), out_features());
     }
     cpu::matmul(static_cast<const float*>(x.data), x.strides[0], x.shape[0], weight_,
-                bias_.empty() ? nullptr : bias_.data(), static_cast<float*>(y.data), y.strides[0], scratch_, pool_);
+                bias_.empty() ? nullptr : bias_.data(), static_cast<float*>(y.data), y.strides[0], precision_, scratch_,
+                pool_);
     return ok_status();
   }
   std::int64_t in_features() const override { return weight_.in_features(); }
@@ -68,13 +70,14 @@ class CpuLinear : public Linear {
  private:
   cpu::PackedWeight weight_;
   std::vector<float> bias_;
+  cpu::MatmulPrecision precision_;
   const cpu::MatmulScratch& scratch_;
   ThreadPool& pool_;
 };
 
 class CpuBackend : public Backend {
  public:
-  explicit CpuBackend(int num_threads) : pool_(num_threads) {}
+  CpuBackend(int num_threads, cpu::MatmulPrecision precision) : pool_(num_threads), precision_(precision) {}
 
   std::string_view name() const override { return "cpu"; }
   DType activation_dtype() const override { return DType::kF32; }
@@ -110,7 +113,8 @@ class CpuBackend : public Backend {
       cpu::embed(biases[i].data, biases[i].dtype, 0, &first, 1, biases[i].shape[0], 1.0f, bias.data() + begin, 0,
                  pool_);
     }
-    return std::unique_ptr<Linear>(std::make_unique<CpuLinear>(std::move(packed), std::move(bias), scratch_, pool_));
+    return std::unique_ptr<Linear>(
+        std::make_unique<CpuLinear>(std::move(packed), std::move(bias), precision_, scratch_, pool_));
   }
 
   Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
@@ -211,6 +215,7 @@ class CpuBackend : public Backend {
   }
 
   ThreadPool pool_;
+  cpu::MatmulPrecision precision_;
   cpu::MatmulScratch scratch_;
   cpu::RopeCache rope_;
 };
@@ -224,7 +229,9 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& option
   }
   FOVEA_RETURN_IF_ERROR(cpu::set_simd_cap(options.simd));
   const int threads = options.num_threads == 0 ? default_num_threads() : options.num_threads;
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads));
+  const auto precision =
+      options.bf16_products && !options.batch_invariant ? cpu::MatmulPrecision::kBf16 : cpu::MatmulPrecision::kF32;
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads, precision));
 }
 
 }  // namespace fovea

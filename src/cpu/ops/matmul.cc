@@ -12,12 +12,16 @@ namespace fovea::cpu {
 namespace {
 
 // Rows of x that one pass packs: large enough that reading the weights again for the next rows costs little.
-constexpr std::int64_t kBlockRows = 224;
-// Steps of k whose weights (32 x 2 bytes each) stay in the L1 cache while all rows of a block go over them.
-constexpr std::int64_t kBlockK = 256;
+constexpr std::int64_t kBlockRows = 240;
+// Steps of k whose weights (32 x 2 bytes each) stay in the L1 cache while all rows of a block go over them; even.
+constexpr std::int64_t kBlockK = kPackedStride;
+// From this many rows on, products of bf16 are worth the rounding: below, memory sets the pace.
+constexpr std::int64_t kBf16Rows = 8;
 
-// Where column c of a panel stands in the 32 elements of one k. bf16 stores columns i and i + 16 side by side.
-std::int64_t panel_slot(DType dtype, std::int64_t c) { return dtype == DType::kBF16 ? (c % 16) * 2 + c / 16 : c; }
+// Where weight (k, column c) of a panel stands, in elements. bf16 has steps k and k + 1 of a column side by side.
+std::int64_t panel_element(DType dtype, std::int64_t k, std::int64_t c) {
+  return dtype == DType::kBF16 ? k / 2 * 2 * kPanelWidth + c * 2 + k % 2 : k * kPanelWidth + c;
+}
 
 // The first element of row `row` of the stacked parts.
 template <typename Element>
@@ -40,8 +44,7 @@ void pack_panel(std::span<const TensorView> parts, std::int64_t out_features, st
   for (std::int64_t k0 = 0; k0 < k_count; k0 += kRun) {
     const std::int64_t k1 = std::min(k0 + kRun, k_count);
     for (std::int64_t c = 0; c < columns; ++c) {
-      Element* to = out + panel_slot(parts[0].dtype, c);
-      for (std::int64_t k = k0; k < k1; ++k) to[k * kPanelWidth] = rows[c][k];
+      for (std::int64_t k = k0; k < k1; ++k) out[panel_element(parts[0].dtype, k, c)] = rows[c][k];
     }
   }
 }
@@ -73,9 +76,7 @@ Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, Thr
   packed.dtype_ = parts[0].dtype;
   packed.in_features_ = parts[0].shape[1];
   for (const TensorView& part : parts) packed.out_features_ += part.shape[0];
-  const std::int64_t panel_elements = packed.in_features_ * kPanelWidth;
-  const std::size_t element_bytes = static_cast<std::size_t>(dtype_bits(packed.dtype_) / 8);
-  const std::size_t bytes = static_cast<std::size_t>(packed.num_panels() * panel_elements) * element_bytes;
+  const std::size_t bytes = static_cast<std::size_t>(packed.num_panels() * packed.panel_bytes());
   packed.data_ = AlignedBuffer(bytes);
   if (packed.data_.data() == nullptr) {
     return resource_exhausted("no memory for a weight of [{}, {}] {} ({} MB)", packed.out_features_,
@@ -83,10 +84,11 @@ Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, Thr
   }
   pool.parallel_for(packed.num_panels(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
-      if (element_bytes == 2) {
-        pack_panel(parts, packed.out_features_, panel, packed.data_.as<std::uint16_t>() + panel * panel_elements);
+      std::uint8_t* out = packed.data_.as<std::uint8_t>() + panel * packed.panel_bytes();
+      if (packed.dtype_ == DType::kF32) {
+        pack_panel(parts, packed.out_features_, panel, reinterpret_cast<float*>(out));
       } else {
-        pack_panel(parts, packed.out_features_, panel, packed.data_.as<float>() + panel * panel_elements);
+        pack_panel(parts, packed.out_features_, panel, reinterpret_cast<std::uint16_t*>(out));
       }
     }
   });
@@ -95,9 +97,9 @@ Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, Thr
 
 Status MatmulScratch::reserve(std::int64_t in_features) {
   if (in_features <= in_features_) return ok_status();
-  AlignedBuffer larger(static_cast<std::size_t>(kBlockRows * in_features) * sizeof(float));
-  if (larger.data() == nullptr)
-    return resource_exhausted("no memory for {} rows of {} floats", kBlockRows, in_features);
+  const std::int64_t padded = (in_features + kBlockK - 1) / kBlockK * kBlockK;
+  AlignedBuffer larger(static_cast<std::size_t>(kBlockRows * padded) * sizeof(float));
+  if (larger.data() == nullptr) return resource_exhausted("no memory for {} rows of {} floats", kBlockRows, padded);
   buffer_ = std::move(larger);
   in_features_ = in_features;
   return ok_status();
@@ -116,27 +118,40 @@ struct Product {
   std::int64_t y_stride;
   float* packed_x;
   MatmulKernels kernels;
+  Bf16Kernels bf16;  // null functions: x stays in fp32
 
-  std::int64_t panel_stride() const { return weight.in_features() * kPanelWidth; }
-  const void* panel_at(std::int64_t panel, std::int64_t k) const {
-    const std::int64_t element = panel * panel_stride() + k * kPanelWidth;
-    return static_cast<const std::uint8_t*>(weight.data()) + element * (dtype_bits(weight.dtype()) / 8);
+  bool in_bf16() const { return bf16.tile != nullptr; }
+  int max_rows() const { return in_bf16() ? bf16.max_rows : kernels.max_rows; }
+  // Where the piece of k from k0 of a row of a block stands in packed x.
+  float* packed_at(std::int64_t block_rows, std::int64_t row, std::int64_t k0) const {
+    const std::int64_t stride = in_bf16() ? kPackedStride / 2 : kPackedStride;
+    return packed_x + (k0 / kBlockK * block_rows + row) * stride;
   }
+
+  // Outputs [row, row + num_rows) x panels [panel, panel + num_panels), steps [k0, k1). tile_x: row `row`, step k0.
   void run_tile(std::int64_t panel, std::int64_t num_panels, std::int64_t row, int num_rows, std::int64_t k0,
-                std::int64_t k1, const float* tile_x, std::int64_t x_row_stride, std::int64_t x_k_stride) const {
+                std::int64_t k1, const float* tile_x, std::int64_t tile_x_stride) const {
     const std::int64_t column = panel * kPanelWidth;
     const bool last = k1 == weight.in_features();
-    const MatmulTile tile{tile_x,         x_row_stride,
-                          x_k_stride,     panel_at(panel, k0),
-                          panel_stride(), num_panels,
-                          k1 - k0,        y + row * y_stride + column,
-                          y_stride,       weight.out_features() - column,
-                          k0 > 0,         last && bias != nullptr ? bias + column : nullptr};
+    const auto* panels = static_cast<const std::uint8_t*>(weight.data()) + panel * weight.panel_bytes() +
+                         k0 * kPanelWidth * (dtype_bits(weight.dtype()) / 8);
+    const MatmulTile tile{tile_x,
+                          tile_x_stride,
+                          panels,
+                          weight.panel_bytes(),
+                          num_panels,
+                          k1 - k0,
+                          y + row * y_stride + column,
+                          y_stride,
+                          weight.out_features() - column,
+                          k0 > 0,
+                          last && bias != nullptr ? bias + column : nullptr};
+    if (in_bf16()) return bf16.tile(num_rows, tile);
     kernels.tile(weight.dtype(), num_rows, tile);
   }
 };
 
-// Few rows: one tile of rows, each weight read once, straight from memory.
+// Up to four rows: each weight is read once, straight from memory, and x is used where it stands.
 void run_few_rows(const Product& product, ThreadPool& pool) {
   const std::int64_t panels = product.weight.num_panels();
   const std::int64_t k_count = product.weight.in_features();
@@ -147,48 +162,67 @@ void run_few_rows(const Product& product, ThreadPool& pool) {
   const std::int64_t even = (panels + pool.size() - 1) / pool.size();
   const std::int64_t grain = share > 0 ? share : std::max<std::int64_t>(1, std::min(even, unit));
   pool.parallel_for(panels, grain, [&](std::int64_t begin, std::int64_t end) {
-    product.run_tile(begin, end - begin, 0, rows, 0, k_count, product.x, product.x_stride, 1);
+    product.run_tile(begin, end - begin, 0, rows, 0, k_count, product.x, product.x_stride);
   });
 }
 
-// Many rows: x is packed by tiles of rows, k outermost; then each worker takes panels and lets all rows of the block go
-// over a piece of a panel that stays in its L1 cache. Sums between pieces of k rest in y, which keeps their order.
-void run_many_rows(const Product& all, ThreadPool& pool) {
-  const std::int64_t k_count = all.weight.in_features();
-  const std::int64_t tile_rows = all.kernels.max_rows;
-  for (std::int64_t row0 = 0; row0 < all.rows; row0 += kBlockRows) {
-    const std::int64_t block_rows = std::min(kBlockRows, all.rows - row0);
-    const std::int64_t tiles = (block_rows + tile_rows - 1) / tile_rows;
-    const auto tile_begin = [&](std::int64_t tile) { return tile * block_rows / tiles; };
-    // Packed: for a piece of k from k0, tile after tile, element (k, row of the tile).
-    const auto packed_at = [&](std::int64_t k0, std::int64_t k1, std::int64_t tile) {
-      return all.packed_x + k0 * block_rows + tile_begin(tile) * (k1 - k0);
-    };
-    pool.parallel_for(tiles, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t tile = begin; tile < end; ++tile) {
-        const std::int64_t first = tile_begin(tile);
-        const std::int64_t count = tile_begin(tile + 1) - first;
-        for (std::int64_t k0 = 0; k0 < k_count; k0 += kBlockK) {
-          const std::int64_t k1 = std::min(k0 + kBlockK, k_count);
-          float* to = packed_at(k0, k1, tile);
-          for (std::int64_t r = 0; r < count; ++r) {
-            const float* from = all.x + (row0 + first + r) * all.x_stride;
-            for (std::int64_t k = k0; k < k1; ++k) to[(k - k0) * count + r] = from[k];
-          }
-        }
+// Rows [row0, row0 + block_rows) in tiles of about equal height. Packed x is, for each piece of k and tile, its rows
+// one after another, each kPackedStride floats (or half as many words of bf16 pairs) long: a tile's x then lies in a
+// few KB and never meets itself in the cache, whatever the stride of x.
+struct RowBlock {
+  std::int64_t row0, block_rows, tiles;
+
+  std::int64_t tile_begin(std::int64_t tile) const { return tile * block_rows / tiles; }
+  int tile_rows(std::int64_t tile) const { return static_cast<int>(tile_begin(tile + 1) - tile_begin(tile)); }
+};
+
+void pack_rows(const Product& product, const RowBlock& block, std::int64_t begin, std::int64_t end) {
+  const std::int64_t k_count = product.weight.in_features();
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float* from = product.x + (block.row0 + row) * product.x_stride;
+    for (std::int64_t k0 = 0; k0 < k_count; k0 += kBlockK) {
+      const std::int64_t count = std::min(kBlockK, k_count - k0);
+      float* to = product.packed_at(block.block_rows, row, k0);
+      if (product.in_bf16()) {
+        product.bf16.convert(from + k0, count, reinterpret_cast<std::uint32_t*>(to));
+      } else {
+        std::memcpy(to, from + k0, static_cast<std::size_t>(count) * sizeof(float));
       }
-    });
-    const std::int64_t panels = all.weight.num_panels();
+    }
+  }
+}
+
+// One panel for all rows of the block. Sums between pieces of k rest in y, which keeps their order.
+void run_panel(const Product& product, const RowBlock& block, std::int64_t panel, std::int64_t k0, std::int64_t k1) {
+  for (std::int64_t tile = 0; tile < block.tiles; ++tile) {
+    const std::int64_t first = block.tile_begin(tile);
+    const float* x = product.packed_at(block.block_rows, first, k0);
+    product.run_tile(panel, 1, block.row0 + first, block.tile_rows(tile), k0, k1, x, kPackedStride);
+  }
+}
+
+void run_many_rows(const Product& product, ThreadPool& pool) {
+  const std::int64_t k_count = product.weight.in_features();
+  const std::int64_t panels = product.weight.num_panels();
+  for (std::int64_t row0 = 0; row0 < product.rows; row0 += kBlockRows) {
+    RowBlock block{row0, std::min(kBlockRows, product.rows - row0), 0};
+    block.tiles = (block.block_rows + product.max_rows() - 1) / product.max_rows();
+    const std::int64_t pack_grain = std::max<std::int64_t>(8, block.block_rows / pool.size());
+    pool.parallel_for(block.block_rows, pack_grain,
+                      [&](std::int64_t begin, std::int64_t end) { pack_rows(product, block, begin, end); });
     const std::int64_t grain = std::max<std::int64_t>(1, panels / (pool.size() * std::int64_t{8}));
     pool.parallel_for(panels, grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t k0 = 0; k0 < k_count; k0 += kBlockK) {
-        const std::int64_t k1 = std::min(k0 + kBlockK, k_count);
+      if (block.tiles == 1) {  // each weight is used once, so a panel is read in one go
         for (std::int64_t panel = begin; panel < end; ++panel) {
-          for (std::int64_t tile = 0; tile < tiles; ++tile) {
-            const std::int64_t first = tile_begin(tile);
-            const int count = static_cast<int>(tile_begin(tile + 1) - first);
-            all.run_tile(panel, 1, row0 + first, count, k0, k1, packed_at(k0, k1, tile), 1, count);
+          for (std::int64_t k0 = 0; k0 < k_count; k0 += kBlockK) {
+            run_panel(product, block, panel, k0, std::min(k0 + kBlockK, k_count));
           }
+        }
+        return;
+      }
+      for (std::int64_t k0 = 0; k0 < k_count; k0 += kBlockK) {
+        for (std::int64_t panel = begin; panel < end; ++panel) {
+          run_panel(product, block, panel, k0, std::min(k0 + kBlockK, k_count));
         }
       }
     });
@@ -198,11 +232,15 @@ void run_many_rows(const Product& all, ThreadPool& pool) {
 }  // namespace
 
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const PackedWeight& weight, const float* bias,
-            float* y, std::int64_t y_stride, const MatmulScratch& scratch, ThreadPool& pool) {
+            float* y, std::int64_t y_stride, MatmulPrecision precision, const MatmulScratch& scratch,
+            ThreadPool& pool) {
   if (rows <= 0) return;
   FOVEA_CHECK(scratch.in_features() >= weight.in_features());
-  const Product product{x, x_stride, rows, weight, bias, y, y_stride, scratch.data(), matmul_kernels()};
-  if (rows <= std::min(4, product.kernels.max_rows)) {
+  const bool bf16 = precision == MatmulPrecision::kBf16 && weight.dtype() == DType::kBF16 && rows >= kBf16Rows;
+  const Product product{
+      x, x_stride, rows,           weight,           bias,
+      y, y_stride, scratch.data(), matmul_kernels(), bf16 ? bf16_kernels() : Bf16Kernels{nullptr, nullptr, 0}};
+  if (rows <= std::min(kUnpackedRows, product.kernels.max_rows)) {
     run_few_rows(product, pool);
   } else {
     run_many_rows(product, pool);

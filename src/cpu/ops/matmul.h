@@ -1,10 +1,10 @@
 // y = x W^T + b with fp32 activations and weights kept as bf16, f16 or f32. Called by the CPU backend's Linear.
 //
 // Weights are packed once into panels of 32 output features: panel p holds, for k = 0, 1, .., the 32 weights W[32 p ..,
-// k] in one cache line (bf16). A kernel keeps a tile of outputs in registers and walks k in ascending order, so one row
-// reads every weight once, at the speed of memory, and 14 rows share each expanded weight. Every output is the same
-// chain of fused multiply-adds over k whatever the number of rows, threads or the SIMD width: results are batch
-// invariant.
+// k] side by side (bf16: two k at a time). A kernel keeps a tile of outputs in registers and walks k in ascending
+// order, so one row reads every weight once, at the speed of memory, and 12 rows share each weight that was loaded.
+// Every output is the same chain of fused multiply-adds over k whatever the number of rows, threads or the SIMD width:
+// results are batch invariant. Only MatmulPrecision::kBf16 leaves that chain, for speed, where there are rows enough.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,11 @@ namespace fovea::cpu {
 
 inline constexpr std::int64_t kPanelWidth = 32;  // output features
 
+enum class MatmulPrecision : std::uint8_t {
+  kF32,   // x in fp32
+  kBf16,  // x may be rounded to bf16 first where weights are bf16, rows are many and the CPU multiplies bf16 faster
+};
+
 class PackedWeight {
  public:
   // parts: [out_features of the part, in_features] each, one type (bf16, f16 or f32), stacked along out_features; rows
@@ -28,6 +33,8 @@ class PackedWeight {
   DType dtype() const { return dtype_; }
   std::int64_t in_features() const { return in_features_; }
   std::int64_t out_features() const { return out_features_; }
+  // Bytes of a panel; k is padded to an even number.
+  std::int64_t panel_bytes() const { return (in_features_ + 1) / 2 * 2 * kPanelWidth * (dtype_bits(dtype_) / 8); }
   std::int64_t num_panels() const { return (out_features_ + kPanelWidth - 1) / kPanelWidth; }
   const void* data() const { return data_.data(); }
   std::size_t size_bytes() const { return data_.size_bytes(); }
@@ -55,6 +62,6 @@ class MatmulScratch {
 // x: [rows, in_features] with x_stride elements a row; y: [rows, out_features] with y_stride; bias: [out_features] or
 // null. scratch.in_features() >= weight.in_features().
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const PackedWeight& weight, const float* bias,
-            float* y, std::int64_t y_stride, const MatmulScratch& scratch, ThreadPool& pool);
+            float* y, std::int64_t y_stride, MatmulPrecision precision, const MatmulScratch& scratch, ThreadPool& pool);
 
 }  // namespace fovea::cpu

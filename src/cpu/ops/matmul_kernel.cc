@@ -22,37 +22,46 @@ using V = hn::Vec<D>;
 
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : HWY_TARGET == HWY_AVX2 ? 8 : 1;
 constexpr int kPairsPerPanel = 16 / kLanes;
-constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : HWY_TARGET == HWY_AVX2 ? 6 : 4;
+constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_AVX2 ? 6 : 4;
 constexpr int kMaxPairs = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
-// Vector pair j of a row of a panel: lo is columns [j * lanes, ..), hi is columns [16 + j * lanes, ..).
+// Vector pair j of step k of a panel: lo is columns [j * lanes, ..), hi is columns [16 + j * lanes, ..).
 struct Bf16Weight {
-  using Element = std::uint16_t;
-  // Stored as (lo, hi) pairs of 16 bits, so that one load feeds two vectors with a shift and a mask.
-  static HWY_INLINE void load(const Element* row, int j, V& lo, V& hi) {
+  // A 32-bit word holds steps k (even) and k + 1 of one column.
+  template <int kOdd>
+  static HWY_INLINE void load(const void* panel, std::int64_t k, int j, V& lo, V& hi) {
     const D d;
     const hn::RebindToUnsigned<D> du;
-    const auto both = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(row) + j * kLanes);
-    lo = hn::BitCast(d, hn::ShiftLeft<16>(both));
-    hi = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+    const std::uint32_t* words = static_cast<const std::uint32_t*>(panel) + k / 2 * kPanelWidth + j * kLanes;
+    const auto low = hn::LoadU(du, words);
+    const auto high = hn::LoadU(du, words + 16);
+    if constexpr (kOdd != 0) {
+      const auto mask = hn::Set(du, 0xffff0000u);
+      lo = hn::BitCast(d, hn::And(low, mask));
+      hi = hn::BitCast(d, hn::And(high, mask));
+    } else {
+      lo = hn::BitCast(d, hn::ShiftLeft<16>(low));
+      hi = hn::BitCast(d, hn::ShiftLeft<16>(high));
+    }
   }
 };
 struct F16Weight {
-  using Element = std::uint16_t;
-  static HWY_INLINE void load(const Element* row, int j, V& lo, V& hi) {
+  template <int kOdd>
+  static HWY_INLINE void load(const void* panel, std::int64_t k, int j, V& lo, V& hi) {
     const D d;
     const hn::Rebind<hwy::float16_t, D> dh;
-    const auto* halves = reinterpret_cast<const hwy::float16_t*>(row);
-    lo = hn::PromoteTo(d, hn::LoadU(dh, halves + j * kLanes));
-    hi = hn::PromoteTo(d, hn::LoadU(dh, halves + 16 + j * kLanes));
+    const auto* halves = static_cast<const hwy::float16_t*>(panel) + (k + kOdd) * kPanelWidth + j * kLanes;
+    lo = hn::PromoteTo(d, hn::LoadU(dh, halves));
+    hi = hn::PromoteTo(d, hn::LoadU(dh, halves + 16));
   }
 };
 struct F32Weight {
-  using Element = float;
-  static HWY_INLINE void load(const Element* row, int j, V& lo, V& hi) {
+  template <int kOdd>
+  static HWY_INLINE void load(const void* panel, std::int64_t k, int j, V& lo, V& hi) {
     const D d;
-    lo = hn::LoadU(d, row + j * kLanes);
-    hi = hn::LoadU(d, row + 16 + j * kLanes);
+    const float* floats = static_cast<const float*>(panel) + (k + kOdd) * kPanelWidth + j * kLanes;
+    lo = hn::LoadU(d, floats);
+    hi = hn::LoadU(d, floats + 16);
   }
 };
 
@@ -78,46 +87,60 @@ HWY_INLINE void store_columns(const MatmulTile& t, V sum, float* y, std::int64_t
   for (std::int64_t i = 0; i < left; ++i) y[column + i] = part[i];
 }
 
+// Sums of kRows rows and kPairs vector pairs, in registers.
+template <int kRows, int kPairs>
+struct Sums {
+  V lo[kRows][kPairs];
+  V hi[kRows][kPairs];
+};
+
+template <typename Weight, int kOdd, int kRows, int kPairs>
+HWY_INLINE void step(const MatmulTile& t, const void* const* panels, const int* within, std::int64_t k,
+                     Sums<kRows, kPairs>& sums) {
+  const D d;
+  V wlo[kPairs];
+  V whi[kPairs];
+  const std::int64_t x_stride = kRows > kUnpackedRows ? kPackedStride : t.x_stride;
+  for (int p = 0; p < kPairs; ++p) Weight::template load<kOdd>(panels[p], k, within[p], wlo[p], whi[p]);
+  for (int r = 0; r < kRows; ++r) {
+    const V xk = hn::Set(d, t.x[r * x_stride + k + kOdd]);
+    for (int p = 0; p < kPairs; ++p) {
+      sums.lo[r][p] = hn::MulAdd(xk, wlo[p], sums.lo[r][p]);
+      sums.hi[r][p] = hn::MulAdd(xk, whi[p], sums.hi[r][p]);
+    }
+  }
+}
+
 // Pairs [first, first + kPairs) of the tile's num_panels * kPairsPerPanel.
 template <typename Weight, int kRows, int kPairs>
 HWY_NOINLINE void run_tile(const MatmulTile& t, std::int64_t first) {
   const D d;
-  using Element = typename Weight::Element;
-  const Element* weights[kPairs];
+  const void* panels[kPairs];
   std::int64_t columns[kPairs];
   int within[kPairs];
   for (int p = 0; p < kPairs; ++p) {
     const std::int64_t panel = (first + p) / kPairsPerPanel;
     within[p] = static_cast<int>((first + p) % kPairsPerPanel);
-    weights[p] = static_cast<const Element*>(t.panels) + panel * t.panel_stride;
+    panels[p] = static_cast<const std::uint8_t*>(t.panels) + panel * t.panel_bytes;
     columns[p] = panel * kPanelWidth + within[p] * kLanes;
   }
-  V lo[kRows][kPairs];
-  V hi[kRows][kPairs];
+  Sums<kRows, kPairs> sums;
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPairs; ++p) {
-      lo[r][p] = t.accumulate ? load_columns(t, t.y + r * t.y_stride, columns[p]) : hn::Zero(d);
-      hi[r][p] = t.accumulate ? load_columns(t, t.y + r * t.y_stride, columns[p] + 16) : hn::Zero(d);
+      sums.lo[r][p] = t.accumulate ? load_columns(t, t.y + r * t.y_stride, columns[p]) : hn::Zero(d);
+      sums.hi[r][p] = t.accumulate ? load_columns(t, t.y + r * t.y_stride, columns[p] + 16) : hn::Zero(d);
     }
   }
-  const float* x = t.x;
-  for (std::int64_t k = 0; k < t.k_count; ++k) {
-    V wlo[kPairs];
-    V whi[kPairs];
-    for (int p = 0; p < kPairs; ++p) Weight::load(weights[p] + k * kPanelWidth, within[p], wlo[p], whi[p]);
-    for (int r = 0; r < kRows; ++r) {
-      const V xk = hn::Set(d, x[r * t.x_row_stride]);
-      for (int p = 0; p < kPairs; ++p) {
-        lo[r][p] = hn::MulAdd(xk, wlo[p], lo[r][p]);
-        hi[r][p] = hn::MulAdd(xk, whi[p], hi[r][p]);
-      }
-    }
-    x += t.x_k_stride;
+  std::int64_t k = 0;
+  for (; k + 2 <= t.k_count; k += 2) {
+    step<Weight, 0>(t, panels, within, k, sums);
+    step<Weight, 1>(t, panels, within, k, sums);
   }
+  if (k < t.k_count) step<Weight, 0>(t, panels, within, k, sums);
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPairs; ++p) {
-      store_columns(t, lo[r][p], t.y + r * t.y_stride, columns[p]);
-      store_columns(t, hi[r][p], t.y + r * t.y_stride, columns[p] + 16);
+      store_columns(t, sums.lo[r][p], t.y + r * t.y_stride, columns[p]);
+      store_columns(t, sums.hi[r][p], t.y + r * t.y_stride, columns[p] + 16);
     }
   }
 }

@@ -1,4 +1,4 @@
-// The inner kernels of matmul.cc: how they are called, and the table of them that each SIMD target fills.
+// The inner kernels of matmul.cc: how they are called, and where to get those of the machine.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,19 @@
 
 namespace fovea::cpu {
 
-// One call: a tile of `rows` outputs rows by a few vectors of columns, over k in [0, k_count).
+// Steps of k in a piece of packed x, which is also the distance of its rows (in bf16, half as many words). A constant,
+// so that tiles of many rows address all of them from one register.
+inline constexpr std::int64_t kPackedStride = 256;
+// Tiles of more rows than this read packed x; x_stride is kPackedStride then.
+inline constexpr int kUnpackedRows = 4;
+
+// A tile of output rows by some panels of 32 columns, over k in [0, k_count).
 struct MatmulTile {
-  const float* x;  // element (row r, k) at x[r * x_row_stride + k * x_k_stride]
-  std::int64_t x_row_stride;
-  std::int64_t x_k_stride;
-  const void* panels;         // of the first panel, at the first k
-  std::int64_t panel_stride;  // elements from one panel to the next
-  std::int64_t num_panels;    // panels of this tile
+  const float* x;            // element (row r, k) at x[r * x_stride + k]
+  std::int64_t x_stride;     // floats
+  const void* panels;        // the first panel, at the first k, which is even
+  std::int64_t panel_bytes;  // from one panel to the next
+  std::int64_t num_panels;   // panels of this tile
   std::int64_t k_count;
   float* y;  // output (row 0, first column of the first panel)
   std::int64_t y_stride;
@@ -31,5 +36,17 @@ struct MatmulKernels {
 
 // Kernels of the SIMD target in use.
 MatmulKernels matmul_kernels();
+
+// Products of bf16 pairs (AVX512_BF16): twice the rate of fp32, for weights of bf16.
+struct Bf16Kernels {
+  // x of the tile is packed; it points to words that hold x[k] and x[k + 1] in bf16, k even; k_count may be odd.
+  void (*tile)(int rows, const MatmulTile& tile);
+  // count floats (any number; the last word is padded with 0) -> words.
+  void (*convert)(const float* x, std::int64_t count, std::uint32_t* words);
+  int max_rows;
+};
+
+// Null functions where the CPU, or the SIMD target in use, has no such instruction.
+Bf16Kernels bf16_kernels();
 
 }  // namespace fovea::cpu

@@ -71,7 +71,8 @@ TEST_P(MatmulTargets, MatchesFp64) {
       ASSERT_TRUE(packed.ok()) << packed.status().to_string();
       MatmulScratch scratch;
       ASSERT_TRUE(scratch.reserve(c.in).ok());
-      matmul(x.data(), x_stride, c.rows, *packed, bias.data(), y.data(), y_stride, scratch, pool);
+      matmul(x.data(), x_stride, c.rows, *packed, bias.data(), y.data(), y_stride, MatmulPrecision::kF32, scratch,
+             pool);
       for (std::int64_t r = 0; r < c.rows; ++r) {
         for (std::int64_t n = 0; n < c.out; ++n) {
           double sum = 0.0, magnitude = 0.0;
@@ -104,12 +105,12 @@ TEST_P(MatmulTargets, BitsOfARowDoNotDependOnTheBatch) {
     ASSERT_TRUE(scratch.reserve(in).ok());
     if (threads == 1) {
       for (std::int64_t r = 0; r < max_rows; ++r) {
-        matmul(&x[r * in], in, 1, *packed, nullptr, &alone[r * out], out, scratch, pool);
+        matmul(&x[r * in], in, 1, *packed, nullptr, &alone[r * out], out, MatmulPrecision::kF32, scratch, pool);
       }
     }
     for (const std::int64_t rows : {2, 3, 4, 5, 13, 14, 15, 29, 224, 225, 300}) {
       std::vector<float> y(static_cast<std::size_t>(rows * out));
-      matmul(x.data(), in, rows, *packed, nullptr, y.data(), out, scratch, pool);
+      matmul(x.data(), in, rows, *packed, nullptr, y.data(), out, MatmulPrecision::kF32, scratch, pool);
       for (std::size_t i = 0; i < y.size(); ++i) {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(y[i]), std::bit_cast<std::uint32_t>(alone[i])) << rows << " rows, " << i;
       }
@@ -119,6 +120,38 @@ TEST_P(MatmulTargets, BitsOfARowDoNotDependOnTheBatch) {
 
 INSTANTIATE_TEST_SUITE_P(Simd, MatmulTargets, ::testing::ValuesIn(simd_targets()),
                          [](const auto& info) { return std::string(info.param); });
+
+// Rounding x to bf16 (half a unit of 2^-8 each) is all that the faster path may cost.
+TEST_P(MatmulTargets, Bf16LosesOnlyTheRoundingOfX) {
+  ThreadPool pool(2);
+  for (const Case& c : {Case{8, 33, 1}, Case{9, 100, 7}, Case{12, 64, 256}, Case{13, 31, 513}, Case{250, 70, 300}}) {
+    const Weight weight(DType::kBF16, c.out, c.in, 7);
+    const std::vector<float> bias = random_floats(c.out, 9);
+    const std::vector<float> x = random_floats(c.rows * c.in, 11);
+    std::vector<float> y(static_cast<std::size_t>(c.rows * c.out));
+    auto packed = PackedWeight::create(std::array{weight.view}, pool);
+    ASSERT_TRUE(packed.ok());
+    MatmulScratch scratch;
+    ASSERT_TRUE(scratch.reserve(c.in).ok());
+    matmul(x.data(), c.in, c.rows, *packed, bias.data(), y.data(), c.out, MatmulPrecision::kBf16, scratch, pool);
+    double squares = 0.0, rounded_squares = 0.0;
+    for (std::int64_t i = 0; i < c.rows * c.out; ++i) {
+      const std::int64_t r = i / c.out, n = i % c.out;
+      double exact = bias[n], rounded = bias[n], magnitude = std::abs(bias[n]);
+      for (std::int64_t k = 0; k < c.in; ++k) {
+        exact += double{x[r * c.in + k]} * weight.values[n * c.in + k];
+        rounded += double{bf16_to_float(float_to_bf16(x[r * c.in + k]))} * weight.values[n * c.in + k];
+        magnitude += std::abs(double{x[r * c.in + k]} * weight.values[n * c.in + k]);
+      }
+      squares += (y[i] - exact) * (y[i] - exact);
+      rounded_squares += (rounded - exact) * (rounded - exact);
+      // Either path: fp32 on x as it is, or on x rounded.
+      const double bound = (static_cast<double>(c.in) + 2.0) * 0x1p-23 * magnitude;
+      ASSERT_LT(std::min(std::abs(y[i] - exact), std::abs(y[i] - rounded)), bound) << r << ", " << n;
+    }
+    EXPECT_LT(squares, 1.01 * rounded_squares + 1e-9);
+  }
+}
 
 TEST(PackedWeight, RefusesWhatItCannotPack) {
   ThreadPool pool(1);

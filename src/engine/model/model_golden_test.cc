@@ -100,7 +100,12 @@ class GoldenModels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { golden_ = load_golden(kGoldens / GetParam()); }
 
-  void open(DType kv, BackendOptions options = {}) {
+  static BackendOptions exact() {
+    BackendOptions options;
+    options.bf16_products = false;
+    return options;
+  }
+  void open(DType kv, const BackendOptions& options = exact()) {
     auto runner = ModelRunner::create(kGoldens / GetParam(), kv, options);
     ASSERT_TRUE(runner.ok()) << runner.status().to_string();
     runner_ = std::move(*runner);
@@ -188,6 +193,15 @@ TEST_P(GoldenModels, Bf16CacheLosesLessThanBf16Compute) {
   const Difference ours = difference(logits, golden_.logits_fp32);
   const Difference theirs = difference(golden_.logits_bf16, golden_.logits_fp32);
   EXPECT_GT(ours.max, 0.0);
+  EXPECT_LT(ours.rms, theirs.rms);
+  EXPECT_LT(ours.max, theirs.max);
+}
+
+// As it runs by default: the cache in bf16, and activations rounded to bf16 for products of many rows.
+TEST_P(GoldenModels, DefaultsLoseLessThanBf16Compute) {
+  open(DType::kBF16, {});
+  const Difference ours = difference(prefill(1000, true), golden_.logits_fp32);
+  const Difference theirs = difference(golden_.logits_bf16, golden_.logits_fp32);
   EXPECT_LT(ours.rms, theirs.rms);
   EXPECT_LT(ours.max, theirs.max);
 }
