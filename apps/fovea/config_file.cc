@@ -37,6 +37,17 @@ bool render_node(const toml::node& node, std::string* out) {
 
 Status set_default(const std::string& path, const std::string& key, const toml::node& node, const OptionEntry& entry) {
   std::string value;
+  if (entry.list != nullptr && node.is_array()) {
+    std::vector<std::string> texts;
+    for (const toml::node& element : *node.as_array()) {
+      if (element.is_array() || !render_node(element, &value)) {
+        return invalid_argument("{}: {} must be a list of texts", path, key);
+      }
+      texts.push_back(value);
+    }
+    *entry.list = std::move(texts);
+    return {};
+  }
   if (!render_node(node, &value)) return invalid_argument("{}: {} must be a value or a list of values", path, key);
   if (value.empty()) return {};
   try {

@@ -76,7 +76,8 @@ void Options::add(const std::string& name, double& value, const std::string& hel
 
 void Options::add(const std::string& name, std::vector<std::string>& value, const std::string& help) {
   add_value(name, value, help);
-  entries_.back().option->delimiter(',');
+  entries_.back().option->allow_extra_args(false);
+  entries_.back().list = &value;
 }
 void Options::add(const std::string& name, std::vector<std::int32_t>& value, const std::string& help) {
   add_value(name, value, help);

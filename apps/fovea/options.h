@@ -22,7 +22,8 @@ struct OptionEntry {
   std::string key;   // "max_context"
   std::string help;
   CLI::Option* option = nullptr;
-  std::function<std::string()> render;  // its value now, as TOML
+  std::function<std::string()> render;       // its value now, as TOML
+  std::vector<std::string>* list = nullptr;  // of an option that takes several texts
 };
 
 class Options {
@@ -36,8 +37,9 @@ class Options {
   void add(const std::string& name, std::uint64_t& value, const std::string& help);
   void add(const std::string& name, float& value, const std::string& help);
   void add(const std::string& name, double& value, const std::string& help);
-  // Repeatable, and comma-separated.
+  // Repeatable; commas are part of the text.
   void add(const std::string& name, std::vector<std::string>& value, const std::string& help);
+  // Repeatable, or separated by commas.
   void add(const std::string& name, std::vector<std::int32_t>& value, const std::string& help);
   // One of `choices`.
   void add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,

@@ -1,4 +1,5 @@
 // HTTP as hostile or unlucky clients speak it, over real sockets.
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include "server/testing/server_fixture.h"

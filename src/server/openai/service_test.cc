@@ -1,4 +1,6 @@
 // The OpenAI API over real sockets: shapes, streams, errors, extensions.
+#include <gtest/gtest.h>
+
 #include <nlohmann/json.hpp>
 
 #include "server/testing/server_fixture.h"

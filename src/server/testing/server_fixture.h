@@ -1,8 +1,7 @@
-// A server over a FakeEngine on a free port, and shorthands, for the server's tests.
+// A server over a FakeEngine on a free port, and shorthands, for the server's tests. Include <gtest/gtest.h> first.
 #pragma once
 
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
 #include <chrono>
 #include <functional>
