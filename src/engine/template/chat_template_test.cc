@@ -70,7 +70,9 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
   for (int i = 0; i < 5000; ++i) blocks += "{% if true %}";
   EXPECT_THAT(render(blocks), HasSubstr("nests deeper"));
   EXPECT_THAT(render("{{ range(100001) }}"), HasSubstr("longer than"));
-  EXPECT_THAT(render("{% set l = [] %}{% for i in range(99999) %}{% set l = l + [l] %}{% endfor %}"), HasSubstr("memory"));
+  EXPECT_THAT(
+      render("{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = ns.l + [ns.l] %}{% endfor %}"),
+      HasSubstr("memory"));
 }
 
 TEST(ChatTemplate, AListMayHoldItself) {

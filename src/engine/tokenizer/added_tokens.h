@@ -16,6 +16,7 @@ namespace fovea {
 struct AddedToken {
   std::int32_t id = -1;
   std::string content;
+  std::string text;          // what it decodes to: the content, or its normalized form where it is normalized
   bool single_word = false;  // only where no word character stands beside it
   bool lstrip = false;       // takes the white space before it along
   bool rstrip = false;       // takes the white space behind it along

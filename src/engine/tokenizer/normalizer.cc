@@ -111,7 +111,7 @@ Status Normalizer::apply(std::string& text, bool& at_origin) const {
       case Kind::kStrip: strip(text, step.left, step.right, at_origin); break;
       case Kind::kStripAccents:
         map_chars(text, [](std::string& out, char32_t code) {
-          if (!unicode::is_nonspacing_mark(code)) unicode::append(out, code);
+          if (!unicode::is_mark(code)) unicode::append(out, code);
         });
         break;
       case Kind::kPrepend:

@@ -13,7 +13,7 @@ std::int32_t Tokenizer::Impl::token_to_id(std::string_view token) const {
 
 std::string_view Tokenizer::Impl::id_to_token(std::int32_t id) const {
   const auto found = added.find(id);
-  return found != added.end() ? std::string_view(found->second.content) : model.id_to_token(id);
+  return found != added.end() ? std::string_view(found->second.text) : model.id_to_token(id);
 }
 
 bool Tokenizer::Impl::is_special(std::int32_t id) const {
@@ -111,7 +111,7 @@ std::string StreamDecoder::append(std::int32_t id) {
   std::string out;
   const auto found = impl_->added.find(id);
   if (found != impl_->added.end()) {
-    if (!(skip_special_ && found->second.special)) impl_->decoder.push(run_, found->second.content, out);
+    if (!(skip_special_ && found->second.special)) impl_->decoder.push(run_, found->second.text, out);
     return out;
   }
   if (impl_->model.has_id(id)) impl_->decoder.push(run_, impl_->model.id_to_token(id), out);

@@ -175,21 +175,19 @@ Status Tokenizer::Impl::finish_loading() {
   eos_id = resolve(config.eos_token);
   pad_id = resolve(config.pad_token);
   vocab_size = model.id_limit();
-  std::vector<const AddedToken*> ordered;
-  for (const auto& [id, token] : added) {
+  std::vector<AddedToken*> ordered;
+  for (auto& [id, token] : added) {
     vocab_size = std::max(vocab_size, id + 1);
     ordered.push_back(&token);
   }
   std::sort(ordered.begin(), ordered.end(), [](const AddedToken* a, const AddedToken* b) { return a->id < b->id; });
-  for (const AddedToken* token : ordered) {
-    if (!token->normalized || normalizer.empty()) {
-      FOVEA_RETURN_IF_ERROR((token->normalized ? normalized_finder : raw_finder).add(*token, token->content));
-      continue;
+  for (AddedToken* token : ordered) {
+    token->text = token->content;
+    if (token->normalized) {
+      bool at_origin = true;
+      FOVEA_RETURN_IF_ERROR(normalizer.apply(token->text, at_origin));
     }
-    std::string content = token->content;
-    bool at_origin = true;
-    FOVEA_RETURN_IF_ERROR(normalizer.apply(content, at_origin));
-    FOVEA_RETURN_IF_ERROR(normalized_finder.add(*token, content));
+    FOVEA_RETURN_IF_ERROR((token->normalized ? normalized_finder : raw_finder).add(*token, token->text));
   }
   if (config.add_bos_token && bos_id >= 0) {
     const bool has = !prefix.empty() && prefix.front() == bos_id;

@@ -107,8 +107,9 @@ bool is_punctuation(char32_t code) {
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
 
-bool is_nonspacing_mark(char32_t code) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(code)) == UTF8PROC_CATEGORY_MN;
+bool is_mark(char32_t code) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
 }
 
 bool is_word(char32_t code) {

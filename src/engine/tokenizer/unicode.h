@@ -45,11 +45,11 @@ bool is_valid(std::string_view text);
 // Appends `text` to `out` with every bad sequence replaced by U+FFFD, one for each maximal invalid prefix.
 void append_lossy(std::string& out, std::string_view text);
 
-bool is_whitespace(char32_t code);       // property White_Space
-bool is_numeric(char32_t code);          // categories Nd, Nl, No
-bool is_punctuation(char32_t code);      // categories P*, and the ASCII symbols
-bool is_nonspacing_mark(char32_t code);  // category Mn
-bool is_word(char32_t code);             // what \w matches: letters, marks, decimal digits, connectors
+bool is_whitespace(char32_t code);   // property White_Space
+bool is_numeric(char32_t code);      // categories Nd, Nl, No
+bool is_punctuation(char32_t code);  // categories P*, and the ASCII symbols
+bool is_mark(char32_t code);         // categories Mn, Mc, Me
+bool is_word(char32_t code);         // what \w matches: letters, marks, decimal digits, connectors
 void append_lower(std::string& out, char32_t code);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
