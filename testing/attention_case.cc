@@ -198,13 +198,19 @@ AttentionCase make_case(const CaseSpec& spec) {
     store(c.k.data(), spec.kv_dtype, i, trash);
     store(c.v.data(), spec.kv_dtype, i, trash);
   }
+  std::vector<float> common_key(static_cast<std::size_t>(row));
+  for (float& x : common_key) x = spec.key_spread < 0.0f ? 0.0f : normal(random);
   for (int r = 0; r < c.num_requests(); ++r) {
     for (int t = 0; t < spec.kv_lens[r]; ++t) {
       const std::int64_t page = c.page_table[static_cast<std::size_t>(r) * c.page_table_stride + t / spec.page_tokens];
       for (int h = 0; h < spec.kv_heads; ++h) {
         const std::int64_t index = element_index(pool, page, t % spec.page_tokens, h);
         for (int d = 0; d < spec.head_dim; ++d) {
-          store(c.k.data(), spec.kv_dtype, index + d, normal(random));
+          const float noise = normal(random);
+          const float common =
+              spec.key_spread < 0.0f ? 0.0f : common_key[static_cast<std::size_t>(h * spec.head_dim + d)];
+          store(c.k.data(), spec.kv_dtype, index + d,
+                spec.key_spread < 0.0f ? noise : common + spec.key_spread * noise);
           store(c.v.data(), spec.kv_dtype, index + d, normal(random));
         }
       }

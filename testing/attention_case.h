@@ -30,6 +30,9 @@ struct CaseSpec {
   bool q_bf16 = false;       // queries hold bf16 values
   bool poison = true;        // NaN and infinity wherever no token lives
   float logit_scale = 1.0f;  // queries are this large; 1: logits about N(0, 1) after 1/sqrt(head_dim)
+  // Below 0: keys are independent. Else all keys of a head are one row plus this much noise, so that logits are nearly
+  // equal however large they are.
+  float key_spread = -1.0f;
   std::uint64_t seed = 1;
 };
 

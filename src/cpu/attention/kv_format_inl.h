@@ -11,7 +11,15 @@
 
 #include <cstring>
 
+#include "cpu/attention/convert.h"
 #include "cpu/attention/math_inl.h"
+
+#undef FOVEA_ATTENTION_SCALAR
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#define FOVEA_ATTENTION_SCALAR 1
+#else
+#define FOVEA_ATTENTION_SCALAR 0
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace fovea::cpu::HWY_NAMESPACE {
@@ -33,7 +41,6 @@ struct FormatF32 {
     hn::StoreU(a, d, p);
     hn::StoreU(b, d, p + hn::Lanes(d));
   }
-  static HWY_INLINE float scalar(T x) { return x; }
   static HWY_INLINE void expand(hn::Vec<DU> word, VF& first, VF&) { first = hn::BitCast(DF(), word); }
 };
 
@@ -52,12 +59,6 @@ struct FormatBF16 {
     return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(half, p))));
   }
   static HWY_INLINE void store2(VF even, VF odd, float* p) { hn::StoreInterleaved2(even, odd, DF(), p); }
-  static HWY_INLINE float scalar(T x) {
-    const uint32_t bits = static_cast<uint32_t>(x) << 16;
-    float y;
-    std::memcpy(&y, &bits, sizeof(y));
-    return y;
-  }
   static HWY_INLINE void expand(hn::Vec<DU> words, VF& even, VF& odd) {
     const DU du;
     even = hn::BitCast(DF(), hn::ShiftLeft<16>(words));
@@ -70,16 +71,25 @@ struct FormatF16 {
   static constexpr int kPerWord = 2;
   static constexpr bool kPackWords = false;  // converting costs more than a shift, so it is done once
   static HWY_INLINE VF load1(const T* p) {
+    const DF d;
+#if FOVEA_ATTENTION_SCALAR
+    // Highway's own conversion takes infinity and NaN for large numbers here.
+    HWY_ALIGN float x[hn::MaxLanes(d)];
+    for (size_t i = 0; i < hn::Lanes(d); ++i) x[i] = scalar(p[i]);
+    return hn::Load(d, x);
+#else
     const hn::Rebind<hwy::float16_t, DF> half;
     const hn::Rebind<uint16_t, DF> half_bits;
-    return hn::PromoteTo(DF(), hn::BitCast(half, hn::LoadU(half_bits, p)));
+    return hn::PromoteTo(d, hn::BitCast(half, hn::LoadU(half_bits, p)));
+#endif
   }
   static HWY_INLINE void load2(const T* p, VF& a, VF& b) {
     a = load1(p);
     b = load1(p + hn::Lanes(DF()));
   }
   static HWY_INLINE void store2(VF a, VF b, float* p) { FormatF32::store2(a, b, p); }
-  static HWY_INLINE float scalar(T x) { return hn::GetLane(load1_lane(x)); }
+  static HWY_INLINE float scalar(T x) { return float_of_f16(x); }
+#if !FOVEA_ATTENTION_SCALAR
   static HWY_INLINE void expand(hn::Vec<DU> words, VF& even, VF& odd) {
     const DU du;
     const hn::Rebind<hwy::float16_t, DF> half;
@@ -87,24 +97,10 @@ struct FormatF16 {
     even = hn::PromoteTo(DF(), hn::BitCast(half, hn::TruncateTo(half_bits, hn::And(words, hn::Set(du, 0xffffu)))));
     odd = hn::PromoteTo(DF(), hn::BitCast(half, hn::TruncateTo(half_bits, hn::ShiftRight<16>(words))));
   }
-
- private:
-  static HWY_INLINE hn::Vec<hn::CappedTag<float, 1>> load1_lane(T x) {
-    const hn::CappedTag<float, 1> d;
-    const hn::Rebind<hwy::float16_t, decltype(d)> half;
-    const hn::Rebind<uint16_t, decltype(d)> half_bits;
-    return hn::PromoteTo(d, hn::BitCast(half, hn::Set(half_bits, x)));
-  }
+#endif
 };
 
-#undef FOVEA_ATTENTION_SCALAR_PACK
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-#define FOVEA_ATTENTION_SCALAR_PACK 1
-#else
-#define FOVEA_ATTENTION_SCALAR_PACK 0
-#endif
-
-#if !FOVEA_ATTENTION_SCALAR_PACK
+#if !FOVEA_ATTENTION_SCALAR
 // One vector of 16-byte pieces: piece b comes from rows[4 * b + j]. Rows beyond the block repeat its last row; their
 // lanes are never seen.
 HWY_INLINE hn::Vec<DU> load_pieces(const void* const* rows, int j, size_t offset) {
@@ -154,7 +150,7 @@ HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, i
                             uint32_t* HWY_RESTRICT block) {
   using T = typename Format::T;
   const int words = head_dim / Format::kPerWord;
-#if FOVEA_ATTENTION_SCALAR_PACK
+#if FOVEA_ATTENTION_SCALAR
   const int filled = (tokens + 7) / 8 * 8;
   for (int t = 0; t < filled; ++t) {
     if constexpr (Format::kPackWords) {
