@@ -78,7 +78,9 @@ class ScheduleVerifier {
       for (std::uint32_t w = 0; w < launch.num_workers; ++w) {
         const std::uint32_t begin = plan_.queue_begin[launch.first_queue + w];
         const std::uint32_t end = plan_.queue_begin[launch.first_queue + w + 1];
-        if (begin != expected || end < begin) return internal_error("queue of worker {} is [{}, {})", w, begin, end);
+        if (begin != expected || end < begin || end > h_.num_queue_entries) {
+          return internal_error("queue of worker {} is [{}, {})", w, begin, end);
+        }
         for (std::uint32_t q = begin; q < end; ++q) FOVEA_RETURN_IF_ERROR(add_entry(plan_.queue[q]));
         expected = end;
       }
@@ -134,6 +136,7 @@ class ScheduleVerifier {
   // kItemMasked stands exactly where the mask hides some pair of the item, as far as positions tell.
   Status verify_flags(std::uint32_t index) const {
     const abi::WorkItem& item = plan_.items[index];
+    if (item.block_row >= h_.num_block_rows) return internal_error("item {} has block row {}", index, item.block_row);
     const abi::BlockRow& b = plan_.block_rows[item.block_row];
     bool hidden = false;
     for (std::uint32_t i = 0; i < item.row_count && item.kv_begin < item.kv_end; ++i) {
