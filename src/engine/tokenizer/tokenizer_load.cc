@@ -180,6 +180,13 @@ Status Tokenizer::Impl::finish_loading() {
     vocab_size = std::max(vocab_size, id + 1);
     ordered.push_back(&token);
   }
+  for (const std::vector<std::int32_t>* ids : {&prefix, &suffix}) {
+    for (const std::int32_t id : *ids) {
+      if (id >= vocab_size) {
+        return invalid_argument("post_processor adds id {}, but the {} tokens end before it", id, vocab_size);
+      }
+    }
+  }
   std::sort(ordered.begin(), ordered.end(), [](const AddedToken* a, const AddedToken* b) { return a->id < b->id; });
   for (AddedToken* token : ordered) {
     token->text = token->content;

@@ -90,6 +90,14 @@ TEST(Tokenizer, ByteLevelMergesLowestRankFirst) {
   EXPECT_EQ(tokenizer.vocab_size(), 263);
 }
 
+TEST(Tokenizer, PostProcessorMustNameTokensThatExist) {
+  nlohmann::json spec = fallback_spec();
+  spec["post_processor"]["special_tokens"]["<s>"]["ids"] = {100000};
+  const auto tokenizer = Tokenizer::from_json(spec.dump());
+  ASSERT_FALSE(tokenizer.ok());
+  EXPECT_THAT(tokenizer.status().message(), testing::HasSubstr("post_processor adds id 100000"));
+}
+
 TEST(Tokenizer, AddedTokensAreFoundUnlessTold) {
   const Tokenizer tokenizer = make(byte_level_spec());
   EXPECT_THAT(*tokenizer.encode("<s>hello<tool>"), ElementsAre(261, 259, 262));
