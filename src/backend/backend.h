@@ -88,7 +88,7 @@ class Backend {
 
   virtual Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) = 0;
   // weights: [out_features of the part, in_features] each, one type (bf16, f16 or f32), on the host, stacked along
-  // out_features; biases: as many, [out_features of the part] each, or none at all. The Linear keeps its own copy.
+  // out_features; biases: as many, [out_features of the part] each, or none at all. Weights must outlive the Linear.
   virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
                                                         std::span<const TensorView> biases) = 0;
 

@@ -96,8 +96,8 @@ class CpuBackend : public Backend {
 
   Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
                                                 std::span<const TensorView> biases) override {
-    FOVEA_ASSIGN_OR_RETURN(cpu::PackedWeight packed, cpu::PackedWeight::create(weights, pool_));
-    FOVEA_RETURN_IF_ERROR(scratch_.reserve(packed.in_features()));
+    FOVEA_ASSIGN_OR_RETURN(cpu::PackedWeight packed, cpu::PackedWeight::create(weights, precision_, pool_));
+    FOVEA_RETURN_IF_ERROR(scratch_.reserve(packed.in_features(), pool_.size()));
     if (!biases.empty() && biases.size() != weights.size()) {
       return invalid_argument("{} biases for {} weights", biases.size(), weights.size());
     }

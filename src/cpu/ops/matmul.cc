@@ -70,7 +70,8 @@ Status check_parts(std::span<const TensorView> parts) {
 
 }  // namespace
 
-Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, ThreadPool& pool) {
+Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, MatmulPrecision precision,
+                                          ThreadPool& pool) {
   FOVEA_RETURN_IF_ERROR(check_parts(parts));
   PackedWeight packed;
   packed.dtype_ = parts[0].dtype;
@@ -92,16 +93,25 @@ Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, Thr
       }
     }
   });
+  const bool even = packed.in_features_ % 2 == 0;  // bf16 pairs of a row end where the next row begins
+  if (precision == MatmulPrecision::kBf16 && packed.dtype_ == DType::kBF16 && even && bf16_kernels().convert) {
+    packed.dnnl_ = DnnlProduct::create(parts, packed.out_features_, pool.size());
+  }
   return packed;
 }
 
-Status MatmulScratch::reserve(std::int64_t in_features) {
-  if (in_features <= in_features_) return ok_status();
+Status MatmulScratch::reserve(std::int64_t in_features, int num_threads) {
+  if (in_features <= in_features_ && num_threads <= num_threads_) return ok_status();
+  in_features = std::max(in_features, in_features_);
+  num_threads = std::max(num_threads, num_threads_);
   const std::int64_t padded = (in_features + kBlockK - 1) / kBlockK * kBlockK;
-  AlignedBuffer larger(static_cast<std::size_t>(kBlockRows * padded) * sizeof(float));
-  if (larger.data() == nullptr) return resource_exhausted("no memory for {} rows of {} floats", kBlockRows, padded);
+  // A block in fp32 for all threads together, or for each a block of oneDNN's in bf16.
+  const std::int64_t rows = std::max(kBlockRows, num_threads * kDnnlRows / 2);
+  AlignedBuffer larger(static_cast<std::size_t>(rows * padded) * sizeof(float));
+  if (larger.data() == nullptr) return resource_exhausted("no memory for {} rows of {} floats", rows, padded);
   buffer_ = std::move(larger);
   in_features_ = in_features;
+  num_threads_ = num_threads;
   return ok_status();
 }
 
@@ -229,18 +239,43 @@ void run_many_rows(const Product& product, ThreadPool& pool) {
   }
 }
 
+// As many whole blocks as there are, by oneDNN; returns their rows.
+std::int64_t run_dnnl_blocks(const Product& product, const DnnlProduct& dnnl, ThreadPool& pool) {
+  const std::int64_t blocks = product.rows / kDnnlRows;
+  const std::int64_t words = product.weight.in_features() / 2;
+  pool.parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end, int worker) {
+    auto* x = reinterpret_cast<std::uint32_t*>(product.packed_x) + worker * kDnnlRows * words;
+    for (std::int64_t block = begin; block < end; ++block) {
+      for (std::int64_t row = 0; row < kDnnlRows; ++row) {
+        product.bf16.convert(product.x + (block * kDnnlRows + row) * product.x_stride, 2 * words, x + row * words);
+      }
+      dnnl.run(reinterpret_cast<const std::uint16_t*>(x), product.bias,
+               product.y + block * kDnnlRows * product.y_stride, worker);
+    }
+  });
+  return blocks * kDnnlRows;
+}
+
 }  // namespace
 
 void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const PackedWeight& weight, const float* bias,
             float* y, std::int64_t y_stride, MatmulPrecision precision, const MatmulScratch& scratch,
             ThreadPool& pool) {
   if (rows <= 0) return;
-  FOVEA_CHECK(scratch.in_features() >= weight.in_features());
+  FOVEA_CHECK(scratch.in_features() >= weight.in_features() && scratch.num_threads() >= pool.size());
   const bool bf16 = precision == MatmulPrecision::kBf16 && weight.dtype() == DType::kBF16 && rows >= kBf16Rows;
-  const Product product{
+  Product product{
       x, x_stride, rows,           weight,           bias,
       y, y_stride, scratch.data(), matmul_kernels(), bf16 ? bf16_kernels() : Bf16Kernels{nullptr, nullptr, 0}};
-  if (rows <= std::min(kUnpackedRows, product.kernels.max_rows)) {
+  const DnnlProduct* dnnl = weight.dnnl();
+  if (product.in_bf16() && dnnl != nullptr && dnnl->y_stride() == y_stride && rows >= kDnnlRows) {
+    const std::int64_t done = run_dnnl_blocks(product, *dnnl, pool);
+    product.x += done * x_stride;
+    product.y += done * y_stride;
+    product.rows -= done;
+    if (product.rows == 0) return;
+  }
+  if (product.rows <= std::min(kUnpackedRows, product.kernels.max_rows) && !product.in_bf16()) {
     run_few_rows(product, pool);
   } else {
     run_many_rows(product, pool);

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/thread_pool.h"
 #include "cpu/ops/aligned_buffer.h"
+#include "cpu/ops/matmul_dnnl.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
 
@@ -27,8 +29,9 @@ enum class MatmulPrecision : std::uint8_t {
 class PackedWeight {
  public:
   // parts: [out_features of the part, in_features] each, one type (bf16, f16 or f32), stacked along out_features; rows
-  // may be strided. Keeps a copy. kResourceExhausted when memory is short.
-  static Result<PackedWeight> create(std::span<const TensorView> parts, ThreadPool& pool);
+  // may be strided. Keeps a packed copy; with kBf16 the parts must outlive the weight as well, because oneDNN reads
+  // them where they are. kResourceExhausted when memory is short.
+  static Result<PackedWeight> create(std::span<const TensorView> parts, MatmulPrecision precision, ThreadPool& pool);
 
   DType dtype() const { return dtype_; }
   std::int64_t in_features() const { return in_features_; }
@@ -37,6 +40,8 @@ class PackedWeight {
   std::int64_t panel_bytes() const { return (in_features_ + 1) / 2 * 2 * kPanelWidth * (dtype_bits(dtype_) / 8); }
   std::int64_t num_panels() const { return (out_features_ + kPanelWidth - 1) / kPanelWidth; }
   const void* data() const { return data_.data(); }
+  // For whole blocks of kDnnlRows rows; null where oneDNN is of no use.
+  const DnnlProduct* dnnl() const { return dnnl_.get(); }
   std::size_t size_bytes() const { return data_.size_bytes(); }
 
  private:
@@ -44,18 +49,21 @@ class PackedWeight {
   std::int64_t in_features_ = 0;
   std::int64_t out_features_ = 0;
   AlignedBuffer data_;
+  std::unique_ptr<DnnlProduct> dnnl_;
 };
 
 // Memory that matmul() packs rows of x into; shared by all products of a backend, which run one at a time.
 class MatmulScratch {
  public:
   // Makes room for products of up to in_features; called when weights are created, so that matmul() allocates nothing.
-  Status reserve(std::int64_t in_features);
+  Status reserve(std::int64_t in_features, int num_threads);
   float* data() const { return buffer_.as<float>(); }
   std::int64_t in_features() const { return in_features_; }
+  int num_threads() const { return num_threads_; }
 
  private:
   std::int64_t in_features_ = 0;
+  int num_threads_ = 0;
   AlignedBuffer buffer_;
 };
 

@@ -67,10 +67,10 @@ TEST_P(MatmulTargets, MatchesFp64) {
       const std::int64_t x_stride = c.in + 3, y_stride = c.out + 5;
       const std::vector<float> x = random_floats(c.rows * x_stride, 11);
       std::vector<float> y(static_cast<std::size_t>(c.rows * y_stride), 12345.0f);
-      auto packed = PackedWeight::create(std::array{weight.view}, pool);
+      auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool);
       ASSERT_TRUE(packed.ok()) << packed.status().to_string();
       MatmulScratch scratch;
-      ASSERT_TRUE(scratch.reserve(c.in).ok());
+      ASSERT_TRUE(scratch.reserve(c.in, pool.size()).ok());
       matmul(x.data(), x_stride, c.rows, *packed, bias.data(), y.data(), y_stride, MatmulPrecision::kF32, scratch,
              pool);
       for (std::int64_t r = 0; r < c.rows; ++r) {
@@ -99,10 +99,10 @@ TEST_P(MatmulTargets, BitsOfARowDoNotDependOnTheBatch) {
   std::vector<float> alone(static_cast<std::size_t>(max_rows * out));
   for (const int threads : {1, 2, 3}) {
     ThreadPool pool(threads);
-    auto packed = PackedWeight::create(std::array{weight.view}, pool);
+    auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool);
     ASSERT_TRUE(packed.ok());
     MatmulScratch scratch;
-    ASSERT_TRUE(scratch.reserve(in).ok());
+    ASSERT_TRUE(scratch.reserve(in, pool.size()).ok());
     if (threads == 1) {
       for (std::int64_t r = 0; r < max_rows; ++r) {
         matmul(&x[r * in], in, 1, *packed, nullptr, &alone[r * out], out, MatmulPrecision::kF32, scratch, pool);
@@ -124,15 +124,16 @@ INSTANTIATE_TEST_SUITE_P(Simd, MatmulTargets, ::testing::ValuesIn(simd_targets()
 // Rounding x to bf16 (half a unit of 2^-8 each) is all that the faster path may cost.
 TEST_P(MatmulTargets, Bf16LosesOnlyTheRoundingOfX) {
   ThreadPool pool(2);
-  for (const Case& c : {Case{8, 33, 1}, Case{9, 100, 7}, Case{12, 64, 256}, Case{13, 31, 513}, Case{250, 70, 300}}) {
+  for (const Case& c : {Case{8, 33, 1}, Case{9, 100, 7}, Case{12, 64, 256}, Case{13, 31, 513}, Case{127, 40, 65},
+                        Case{128, 33, 64}, Case{250, 70, 300}, Case{515, 96, 66}}) {
     const Weight weight(DType::kBF16, c.out, c.in, 7);
     const std::vector<float> bias = random_floats(c.out, 9);
     const std::vector<float> x = random_floats(c.rows * c.in, 11);
     std::vector<float> y(static_cast<std::size_t>(c.rows * c.out));
-    auto packed = PackedWeight::create(std::array{weight.view}, pool);
+    auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool);
     ASSERT_TRUE(packed.ok());
     MatmulScratch scratch;
-    ASSERT_TRUE(scratch.reserve(c.in).ok());
+    ASSERT_TRUE(scratch.reserve(c.in, pool.size()).ok());
     matmul(x.data(), c.in, c.rows, *packed, bias.data(), y.data(), c.out, MatmulPrecision::kBf16, scratch, pool);
     double squares = 0.0, rounded_squares = 0.0;
     for (std::int64_t i = 0; i < c.rows * c.out; ++i) {
@@ -157,12 +158,12 @@ TEST(PackedWeight, RefusesWhatItCannotPack) {
   ThreadPool pool(1);
   std::vector<float> values(16);
   const auto code_of = [&](const TensorView& view) {
-    return PackedWeight::create(std::array{view}, pool).status().code();
+    return PackedWeight::create(std::array{view}, MatmulPrecision::kBf16, pool).status().code();
   };
   EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF32, 16)), StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kI8, 4, 4)), StatusCode::kUnsupported);
   EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF32, 0, 4)), StatusCode::kInvalidArgument);
-  EXPECT_EQ(PackedWeight::create({}, pool).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PackedWeight::create({}, MatmulPrecision::kBf16, pool).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(PackedWeight, StacksParts) {
@@ -175,13 +176,13 @@ TEST(PackedWeight, StacksParts) {
     parts[i] = cpu_tensor(&whole.halves[static_cast<std::size_t>(row * 40)], DType::kF16, rows, 40);
     row += rows;
   }
-  auto stacked = PackedWeight::create(parts, pool);
-  auto plain = PackedWeight::create(std::array{whole.view}, pool);
+  auto stacked = PackedWeight::create(parts, MatmulPrecision::kBf16, pool);
+  auto plain = PackedWeight::create(std::array{whole.view}, MatmulPrecision::kBf16, pool);
   ASSERT_TRUE(stacked.ok() && plain.ok());
   EXPECT_EQ(stacked->out_features(), 100);
   EXPECT_EQ(std::memcmp(stacked->data(), plain->data(), plain->size_bytes()), 0);
   parts[1] = cpu_tensor(whole.halves.data(), DType::kF16, 1, 41);
-  EXPECT_EQ(PackedWeight::create(parts, pool).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(PackedWeight::create(parts, MatmulPrecision::kBf16, pool).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -24,9 +24,11 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& ba
     return invalid_argument("max_forward_tokens is {} and max_logit_rows {}, expected at least 1",
                             options.max_forward_tokens, options.max_logit_rows);
   }
-  // Every matrix is kept in the layout that the backend's kernels want; the files stay mapped and can be dropped.
-  const std::uint64_t needed =
-      static_cast<std::uint64_t>(matrix_elements(config)) * static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
+  // Every matrix is kept in the layout that the backend's kernels want. Files stay mapped, and the kernel may drop
+  // their pages; dummy weights have no file to be read again from.
+  const std::uint64_t copies = options.format == LoadFormat::kDummy ? 2 : 1;
+  const std::uint64_t needed = copies * static_cast<std::uint64_t>(matrix_elements(config)) *
+                               static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
   const std::uint64_t available = backend.memory_available();
   if (needed > available) {
     return resource_exhausted("{}: the weights take {} MB as {}, but {} MB of memory are left", folder, needed >> 20,
@@ -72,10 +74,6 @@ Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, 
   }
   auto linear = backend_.create_linear(matrices, biases);
   if (!linear.ok()) return make_status(linear.status().code(), "{}: {}", parts[0].name, linear.status().message());
-  for (const Part& part : parts) {
-    weights.release(part.name + ".weight");
-    if (bias) weights.release(part.name + ".bias");
-  }
   return linear;
 }
 

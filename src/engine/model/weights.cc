@@ -29,7 +29,6 @@ class StoredWeights : public WeightSource {
     }
     return view;
   }
-  void release(const std::string&) override {}  // the kernel drops clean pages of a mapping by itself
 
  private:
   TensorStore store_;
@@ -63,7 +62,6 @@ class DummyWeights : public WeightSource {
     view.data = kept.data();
     return view;
   }
-  void release(const std::string& name) override { tensors_.erase(name); }
 
  private:
   // Elements 8 b .. 8 b + 7 come from block b of the tensor's own Philox stream, whichever thread makes them.

@@ -14,11 +14,9 @@ namespace fovea {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // The tensor, of exactly that shape and of bf16, f16 or f32; valid until release() or the end of the source. The
+  // The tensor, of exactly that shape and of bf16, f16 or f32; valid as long as the source. The
   // Status names the tensor and what is wrong with it.
   virtual Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) = 0;
-  // The tensor is not needed any more (a Linear has its own copy).
-  virtual void release(const std::string& name) = 0;
 };
 
 // Tensors of a Hugging Face folder.
