@@ -41,13 +41,16 @@ class Builder {
   }
 
  private:
+  // A word of this document's filler or, where there is a text, as often one from anywhere in it.
   std::string own_word() {
+    const std::string_view source =
+        !spec_.text.empty() && random_.permille(500) ? spec_.text : std::string_view(sample_);
     for (int attempt = 0; attempt < 8; ++attempt) {
-      std::size_t begin = random_.below(sample_.size());
-      while (begin > 0 && is_letter(sample_[begin - 1])) --begin;
+      std::size_t begin = random_.below(source.size());
+      while (begin > 0 && is_letter(source[begin - 1])) --begin;
       std::size_t end = begin;
-      while (end < sample_.size() && is_letter(sample_[end])) ++end;
-      if (end - begin >= 3 && end - begin <= 12) return sample_.substr(begin, end - begin);
+      while (end < source.size() && is_letter(source[end])) ++end;
+      if (end - begin >= 4 && end - begin <= 12) return std::string(source.substr(begin, end - begin));
     }
     return made_up_word(random_);
   }
@@ -130,7 +133,8 @@ class Builder {
     std::set<std::string> values;
     for (Cell& cell : facts_) {
       for (int attempt = 0; attempt < 12; ++attempt) {
-        cell.value = random_.permille(60) ? own_word() : needle_value(random_, words_, cell.key.kind);
+        cell.value =
+            random_.permille(spec_.text.empty() ? 60 : 160) ? own_word() : needle_value(random_, words_, cell.key.kind);
         if (values.insert(cell.value).second) break;
       }
       cell.fact = needle_fact(random_, cell.key, cell.value, spec_.variety);
@@ -146,7 +150,7 @@ class Builder {
   void assemble() {
     static constexpr std::array<std::string_view, 3> kParagraphEnds = {"\n\n", "\n", "\n\n"};
     const std::string_view paragraph_end = random_.pick(kParagraphEnds);
-    const bool lines = random_.permille(300);
+    const bool lines = random_.permille(spec_.filler == NeedleFiller::kText ? 800 : 300);
     std::size_t fact_bytes = 0;
     for (const Cell& cell : facts_) fact_bytes += cell.fact.size() + 2;
     const std::size_t room = spec_.characters > fact_bytes ? spec_.characters - fact_bytes : 0;

@@ -36,9 +36,9 @@ struct NeedleSpec {
   std::uint32_t questions = 4;    // about different facts as long as there are any
   std::uint32_t absent = 0;       // per mille of the questions that ask for a cell that no fact fills
   std::uint32_t made_up = 250;    // per mille of key words that are in no list
-  std::uint32_t own_words = 150;  // per mille of key words taken from the document's own filler
+  std::uint32_t own_words = 150;  // per mille of key words taken from the document's own filler and text
   std::uint32_t variety = 300;    // per mille of facts and questions worded otherwise than the plain way
-  std::string_view text;          // for kText and kMixed; where empty they use prose instead
+  std::string_view text;          // for kText and kMixed, which use prose where it is empty; some words come from it
 };
 
 struct NeedleQuestion {
