@@ -1,0 +1,259 @@
+// Steps: decodes, chunks of prompts, admission, retraction.
+#include "engine/scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace fovea {
+
+bool Scheduler::Before::operator()(const Sequence* a, const Sequence* b) const {
+  if (a->priority != b->priority) return a->priority < b->priority;
+  if (a->arrival != b->arrival) return a->arrival < b->arrival;
+  return a->id < b->id;
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options, std::vector<RadixCache::Group> groups, ReqToTokenPool& rows)
+    : options_(options), groups_(groups), rows_(rows), cache_(std::move(groups), options.page_tokens) {
+  FOVEA_CHECK(options.max_running >= 1 && options.chunk_tokens > options.max_running);
+  FOVEA_CHECK(rows.num_slots() >= options.max_running);
+}
+
+void Scheduler::add(Sequence* sequence) {
+  FOVEA_CHECK(sequence->state == SequenceState::kNew && sequence->length() > 0);
+  sequence->state = SequenceState::kWaiting;
+  waiting_.insert(sequence);
+}
+
+void Scheduler::insert_running(Sequence* sequence) {
+  sequence->state = SequenceState::kRunning;
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, Before()), sequence);
+}
+
+void Scheduler::remove(Sequence* sequence) {
+  if (sequence->state == SequenceState::kRunning) {
+    publish(sequence);
+    release(sequence);
+    running_.erase(std::find(running_.begin(), running_.end(), sequence));
+  } else if (sequence->state == SequenceState::kWaiting) {
+    waiting_.erase(sequence);
+  }
+  sequence->state = SequenceState::kDone;
+}
+
+const Step& Scheduler::schedule() {
+  step_ = {};
+  retracted_now_ = false;
+  schedule_decodes();
+  // Whoever just gave up pages would get them back at once.
+  if (!retracted_now_) admit();
+  schedule_prefills();
+  return step_;
+}
+
+void Scheduler::push_item(Sequence* sequence, std::int32_t count) {
+  step_.items.push_back({sequence, sequence->computed, count, count == sequence->remaining()});
+  step_.num_tokens += count;
+}
+
+void Scheduler::schedule_decodes() {
+  // running_ is in order and only its end is retracted, so indices before i stay.
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    Sequence* sequence = running_[i];
+    if (sequence->remaining() != 1) continue;
+    bool ready = reserve(sequence, 1) == 1;
+    while (!ready && running_.back() != sequence) {
+      retract(running_.back());
+      ready = reserve(sequence, 1) == 1;
+    }
+    if (!ready) {
+      retract(sequence);
+      break;
+    }
+    push_item(sequence, 1);
+  }
+}
+
+void Scheduler::schedule_prefills() {
+  std::vector<Sequence*> prompts;
+  for (Sequence* sequence : running_) {
+    if (sequence->remaining() > 1) prompts.push_back(sequence);
+  }
+  // A sequence admitted with one token to go was not there when decodes were scheduled.
+  for (Sequence* sequence : running_) {
+    const auto is_it = [&](const StepItem& item) { return item.sequence == sequence; };
+    if (sequence->remaining() == 1 && std::none_of(step_.items.begin(), step_.items.end(), is_it)) {
+      prompts.push_back(sequence);
+    }
+  }
+  if (prompts.empty()) return;
+  const std::int32_t budget = options_.chunk_tokens - step_.num_tokens;
+  Sequence* first = prompts.front();
+  std::stable_sort(prompts.begin() + 1, prompts.end(),
+                   [](const Sequence* a, const Sequence* b) { return a->remaining() < b->remaining(); });
+  std::vector<std::int32_t> share(prompts.size(), 0);
+  const std::int32_t kept = prompts.size() == 1 ? budget : (budget + 1) / 2;
+  std::int32_t left = budget - std::min(first->remaining(), kept);
+  for (std::size_t i = 1; i < prompts.size(); ++i) {
+    share[i] = std::min(prompts[i]->remaining(), left);
+    left -= share[i];
+  }
+  share[0] = std::min(first->remaining(), std::min(first->remaining(), kept) + left);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    Sequence* sequence = prompts[i];
+    if (share[i] == 0 || sequence->state != SequenceState::kRunning) continue;
+    std::int32_t room = reserve(sequence, share[i]);
+    // Decodes will free pages when they end; only when nothing else can run must somebody give way.
+    while (room == 0 && step_.items.empty() && running_.back() != sequence) {
+      retract(running_.back());
+      room = reserve(sequence, share[i]);
+    }
+    if (room > 0) push_item(sequence, room);
+  }
+}
+
+void Scheduler::admit() {
+  std::int32_t planned = step_.num_tokens;
+  bool first = true;
+  for (const Sequence* sequence : running_) {
+    if (sequence->remaining() <= 1) continue;
+    planned += first ? std::min(sequence->remaining(), (options_.chunk_tokens - step_.num_tokens + 1) / 2)
+                     : sequence->remaining();
+    first = false;
+  }
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (planned >= options_.chunk_tokens || static_cast<std::int32_t>(running_.size()) >= options_.max_running) return;
+    Sequence* sequence = *it;
+    if (wait_for_prefix(sequence)) {
+      ++it;
+      continue;
+    }
+    if (!admit_one(sequence)) return;  // nobody overtakes the first that does not fit
+    it = waiting_.erase(it);
+    planned += first ? std::min(sequence->remaining(), (options_.chunk_tokens - step_.num_tokens + 1) / 2)
+                     : sequence->remaining();
+    first = false;
+  }
+}
+
+bool Scheduler::wait_for_prefix(Sequence* sequence) {
+  if (!options_.prefix_cache) return false;
+  for (const Sequence* other : running_) {
+    if (other->id == sequence->waits_for && other->remaining() > 1 && other->computed < sequence->waits_until) {
+      return true;
+    }
+  }
+  sequence->waits_for = 0;
+  // The last token is computed anyway.
+  const auto usable = std::span<const std::int32_t>(sequence->tokens).first(sequence->tokens.size() - 1);
+  std::int32_t cached = -1;
+  for (const Sequence* other : running_) {
+    if (other->remaining() <= 1 || other->priority > sequence->priority || other->salt != sequence->salt) continue;
+    const auto end = std::mismatch(usable.begin(), usable.end(), other->tokens.begin(), other->tokens.end()).first;
+    const auto same = static_cast<std::int32_t>(end - usable.begin()) / options_.page_tokens * options_.page_tokens;
+    if (same <= other->computed) continue;
+    if (cached < 0) cached = cache_.match_length(sequence->salt, usable) * options_.page_tokens;
+    if (same - cached < options_.min_wait_tokens) continue;
+    sequence->waits_for = other->id;
+    sequence->waits_until = same;
+    return true;
+  }
+  return false;
+}
+
+bool Scheduler::admit_one(Sequence* sequence) {
+  RadixCache::Match match;
+  if (options_.prefix_cache) {
+    match = cache_.match(sequence->salt,
+                         std::span<const std::int32_t>(sequence->tokens).first(sequence->tokens.size() - 1));
+  } else {
+    match.pages.resize(groups_.size());
+  }
+  cache_.lock(match.node);
+  const std::int32_t start = match.num_pages * options_.page_tokens;
+  for (std::size_t g = 0; g < groups_.size() && !running_.empty(); ++g) {
+    std::int64_t needed = most_pages(g, sequence->length() + 1);
+    if (groups_[g].window_tokens == 0) needed -= match.num_pages;
+    // What prompts in progress will still take, a page soon for each that decodes, and one in a hundred to spare.
+    for (const Sequence* other : running_) {
+      const std::int32_t held = rows_.length(other->slot, g) - other->dropped[g];
+      needed += std::max(1, most_pages(g, other->length() + 1) - held);
+    }
+    needed += groups_[g].pages->total() / 100;
+    if (groups_[g].pages->num_free() + cache_.evictable(g) < needed) {
+      cache_.unlock(match.node);
+      return false;
+    }
+  }
+  sequence->slot = rows_.allocate();
+  FOVEA_CHECK(sequence->slot != ReqToTokenPool::kNoSlot);
+  sequence->node = match.node;
+  sequence->computed = start;
+  sequence->published = match.num_pages;
+  sequence->dropped.assign(groups_.size(), 0);
+  if (!sequence->admitted_before) sequence->cached_tokens = std::min(start, sequence->prompt_length);
+  sequence->admitted_before = true;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].window_tokens > 0) {
+      const std::int32_t outside = start - (groups_[g].window_tokens - 1);
+      sequence->dropped[g] = std::max(0, outside / options_.page_tokens);
+    }
+    for (std::int32_t i = 0; i < match.num_pages; ++i) {
+      const std::int32_t page = i < sequence->dropped[g] ? kDummyPage : match.pages[g][i];
+      if (page != kDummyPage) groups_[g].pages->ref(page);
+      rows_.push(sequence->slot, static_cast<std::int32_t>(g), page);
+    }
+  }
+  insert_running(sequence);
+  return true;
+}
+
+void Scheduler::retract(Sequence* sequence) {
+  FOVEA_CHECK(running_.back() == sequence);
+  publish(sequence);
+  release(sequence);
+  running_.pop_back();
+  sequence->state = SequenceState::kWaiting;
+  sequence->computed = 0;
+  waiting_.insert(sequence);
+  retracted_now_ = true;
+  ++retractions_;
+}
+
+void Scheduler::commit() {
+  for (const StepItem& item : step_.items) {
+    Sequence* sequence = item.sequence;
+    sequence->computed += item.count;
+    // Prompts are shared as they are computed; what is generated goes to the cache at the end.
+    if (item.count > 1 || sequence->computed <= sequence->prompt_length) publish(sequence);
+    drop_left_of_window(sequence);
+  }
+  step_ = {};
+}
+
+bool Scheduler::fork(const Sequence& parent, Sequence* child) {
+  FOVEA_CHECK(parent.state == SequenceState::kRunning && child->state == SequenceState::kNew);
+  FOVEA_CHECK(child->length() >= parent.computed);
+  if (static_cast<std::int32_t>(running_.size()) >= options_.max_running) return false;
+  child->slot = rows_.allocate();
+  FOVEA_CHECK(child->slot != ReqToTokenPool::kNoSlot);
+  child->computed = parent.computed;
+  child->cached_tokens = parent.cached_tokens;
+  child->admitted_before = true;
+  child->node = parent.node;
+  child->published = parent.published;
+  child->dropped = parent.dropped;
+  cache_.lock(child->node);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const auto group = static_cast<std::int32_t>(g);
+    for (std::int32_t i = 0; i < pages_for(parent.computed); ++i) {
+      const std::int32_t page = rows_.row(parent.slot, group)[i];
+      if (page != kDummyPage) groups_[g].pages->ref(page);
+      rows_.push(child->slot, group, page);
+    }
+  }
+  insert_running(child);
+  return true;
+}
+
+}  // namespace fovea

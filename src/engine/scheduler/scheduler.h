@@ -1,0 +1,119 @@
+// Scheduler: decides which tokens of which sequences the next forward computes, and keeps their pages. Continuous
+// batching: decodes first, then chunks of prompts, under one token budget. Pure logic over page numbers; the engine
+// runs what it says. Single-threaded.
+//
+// Order is priority, then arrival. Among prompts in progress the first gets at least half of what decodes leave, the
+// rest goes to the others, shortest first: a long prompt cannot hold up short ones, nor they it. When pages run out,
+// the last in order gives up its pages (they go to the cache) and waits; its generated tokens stay. A waiting sequence
+// whose prefix is being computed by another one waits for it instead of computing it again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "engine/cache/radix_cache.h"
+#include "engine/cache/req_to_token_pool.h"
+#include "engine/scheduler/sequence.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+struct SchedulerOptions {
+  std::int32_t max_running = 64;
+  std::int32_t chunk_tokens = 1024;  // most tokens a step holds; more than max_running
+  std::int32_t page_tokens = 16;
+  bool prefix_cache = true;
+  // Fewest tokens of a common prefix that make it worth waiting until another sequence has computed it.
+  std::int32_t min_wait_tokens = 64;
+};
+
+// Tokens [begin, begin + count) of a sequence; when `sample`, the last of them gives the next token.
+struct StepItem {
+  Sequence* sequence = nullptr;
+  std::int32_t begin = 0;
+  std::int32_t count = 0;
+  bool sample = false;
+};
+
+struct PageCopy {
+  std::size_t group = 0;
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+};
+
+struct Step {
+  std::vector<PageCopy> copies;  // in order, before the forward
+  std::vector<StepItem> items;   // decodes first
+  std::int32_t num_tokens = 0;
+};
+
+class Scheduler {
+ public:
+  // groups' allocators and the pool must outlive it; the pool has at least max_running slots.
+  Scheduler(const SchedulerOptions& options, std::vector<RadixCache::Group> groups, ReqToTokenPool& rows);
+
+  // Queues a new sequence of at least one token; it must stay until remove().
+  void add(Sequence* sequence);
+  // Makes child (same tokens as the parent, new) run beside a running parent on the same pages. False when there is no
+  // slot: add() it then.
+  bool fork(const Sequence& parent, Sequence* child);
+  // Takes a sequence out, finished or not; what it computed goes to the cache.
+  void remove(Sequence* sequence);
+  // After sampling.
+  void append_token(Sequence* sequence, std::int32_t token) { sequence->tokens.push_back(token); }
+
+  // The next step; empty when nothing can run. Items hold pages for their tokens.
+  const Step& schedule();
+  // The step's forward is done: its tokens' KV is in the pages.
+  void commit();
+
+  bool has_work() const { return !running_.empty() || !waiting_.empty(); }
+  std::size_t num_running() const { return running_.size(); }
+  std::size_t num_waiting() const { return waiting_.size(); }
+  std::uint64_t num_retractions() const { return retractions_; }
+  RadixCache& cache() { return cache_; }
+  const RadixCache& cache() const { return cache_; }
+  void flush_cache() { cache_.clear(); }
+
+  // Every page is free, cached or held by exactly the sequences that list it; kInternal says which is not. Slow.
+  Status check() const;
+
+ private:
+  struct Before {
+    bool operator()(const Sequence* a, const Sequence* b) const;
+  };
+
+  std::int32_t pages_for(std::int32_t tokens) const {
+    return (tokens + options_.page_tokens - 1) / options_.page_tokens;
+  }
+  std::int32_t allocate_page(std::size_t group);
+  // Pages for the next `count` tokens, the first of them writable; returns how many tokens there is room for.
+  std::int32_t reserve(Sequence* sequence, std::int32_t count);
+  // Most pages of a group that a sequence of so many tokens can hold at a time.
+  std::int32_t most_pages(std::size_t group, std::int32_t tokens) const;
+  void schedule_decodes();
+  void schedule_prefills();
+  void admit();
+  bool admit_one(Sequence* sequence);
+  bool wait_for_prefix(Sequence* sequence);
+  void push_item(Sequence* sequence, std::int32_t count);
+  void retract(Sequence* sequence);
+  void publish(Sequence* sequence);
+  void drop_left_of_window(Sequence* sequence);
+  void release(Sequence* sequence);
+  void insert_running(Sequence* sequence);
+
+  SchedulerOptions options_;
+  std::vector<RadixCache::Group> groups_;
+  ReqToTokenPool& rows_;
+  RadixCache cache_;
+  std::vector<Sequence*> running_;  // in order
+  std::set<Sequence*, Before> waiting_;
+  Step step_;
+  bool retracted_now_ = false;
+  std::uint64_t retractions_ = 0;
+};
+
+}  // namespace fovea

@@ -1,0 +1,332 @@
+// Deterministic simulation of the scheduler: an executor without a model stores each token in the page that the row
+// names and makes the next token from what it reads back, so a wrong, missing or overwritten page gives a wrong token.
+#include "engine/scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+#include "base/hash.h"
+#include "base/random.h"
+
+namespace fovea {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+struct SimConfig {
+  SchedulerOptions options;
+  std::vector<std::int32_t> windows = {0};
+  std::vector<std::int32_t> pages = {64};  // that can be allocated
+  std::int32_t max_tokens = 256;           // of a sequence
+};
+
+// What the executor must answer: a hash of what each group sees.
+std::int32_t next_token(const Tokens& tokens, const std::vector<std::int32_t>& windows) {
+  std::uint64_t hash = 1;
+  for (const std::int32_t window : windows) {
+    const std::size_t begin =
+        window == 0 || tokens.size() < static_cast<std::size_t>(window) ? 0 : tokens.size() - window;
+    hash = hash_span(std::span<const std::int32_t>(tokens).subspan(begin), hash);
+  }
+  return static_cast<std::int32_t>(hash % 7);
+}
+
+class Simulation {
+ public:
+  explicit Simulation(const SimConfig& setup)
+      : setup_(setup),
+        rows_(setup.options.max_running, static_cast<std::int32_t>(setup.windows.size()),
+              setup.max_tokens / setup.options.page_tokens + 1) {
+    std::vector<RadixCache::Group> groups;
+    for (std::size_t g = 0; g < setup.windows.size(); ++g) {
+      allocators_.push_back(std::make_unique<PageAllocator>(setup.pages[g] + 1));
+      groups.push_back({allocators_[g].get(), setup.windows[g]});
+      memory_.emplace_back(static_cast<std::size_t>(setup.pages[g] + 1) * setup.options.page_tokens, -1);
+    }
+    scheduler_ = std::make_unique<Scheduler>(setup.options, groups, rows_);
+  }
+
+  Sequence* make(const Tokens& prompt, std::int32_t generate, std::int32_t priority = 0, std::uint64_t arrival = 0) {
+    auto owned = std::make_unique<Sequence>();
+    Sequence* sequence = owned.get();
+    sequence->id = ++next_id_;
+    sequence->arrival = arrival != 0 ? arrival : next_id_;
+    sequence->priority = priority;
+    sequence->tokens = prompt;
+    sequence->prompt_length = static_cast<std::int32_t>(prompt.size());
+    generate_[sequence->id] = generate;
+    live_.emplace(sequence->id, std::move(owned));
+    return sequence;
+  }
+  Sequence* add(const Tokens& prompt, std::int32_t generate, std::int32_t priority = 0, std::int32_t choices = 1) {
+    Sequence* sequence = make(prompt, generate, priority);
+    choices_[sequence->id] = choices;
+    scheduler_->add(sequence);
+    return sequence;
+  }
+  void cancel(Sequence* sequence) {
+    scheduler_->remove(sequence);
+    live_.erase(sequence->id);
+  }
+
+  // One step; ids of the sequences that ended in it.
+  std::vector<std::uint64_t> step() {
+    std::vector<std::uint64_t> ended;
+    const Step& step = scheduler_->schedule();
+    EXPECT_LE(step.num_tokens, setup_.options.chunk_tokens);
+    EXPECT_TRUE(!scheduler_->has_work() || !step.items.empty()) << "work waits, but nothing runs";
+    const std::int32_t page_tokens = setup_.options.page_tokens;
+    for (const PageCopy& copy : step.copies) {
+      std::copy_n(memory_[copy.group].begin() + copy.from * page_tokens, page_tokens,
+                  memory_[copy.group].begin() + copy.to * page_tokens);
+    }
+    // As in a forward, all tokens are written before any are read.
+    for (const StepItem& item : step.items) {
+      for (std::int32_t i = item.begin; i < item.begin + item.count; ++i) {
+        for (std::size_t g = 0; g < memory_.size(); ++g) cell(*item.sequence, g, i) = item.sequence->tokens[i];
+      }
+      computed_ += item.count;
+    }
+    std::vector<std::pair<Sequence*, std::int32_t>> sampled;
+    for (const StepItem& item : step.items) {
+      if (!item.sample) continue;
+      std::uint64_t hash = 1;
+      for (std::size_t g = 0; g < memory_.size(); ++g) {
+        const std::int32_t end = item.begin + item.count;
+        const std::int32_t begin = setup_.windows[g] == 0 ? 0 : std::max(0, end - setup_.windows[g]);
+        Tokens seen;
+        for (std::int32_t i = begin; i < end; ++i) seen.push_back(cell(*item.sequence, g, i));
+        hash = hash_span(std::span<const std::int32_t>(seen), hash);
+      }
+      sampled.push_back({item.sequence, static_cast<std::int32_t>(hash % 7)});
+    }
+    scheduler_->commit();
+    ++steps_;
+    for (const auto& [sequence, token] : sampled) {
+      EXPECT_EQ(token, next_token(sequence->tokens, setup_.windows)) << "sequence " << sequence->id;
+      // Choices differ by their first token, as if each had a seed of its own.
+      const std::int32_t choices = std::exchange(choices_[sequence->id], 1);
+      const std::int32_t generate = generate_[sequence->id];
+      for (std::int32_t c = 1; c < choices; ++c) {
+        Sequence* child = make(sequence->tokens, generate, sequence->priority, sequence->arrival);
+        if (scheduler_->fork(*sequence, child)) {
+          scheduler_->append_token(child, 7 + c);
+        } else {
+          scheduler_->add(child);
+        }
+        ++forks_;
+      }
+      scheduler_->append_token(sequence, token);
+    }
+    for (const auto& [sequence, token] : sampled) {
+      if (sequence->length() - sequence->prompt_length < generate_[sequence->id]) continue;
+      ended.push_back(sequence->id);
+      scheduler_->remove(sequence);
+      live_.erase(sequence->id);
+    }
+    return ended;
+  }
+
+  void expect_clean() {
+    EXPECT_FALSE(scheduler_->has_work());
+    const Status status = scheduler_->check();
+    EXPECT_TRUE(status.ok()) << status.message();
+    scheduler_->flush_cache();
+    for (const auto& pages : allocators_) EXPECT_EQ(pages->num_free(), pages->total());
+    EXPECT_EQ(rows_.num_free(), rows_.num_slots());
+  }
+
+  Scheduler& scheduler() { return *scheduler_; }
+  const std::map<std::uint64_t, std::unique_ptr<Sequence>>& live() const { return live_; }
+  std::int64_t computed() const { return computed_; }
+  int steps() const { return steps_; }
+  int forks() const { return forks_; }
+
+ private:
+  std::int32_t& cell(const Sequence& sequence, std::size_t g, std::int32_t position) {
+    const std::int32_t page =
+        rows_.row(sequence.slot, static_cast<std::int32_t>(g))[position / setup_.options.page_tokens];
+    EXPECT_NE(page, kDummyPage) << "sequence " << sequence.id << " position " << position;
+    return memory_[g]
+                  [static_cast<std::size_t>(page) * setup_.options.page_tokens + position % setup_.options.page_tokens];
+  }
+
+  SimConfig setup_;
+  ReqToTokenPool rows_;
+  std::vector<std::unique_ptr<PageAllocator>> allocators_;
+  std::vector<Tokens> memory_;  // [group][page, token]
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<std::uint64_t, std::unique_ptr<Sequence>> live_;
+  std::map<std::uint64_t, std::int32_t> generate_;
+  std::map<std::uint64_t, std::int32_t> choices_;
+  std::uint64_t next_id_ = 0;
+  std::int64_t computed_ = 0;
+  int steps_ = 0;
+  int forks_ = 0;
+};
+
+Tokens random_tokens(PhiloxRng& rng, std::uint32_t length, std::uint32_t alphabet = 1000) {
+  Tokens tokens(length);
+  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(rng.next_below(alphabet));
+  return tokens;
+}
+
+SimConfig small() {
+  SimConfig setup;
+  setup.options = {.max_running = 8, .chunk_tokens = 32, .page_tokens = 4, .prefix_cache = true, .min_wait_tokens = 8};
+  return setup;
+}
+
+TEST(Scheduler, QuestionsAboutOneDocumentPrefillItOnce) {
+  SimConfig setup = small();
+  setup.pages = {200};
+  PhiloxRng rng(1);
+  const Tokens document = random_tokens(rng, 120);
+  Simulation sim(setup);
+  for (int i = 0; i < 6; ++i) {
+    Tokens prompt = document;
+    for (const std::int32_t token : random_tokens(rng, 5)) prompt.push_back(token);
+    sim.add(prompt, 3);
+  }
+  while (sim.scheduler().has_work()) sim.step();
+  // The document once; of each the question, what the last page of the document shares with it, and the answer.
+  EXPECT_LE(sim.computed(), 120 + 6 * (5 + 4 + 2));
+  sim.expect_clean();
+}
+
+TEST(Scheduler, LongPromptAndShortOnesDoNotHoldUpEachOther) {
+  SimConfig setup = small();
+  setup.pages = {300};
+  setup.max_tokens = 800;
+  PhiloxRng rng(2);
+  Simulation sim(setup);
+  const std::uint64_t big = sim.add(random_tokens(rng, 640), 1)->id;
+  sim.step();
+  const std::uint64_t quick = sim.add(random_tokens(rng, 10), 1)->id;
+  const auto ended = sim.step();
+  EXPECT_EQ(ended, std::vector<std::uint64_t>{quick});
+  // A short prompt arrives with every step: the long one still moves on by half a chunk at least.
+  int steps = 0;
+  for (bool done = false; !done; ++steps) {
+    ASSERT_LT(steps, 2 * 640 / setup.options.chunk_tokens + 2);
+    sim.add(random_tokens(rng, 30), 1);
+    for (const std::uint64_t id : sim.step()) done |= id == big;
+  }
+}
+
+TEST(Scheduler, PriorityFirstThenArrival) {
+  SimConfig setup = small();
+  setup.options.max_running = 1;
+  PhiloxRng rng(3);
+  Simulation sim(setup);
+  const std::uint64_t a = sim.add(random_tokens(rng, 8), 2, 5)->id;
+  const std::uint64_t b = sim.add(random_tokens(rng, 8), 2, 5)->id;
+  const std::uint64_t c = sim.add(random_tokens(rng, 8), 2, -1)->id;
+  std::vector<std::uint64_t> order;
+  while (sim.scheduler().has_work()) {
+    for (const std::uint64_t id : sim.step()) order.push_back(id);
+  }
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{c, a, b}));
+}
+
+TEST(Scheduler, RetractsTheNewestAndGivesItBackItsTokens) {
+  SimConfig setup = small();
+  setup.pages = {16};  // 64 tokens: two sequences of 20 + 30 do not fit together
+  setup.max_tokens = 64;
+  PhiloxRng rng(4);
+  Simulation sim(setup);
+  sim.add(random_tokens(rng, 20), 30);
+  sim.add(random_tokens(rng, 20), 30);
+  std::vector<std::uint64_t> order;
+  while (sim.scheduler().has_work()) {
+    for (const std::uint64_t id : sim.step()) order.push_back(id);
+    ASSERT_TRUE(sim.scheduler().check().ok());
+    ASSERT_LT(sim.steps(), 200);
+  }
+  EXPECT_GE(sim.scheduler().num_retractions(), 1u);
+  EXPECT_EQ(order, (std::vector<std::uint64_t>{1, 2}));
+  sim.expect_clean();
+}
+
+TEST(Scheduler, ChoicesShareThePromptsPages) {
+  SimConfig setup = small();
+  PhiloxRng rng(5);
+  Simulation sim(setup);
+  sim.add(random_tokens(rng, 30), 6, 0, 5);
+  sim.step();
+  EXPECT_EQ(sim.scheduler().num_running(), 5u);
+  sim.step();  // each writes its own copy of the page that the prompt filled in part, but one that may keep it
+  EXPECT_EQ(sim.computed(), 30 + 5);
+  EXPECT_TRUE(sim.scheduler().check().ok());
+  while (sim.scheduler().has_work()) sim.step();
+  sim.expect_clean();
+}
+
+// Arrivals, cancellations, choices, flushes, pages that run out, groups with windows; every token is the right one.
+struct Seen {
+  std::uint64_t retractions = 0;
+  int forks = 0;
+};
+void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed << ", prefix cache " << prefix_cache);
+  PhiloxRng rng(seed);
+  SimConfig setup = small();
+  setup.options.prefix_cache = prefix_cache;
+  setup.options.max_running = 1 + static_cast<std::int32_t>(rng.next_below(8));
+  setup.options.chunk_tokens = setup.options.max_running + 1 + static_cast<std::int32_t>(rng.next_below(40));
+  setup.options.page_tokens = 1 + static_cast<std::int32_t>(rng.next_below(5));
+  setup.options.min_wait_tokens = static_cast<std::int32_t>(1 + rng.next_below(12));
+  setup.max_tokens = 60;
+  const std::vector<std::vector<std::int32_t>> kinds = {{0}, {0, 9}, {6}, {11, 0}};
+  setup.windows = kinds[rng.next_below(4)];
+  const std::int32_t least = 60 / setup.options.page_tokens + 2;
+  setup.pages.clear();
+  for (std::size_t g = 0; g < setup.windows.size(); ++g) {
+    setup.pages.push_back(least + static_cast<std::int32_t>(rng.next_below(2 * least)));
+  }
+  std::vector<Tokens> documents;
+  for (int i = 0; i < 3; ++i) documents.push_back(random_tokens(rng, 10 + rng.next_below(25)));
+
+  Simulation sim(setup);
+  for (int i = 0; i < 150 && !::testing::Test::HasFailure(); ++i) {
+    for (std::uint32_t n = rng.next_below(3); n > 0 && sim.live().size() < 30; --n) {
+      Tokens prompt;
+      if (rng.next_below(3) > 0) prompt = documents[rng.next_below(3)];
+      for (const std::int32_t token : random_tokens(rng, 1 + rng.next_below(15), 3)) prompt.push_back(token);
+      sim.add(prompt, 1 + static_cast<std::int32_t>(rng.next_below(60 - static_cast<std::uint32_t>(prompt.size()))),
+              static_cast<std::int32_t>(rng.next_below(3)), rng.next_below(4) == 0 ? 3 : 1);
+    }
+    if (rng.next_below(8) == 0 && !sim.live().empty()) {
+      auto it = sim.live().begin();
+      std::advance(it, rng.next_below(static_cast<std::uint32_t>(sim.live().size())));
+      sim.cancel(it->second.get());
+    }
+    if (rng.next_below(40) == 0) sim.scheduler().flush_cache();
+    sim.step();
+    const Status status = sim.scheduler().check();
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  const int limit = sim.steps() + 5000;
+  while (sim.scheduler().has_work() && !::testing::Test::HasFailure()) {
+    sim.step();
+    ASSERT_LT(sim.steps(), limit) << "a sequence starves";
+  }
+  if (!::testing::Test::HasFailure()) sim.expect_clean();
+  seen.retractions += sim.scheduler().num_retractions();
+  seen.forks += sim.forks();
+}
+
+TEST(Scheduler, StormsGiveTheRightTokensAndLeakNothing) {
+  Seen seen;
+  for (std::uint64_t seed = 1; seed <= 150 && !HasFailure(); ++seed) {
+    run_storm(seed, true, seen);
+    run_storm(seed, false, seen);
+  }
+  EXPECT_GT(seen.retractions, 100u);
+  EXPECT_GT(seen.forks, 100);
+}
+
+}  // namespace
+}  // namespace fovea

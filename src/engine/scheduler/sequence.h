@@ -1,0 +1,41 @@
+// Sequence: one choice of a request as the scheduler sees it: its tokens, and where their KV stands. Made by the
+// engine, which owns it; the fields under "scheduler" are the Scheduler's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/cache/radix_cache.h"
+#include "engine/cache/req_to_token_pool.h"
+
+namespace fovea {
+
+enum class SequenceState : std::uint8_t { kNew, kWaiting, kRunning, kDone };
+
+struct Sequence {
+  std::uint64_t id = 0;              // unique; orders sequences of equal priority and arrival
+  std::uint64_t arrival = 0;         // of the request; smaller is earlier
+  std::int32_t priority = 0;         // lower is served first
+  std::string salt;                  // prefixes are shared only between equal salts
+  std::vector<std::int32_t> tokens;  // prompt, then what was generated
+  std::int32_t prompt_length = 0;
+
+  // Scheduler.
+  SequenceState state = SequenceState::kNew;
+  std::int32_t slot = ReqToTokenPool::kNoSlot;
+  std::int32_t computed = 0;       // leading tokens whose KV is in pages
+  std::int32_t cached_tokens = 0;  // of the prompt, found in the cache when first admitted
+  bool admitted_before = false;
+  RadixCache::Node* node = nullptr;   // where it stands in the cache, locked
+  std::int32_t published = 0;         // leading pages that the cache has too
+  std::vector<std::int32_t> dropped;  // [group] leading pages given up because they left the window
+  std::uint64_t waits_for = 0;        // id of the sequence that computes a prefix this one needs
+  std::int32_t waits_until = 0;       // ..., and how many tokens of it
+
+  std::int32_t length() const { return static_cast<std::int32_t>(tokens.size()); }
+  // Tokens to be computed before the next one can be sampled.
+  std::int32_t remaining() const { return length() - computed; }
+};
+
+}  // namespace fovea
