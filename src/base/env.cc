@@ -14,6 +14,7 @@ namespace {
 constexpr std::array<EnvEntry, static_cast<std::size_t>(EnvVar::kCount)> kTable = {{
     {EnvVar::kLogLevel, "FOVEA_LOG_LEVEL", "what is logged to stderr: trace, debug, info, warning, error, off", "off"},
     {EnvVar::kNumThreads, "FOVEA_NUM_THREADS", "compute threads; 0 takes what affinity and cgroup limits leave", "0"},
+    {EnvVar::kModelDir, "FOVEA_MODEL_DIR", "model folder to use instead of the embedded one", ""},
 }};
 
 }  // namespace

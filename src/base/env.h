@@ -15,6 +15,7 @@ namespace fovea {
 enum class EnvVar : std::uint8_t {
   kLogLevel,
   kNumThreads,
+  kModelDir,
   kCount,  // not a variable
 };
 

@@ -1,0 +1,39 @@
+// A request inside the engine, and its choices. Used by engine_core.cc and engine_text.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/sampler/sampler.h"
+#include "engine/sampler/stop_matcher.h"
+#include "engine/scheduler/sequence.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "fovea/engine.h"
+
+namespace fovea {
+
+struct ActiveRequest;
+
+// One choice: the sequence, how it is sampled, and the text on its way out.
+struct Choice : Sequence {
+  ActiveRequest* request = nullptr;
+  std::int32_t index = 0;
+  std::int32_t max_tokens = 0;  // what it may generate, the context's end included
+  std::optional<SamplingState> sampling;
+  std::optional<StreamDecoder> decoder;
+  std::optional<StopMatcher> stops;
+};
+
+struct ActiveRequest {
+  RequestId id = 0;
+  std::uint64_t seed = 0;
+  GenerateRequest request;
+  EventCallback callback;
+  std::vector<std::unique_ptr<Choice>> choices;
+  std::int32_t open = 0;  // choices without a last event
+  bool forked = false;    // the other choices are with the scheduler
+};
+
+}  // namespace fovea

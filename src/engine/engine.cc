@@ -1,0 +1,178 @@
+// Engine::create: finds and loads the model, sizes the KV cache, starts the engine's thread.
+#include "fovea/engine.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/env.h"
+#include "base/status.h"
+#include "engine/embedded_model.h"
+#include "engine/engine_core.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::int64_t kMinKvBytes = std::int64_t{16} << 20;
+
+template <typename T>
+Status check_option(const char* name, T value, T low, T high) {
+  if (value >= low && value <= high) return ok_status();
+  return invalid_argument("{} is {}; expected {} to {}", name, value, low, high);
+}
+
+std::string name_of(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
+  const std::string last = path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  return last.empty() ? "model" : last;
+}
+
+// Where to load from, and for as long as it lives the folder that was made for it.
+struct ModelSource {
+  std::string folder;
+  std::string name;
+  std::unique_ptr<EmbeddedFolder> unpacked;
+};
+
+Result<ModelSource> find_model(const EngineOptions& options) {
+  ModelSource source;
+  if (!options.model.empty()) {
+    source.folder = options.model;
+    source.name = name_of(options.model);
+    return source;
+  }
+  const std::string folder = env_string(EnvVar::kModelDir);
+  if (!folder.empty()) {
+    source.folder = folder;
+    source.name = name_of(folder);
+    return source;
+  }
+  FOVEA_ASSIGN_OR_RETURN(source.unpacked, EmbeddedFolder::create(embedded_needle()));
+  source.folder = source.unpacked->path();
+  source.name = "needle";
+  return source;
+}
+
+}  // namespace
+
+Status check_engine_options(const EngineOptions& options) {
+  FOVEA_RETURN_IF_ERROR(check_option("page_tokens", options.page_tokens, 1, 256));
+  FOVEA_RETURN_IF_ERROR(check_option("max_running", options.max_running, 1, 4096));
+  FOVEA_RETURN_IF_ERROR(check_option("max_queued", options.max_queued, 0, 1 << 20));
+  FOVEA_RETURN_IF_ERROR(check_option("max_context", options.max_context, 0, 1 << 24));
+  FOVEA_RETURN_IF_ERROR(check_option("chunk_tokens", options.chunk_tokens, 2, 1 << 16));
+  FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
+  FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));
+  if (options.load_format != "auto" && options.load_format != "dummy") {
+    return invalid_argument("load_format is \"{}\"; expected \"auto\" or \"dummy\"", options.load_format);
+  }
+  return ok_status();
+}
+
+std::int32_t effective_max_running(const EngineOptions& options) {
+  // Half of a step at least is left to prompts.
+  return std::min(options.max_running, std::max(1, options.chunk_tokens / 2));
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  FOVEA_RETURN_IF_ERROR(check_engine_options(options));
+  FOVEA_ASSIGN_OR_RETURN(const ModelSource source, find_model(options));
+  EngineParts parts;
+  parts.options = options;
+  parts.name = source.name;
+  BackendOptions backend;
+  backend.num_threads = options.num_threads;
+  backend.batch_invariant = options.batch_invariant;
+  backend.simd = options.simd;
+  FOVEA_ASSIGN_OR_RETURN(parts.backend, create_backend(options.device, backend));
+  ModelLoadOptions load;
+  load.format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  load.dummy_seed = options.dummy_seed;
+  load.max_forward_tokens = options.chunk_tokens;
+  load.max_logit_rows = effective_max_running(options);
+  FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
+  // Random weights need no text.
+  std::error_code ignored;
+  if (load.format == LoadFormat::kAuto || std::filesystem::exists(source.folder + "/tokenizer.json", ignored)) {
+    FOVEA_ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::load(source.folder));
+    if (parts.tokenizer->vocab_size() > parts.model->config().vocab_size) {
+      return invalid_argument("{}: tokenizer.json has {} tokens, the model only {}", source.folder,
+                              parts.tokenizer->vocab_size(), parts.model->config().vocab_size);
+    }
+    if (const std::string* chat = parts.tokenizer->chat_template()) {
+      FOVEA_ASSIGN_OR_RETURN(parts.chat_template, ChatTemplate::parse(*chat));
+    }
+  }
+  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<EngineCore> engine, EngineCore::create(std::move(parts)));
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+Status EngineCore::set_up() {
+  FOVEA_RETURN_IF_ERROR(set_up_memory());
+  const EngineOptions& options = parts_.options;
+  const std::int32_t max_running = effective_max_running(options);
+  const std::vector<KvGroupSpec>& specs = parts_.model->kv_groups();
+  rows_ = std::make_unique<ReqToTokenPool>(max_running, static_cast<std::int32_t>(specs.size()),
+                                           (max_context_ + options.page_tokens - 1) / options.page_tokens);
+  std::vector<RadixCache::Group> groups;
+  for (std::size_t g = 0; g < specs.size(); ++g) groups.push_back({&pool_->pages(g), specs[g].window_tokens});
+  SchedulerOptions scheduler;
+  scheduler.max_running = max_running;
+  scheduler.chunk_tokens = options.chunk_tokens;
+  scheduler.page_tokens = options.page_tokens;
+  scheduler.prefix_cache = options.prefix_cache;
+  scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);
+  ModelRunnerOptions runner;
+  runner.max_requests = max_running;
+  runner.max_forward_tokens = options.chunk_tokens;
+  runner.kv_dtype = options.kv_dtype;
+  runner.share_prefixes = options.share_prefixes;
+  runner.batch_invariant = options.batch_invariant;
+  FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
+  publish_stats();
+  thread_ = std::thread([this] { loop(); });
+  return ok_status();
+}
+
+Status EngineCore::set_up_memory() {
+  const EngineOptions& options = parts_.options;
+  const std::vector<KvGroupSpec>& specs = parts_.model->kv_groups();
+  const std::int32_t model_context = parts_.model->config().max_position;
+  if (options.max_context > model_context) {
+    return out_of_range("max_context is {}; the model's context holds {} tokens", options.max_context, model_context);
+  }
+  max_context_ = options.max_context > 0 ? options.max_context : model_context;
+
+  KvPoolOptions pool;
+  pool.dtype = options.kv_dtype;
+  pool.page_tokens = options.page_tokens;
+  pool.max_running = effective_max_running(options);
+  pool.max_forward_tokens = options.chunk_tokens;
+  pool.bytes = options.kv_cache_bytes;
+  if (pool.bytes == 0) {
+    // What all running requests can fill, within six tenths of what the machine leaves.
+    std::int64_t token_bytes = 0;
+    for (const KvGroupSpec& spec : specs) {
+      token_bytes += std::int64_t{2} * spec.num_kv_heads * spec.head_dim * dtype_bits(options.kv_dtype) / 8 *
+                     static_cast<std::int64_t>(spec.layers.size());
+    }
+    const auto room = static_cast<std::int64_t>(parts_.backend->memory_available() / 10 * 6);
+    const std::int64_t useful = token_bytes * (std::int64_t{pool.max_running} * max_context_ + 2 * options.page_tokens);
+    pool.bytes = std::min(std::max(useful, kMinKvBytes), room);
+  }
+  FOVEA_ASSIGN_OR_RETURN(pool_, KvPool::create(*parts_.backend, specs, pool));
+  // One sequence alone must be able to run to the end of the context.
+  for (std::size_t g = 0; g < specs.size(); ++g) {
+    const std::int64_t tokens = std::int64_t{pool_->pages(g).total()} * options.page_tokens;
+    const std::int32_t window = specs[g].window_tokens;
+    if (window == 0 || tokens >= max_context_) {
+      max_context_ = static_cast<std::int32_t>(std::min<std::int64_t>(max_context_, tokens));
+    } else if (tokens < window + 2 * options.page_tokens) {
+      return resource_exhausted("the KV cache of {} bytes holds {} tokens of layers with a window of {}; give it more",
+                                pool.bytes, tokens, window);
+    }
+  }
+  if (max_context_ < 2) return resource_exhausted("the KV cache of {} bytes holds no sequence", pool.bytes);
+  return ok_status();
+}
+
+}  // namespace fovea

@@ -1,0 +1,264 @@
+// The engine's thread: mail, steps, cancellation, errors.
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::int32_t kMaxChoices = 128;
+
+Status status_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return resource_exhausted("out of memory in the engine");
+  return internal_error("the engine failed: {}", error.what());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineCore>> EngineCore::create(EngineParts parts) {
+  FOVEA_RETURN_IF_ERROR(check_engine_options(parts.options));
+  auto engine = std::unique_ptr<EngineCore>(new EngineCore(std::move(parts)));
+  FOVEA_RETURN_IF_ERROR(engine->set_up());
+  return engine;
+}
+
+EngineCore::~EngineCore() { shutdown(0.0); }
+
+Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback callback) {
+  if (callback == nullptr) return invalid_argument("the request has no callback for its events");
+  if (request.prompt.empty()) return invalid_argument("the prompt is empty; expected at least one token");
+  for (std::size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] < 0 || request.prompt[i] >= vocab_size()) {
+      return invalid_argument("prompt token {} is {}; expected 0 to {}", i, request.prompt[i], vocab_size() - 1);
+    }
+  }
+  if (request.prompt.size() >= static_cast<std::size_t>(max_context_)) {
+    return out_of_range("the prompt has {} tokens; the context holds {}, one of them for the answer",
+                        request.prompt.size(), max_context_);
+  }
+  if (request.n < 1 || request.n > kMaxChoices) {
+    return invalid_argument("n is {}; expected 1 to {} choices", request.n, kMaxChoices);
+  }
+  FOVEA_RETURN_IF_ERROR(check_sampling(request.sampling, vocab_size()));
+  if (!parts_.tokenizer.has_value() && !request.sampling.stop.empty()) {
+    return unsupported("stop strings need a tokenizer, and {} has none", parts_.name);
+  }
+  auto active = std::make_unique<ActiveRequest>();
+  active->request = std::move(request);
+  active->callback = std::move(callback);
+  const std::unique_lock lock(mutex_);
+  if (draining_) return Status(StatusCode::kUnavailable, "the engine is shutting down");
+  const std::size_t limit = static_cast<std::size_t>(parts_.options.max_queued) + effective_max_running(parts_.options);
+  if (open_requests_ >= limit) {
+    return resource_exhausted("{} requests are running or queued, and no more are taken; try again later",
+                              open_requests_);
+  }
+  if (!stats_.healthy) return internal_error("the engine has failed; restart it");
+  const RequestId id = ++next_request_;
+  active->id = id;
+  const SamplingParams& sampling = active->request.sampling;
+  active->seed = sampling.has_seed
+                     ? sampling.seed
+                     : hash_combine(id, static_cast<std::uint64_t>(Clock::now().time_since_epoch().count()));
+  if (open_requests_++ == 0) last_step_ = Clock::now();
+  incoming_.push_back(std::move(active));
+  wake_.notify_one();
+  return id;
+}
+
+void EngineCore::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  cancels_.push_back(id);
+  wake_.notify_one();
+}
+
+void EngineCore::flush_cache() {
+  const std::lock_guard lock(mutex_);
+  flush_ = true;
+  wake_.notify_one();
+}
+
+Status EngineCore::check_integrity() {
+  Status result(StatusCode::kUnavailable, "the engine's thread has ended");
+  std::unique_lock lock(mutex_);
+  if (stop_) return result;
+  checks_.push_back(&result);
+  wake_.notify_one();
+  idle_.wait(lock, [&] { return std::find(checks_.begin(), checks_.end(), &result) == checks_.end(); });
+  return result;
+}
+
+void EngineCore::shutdown(double seconds) {
+  const std::lock_guard only_one(shutdown_mutex_);
+  {
+    std::unique_lock lock(mutex_);
+    draining_ = true;
+    idle_.wait_for(lock, std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e6)),
+                   [&] { return open_requests_ == 0; });
+    stop_ = true;
+    wake_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+EngineStats EngineCore::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.queued += static_cast<std::int64_t>(incoming_.size());
+  if (open_requests_ > 0) {
+    stats.seconds_since_step = std::chrono::duration<double>(Clock::now() - last_step_).count();
+  }
+  return stats;
+}
+
+void EngineCore::loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] {
+      return stop_ || flush_ || !incoming_.empty() || !cancels_.empty() || !checks_.empty() || scheduler_->has_work();
+    });
+    take_mail(lock);
+    const bool stop = stop_;
+    lock.unlock();
+    if (stop) {
+      for (const auto& [id, request] : active_) end_request(*request, FinishReason::kCancelled, ok_status());
+    } else if (scheduler_->has_work()) {
+      try {
+        run_step();
+      } catch (const std::exception& error) {
+        fail_all(status_of(error));
+      }
+    }
+    erase_ended();
+    lock.lock();
+    publish_stats();
+    if (active_.empty() && incoming_.empty()) idle_.notify_all();
+    if (stop && incoming_.empty()) return;
+  }
+}
+
+void EngineCore::take_mail(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::unique_ptr<ActiveRequest>> incoming;
+  std::vector<RequestId> cancels;
+  incoming.swap(incoming_);
+  cancels.swap(cancels_);
+  const std::vector<Status*> checks = checks_;
+  const bool flush = std::exchange(flush_, false);
+  lock.unlock();
+  for (auto& request : incoming) start(std::move(request));
+  for (const RequestId id : cancels) {
+    const auto found = active_.find(id);
+    if (found != active_.end()) end_request(*found->second, FinishReason::kCancelled, ok_status());
+  }
+  if (flush) scheduler_->flush_cache();
+  for (Status* check : checks) *check = scheduler_->check();
+  erase_ended();
+  lock.lock();
+  if (checks.empty()) return;
+  checks_.erase(checks_.begin(), checks_.begin() + static_cast<std::ptrdiff_t>(checks.size()));
+  idle_.notify_all();
+}
+
+void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
+  ActiveRequest& request = *owned;
+  active_.emplace(request.id, std::move(owned));
+  const GenerateRequest& asked = request.request;
+  const auto prompt_length = static_cast<std::int32_t>(asked.prompt.size());
+  request.open = asked.n;
+  for (std::int32_t i = 0; i < asked.n; ++i) {
+    auto choice = std::make_unique<Choice>();
+    choice->request = &request;
+    choice->index = i;
+    choice->id = ++next_sequence_;
+    choice->arrival = request.id;
+    choice->priority = asked.priority;
+    choice->salt = asked.cache_salt;
+    choice->tokens = asked.prompt;
+    choice->prompt_length = prompt_length;
+    choice->max_tokens = max_context_ - prompt_length;
+    if (asked.sampling.max_tokens > 0) choice->max_tokens = std::min(choice->max_tokens, asked.sampling.max_tokens);
+    const std::uint64_t seed = i == 0 ? request.seed : hash_combine(request.seed, static_cast<std::uint64_t>(i));
+    choice->sampling.emplace(asked.sampling, seed, asked.prompt, eos_tokens());
+    if (parts_.tokenizer.has_value()) choice->decoder.emplace(*parts_.tokenizer, asked.sampling.skip_special_tokens);
+    choice->stops.emplace(asked.sampling.stop, asked.sampling.include_stop_text);
+    request.choices.push_back(std::move(choice));
+  }
+  counters_.prompt_tokens += static_cast<std::uint64_t>(prompt_length);
+  scheduler_->add(request.choices[0].get());
+}
+
+void EngineCore::run_step() {
+  const auto begin = Clock::now();
+  const Step& step = scheduler_->schedule();
+  if (step.items.empty()) {
+    fail_all(internal_error("requests wait, but none can run"));
+    return;
+  }
+  const std::vector<StepItem> items = step.items;
+  const Status status = runner_->run(step);
+  if (!status.ok()) {
+    log_error("a forward failed: {}", status.message());
+    for (const StepItem& item : items) {
+      ActiveRequest& request = *static_cast<Choice*>(item.sequence)->request;
+      if (request.open > 0) end_request(request, FinishReason::kError, status);
+    }
+    return;
+  }
+  scheduler_->commit();
+  sample_items(items);
+  ++counters_.steps;
+  counters_.kv_bytes_read += runner_->kv_bytes();
+  counters_.kv_bytes_unshared += runner_->kv_bytes_unshared();
+  counters_.step_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void EngineCore::end_request(ActiveRequest& request, FinishReason reason, const Status& error) {
+  for (const auto& choice : request.choices) {
+    if (choice->state == SequenceState::kDone) continue;
+    GenerationEvent event;
+    event.choice = choice->index;
+    event.finish = reason;
+    event.error = error;
+    end_choice(*choice, std::move(event));
+  }
+}
+
+void EngineCore::fail_all(const Status& error) {
+  log_error("{}", error.message());
+  for (const auto& [id, request] : active_) end_request(*request, FinishReason::kError, error);
+  const Status intact = scheduler_->check();
+  if (intact.ok()) return;
+  log_error("{}", intact.message());
+  const std::lock_guard lock(mutex_);
+  stats_.healthy = false;
+}
+
+void EngineCore::erase_ended() {
+  if (ended_.empty()) return;
+  for (const RequestId id : ended_) active_.erase(id);
+  const std::lock_guard lock(mutex_);
+  open_requests_ -= ended_.size();
+  ended_.clear();
+}
+
+void EngineCore::publish_stats() {
+  const bool healthy = stats_.healthy;
+  stats_ = counters_;
+  stats_.healthy = healthy;
+  stats_.running = static_cast<std::int64_t>(scheduler_->num_running());
+  stats_.queued = static_cast<std::int64_t>(scheduler_->num_waiting());
+  stats_.pages_total = pool_->pages(0).total();
+  stats_.pages_free = pool_->pages(0).num_free();
+  stats_.pages_cached = scheduler_->cache().evictable(0);
+  stats_.page_bytes = pool_->page_bytes(0);
+  stats_.retractions = scheduler_->num_retractions();
+  last_step_ = Clock::now();
+}
+
+}  // namespace fovea

@@ -1,0 +1,122 @@
+// EngineCore: the Engine over a backend, a model and a tokenizer that are already there. Made by Engine::create and by
+// tests with a model of their own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/backend.h"
+#include "engine/cache/kv_pool.h"
+#include "engine/choice.h"
+#include "engine/model/model.h"
+#include "engine/runner/model_runner.h"
+#include "engine/sampler/sampler.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/template/chat_template.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "fovea/engine.h"
+
+namespace fovea {
+
+struct EngineParts {
+  EngineOptions options;
+  std::string name;
+  std::unique_ptr<Backend> backend;  // outlives the model
+  std::unique_ptr<Model> model;
+  std::optional<Tokenizer> tokenizer;  // without one, only token ids go in and out
+  std::optional<ChatTemplate> chat_template;
+};
+
+// Limits that options and model agree on: what load_model needs to know before there is an engine.
+Status check_engine_options(const EngineOptions& options);
+std::int32_t effective_max_running(const EngineOptions& options);
+
+class EngineCore final : public Engine {
+ public:
+  static Result<std::unique_ptr<EngineCore>> create(EngineParts parts);
+  ~EngineCore() override;
+
+  Result<RequestId> submit(GenerateRequest request, EventCallback callback) override;
+  void cancel(RequestId id) override;
+  void flush_cache() override;
+  void shutdown(double seconds) override;
+  EngineStats stats() const override;
+
+  const std::string& model_name() const override { return parts_.name; }
+  std::int32_t max_context() const override { return max_context_; }
+  std::int32_t vocab_size() const override { return parts_.model->config().vocab_size; }
+  const std::vector<std::int32_t>& eos_tokens() const override { return parts_.model->config().eos_tokens; }
+  SamplingParams default_sampling() const override;
+
+  Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens) const override;
+  std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) const override;
+  std::string token_bytes(std::int32_t token) const override;
+  Result<std::vector<std::int32_t>> encode_chat(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                                const std::string& extra_json) const override;
+  std::string explain_plan_svg() const override { return runner_->explain_svg(); }
+  std::string explain_plan_text() const override { return runner_->explain_text(); }
+
+  // Pages, locks and rows agree. Runs on the engine's thread between steps.
+  Status check_integrity();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  explicit EngineCore(EngineParts parts) : parts_(std::move(parts)), sampler_(vocab_size()) {}
+  Status set_up();
+  Status set_up_memory();
+
+  // On the engine's thread.
+  void loop();
+  void take_mail(std::unique_lock<std::mutex>& lock);
+  void start(std::unique_ptr<ActiveRequest> request);
+  void run_step();
+  void sample_items(const std::vector<StepItem>& items);
+  void fork_choices(Choice& first, std::span<const float> logits);
+  void sample_choice(Choice& choice, std::span<const float> logits);
+  void deliver_token(Choice& choice, SampledToken sampled);
+  void end_choice(Choice& choice, GenerationEvent event);
+  void end_request(ActiveRequest& request, FinishReason reason, const Status& error);
+  void send(ActiveRequest& request, const GenerationEvent& event);
+  void fail_all(const Status& error);
+  void erase_ended();
+  void publish_stats();
+
+  EngineParts parts_;
+  std::int32_t max_context_ = 0;
+  std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<ReqToTokenPool> rows_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<ModelRunner> runner_;
+  Sampler sampler_;
+  std::map<RequestId, std::unique_ptr<ActiveRequest>> active_;
+  std::vector<RequestId> ended_;
+  std::uint64_t next_sequence_ = 0;
+  EngineStats counters_;  // the engine thread's own
+
+  // Between threads.
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  std::vector<std::unique_ptr<ActiveRequest>> incoming_;
+  std::vector<RequestId> cancels_;
+  std::vector<Status*> checks_;
+  bool flush_ = false;
+  bool draining_ = false;
+  bool stop_ = false;
+  std::size_t open_requests_ = 0;
+  RequestId next_request_ = 0;
+  EngineStats stats_;
+  Clock::time_point last_step_ = Clock::now();
+  std::mutex shutdown_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace fovea

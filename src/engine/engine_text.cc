@@ -1,0 +1,60 @@
+// Text in and out of the engine: tokenizer, chat template, sampling defaults.
+#include "base/json.h"
+#include "base/status.h"
+#include "engine/engine_core.h"
+
+namespace fovea {
+
+Result<std::vector<std::int32_t>> EngineCore::encode(std::string_view text, bool add_special_tokens) const {
+  if (!parts_.tokenizer.has_value()) return unsupported("{} has no tokenizer; give token ids", parts_.name);
+  return parts_.tokenizer->encode(text, {.add_special_tokens = add_special_tokens, .parse_special = true});
+}
+
+std::string EngineCore::decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) const {
+  return parts_.tokenizer.has_value() ? parts_.tokenizer->decode(tokens, skip_special_tokens) : std::string();
+}
+
+std::string EngineCore::token_bytes(std::int32_t token) const {
+  return parts_.tokenizer.has_value() ? parts_.tokenizer->token_bytes(token) : std::string();
+}
+
+Result<std::vector<std::int32_t>> EngineCore::encode_chat(const std::vector<ChatMessage>& messages,
+                                                          bool add_generation_prompt,
+                                                          const std::string& extra_json) const {
+  if (!parts_.chat_template.has_value()) {
+    return unsupported("{} has no chat template; use a plain prompt", parts_.name);
+  }
+  nlohmann::ordered_json context;
+  context["messages"] = nlohmann::ordered_json::array();
+  for (const ChatMessage& message : messages) {
+    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+  }
+  context["add_generation_prompt"] = add_generation_prompt;
+  const TokenizerConfig& config = parts_.tokenizer->config();
+  // As the reference does: absent tokens are not defined, tools and documents are none.
+  if (config.bos_token.has_value()) context["bos_token"] = *config.bos_token;
+  if (config.eos_token.has_value()) context["eos_token"] = *config.eos_token;
+  if (config.pad_token.has_value()) context["pad_token"] = *config.pad_token;
+  if (config.unk_token.has_value()) context["unk_token"] = *config.unk_token;
+  context["tools"] = nullptr;
+  context["documents"] = nullptr;
+  if (!extra_json.empty()) {
+    // Checked with its limits first; parsed again so that the order of keys stays.
+    FOVEA_ASSIGN_OR_RETURN(const Json checked, parse_json(extra_json, "template variables"));
+    if (!checked.is_object()) return invalid_argument("template variables are not a JSON object");
+    context.update(nlohmann::ordered_json::parse(extra_json));
+  }
+  FOVEA_ASSIGN_OR_RETURN(const std::string text, parts_.chat_template->render(context));
+  return parts_.tokenizer->encode(text, {.add_special_tokens = false, .parse_special = true});
+}
+
+SamplingParams EngineCore::default_sampling() const {
+  SamplingParams params;
+  const ModelConfig& config = parts_.model->config();
+  if (config.default_temperature >= 0.0f) params.temperature = config.default_temperature;
+  if (config.default_top_p > 0.0f) params.top_p = config.default_top_p;
+  if (config.default_top_k > 0) params.top_k = config.default_top_k;
+  return params;
+}
+
+}  // namespace fovea

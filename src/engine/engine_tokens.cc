@@ -1,0 +1,119 @@
+// From logits to events: sampling of each choice, forks, stops, text.
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "engine/engine_core.h"
+
+namespace fovea {
+
+void EngineCore::sample_items(const std::vector<StepItem>& items) {
+  std::size_t row = 0;
+  for (const StepItem& item : items) {
+    if (!item.sample) continue;
+    const std::span<const float> logits = runner_->logits(row++);
+    auto& choice = *static_cast<Choice*>(item.sequence);
+    // A choice may have ended in this loop, with its request.
+    if (choice.state != SequenceState::kRunning) continue;
+    if (!choice.request->forked) fork_choices(choice, logits);
+    if (choice.state == SequenceState::kRunning) sample_choice(choice, logits);
+  }
+}
+
+void EngineCore::fork_choices(Choice& first, std::span<const float> logits) {
+  ActiveRequest& request = *first.request;
+  request.forked = true;
+  counters_.cached_tokens += static_cast<std::uint64_t>(first.cached_tokens);
+  for (std::size_t i = 1; i < request.choices.size(); ++i) {
+    Choice& child = *request.choices[i];
+    if (scheduler_->fork(first, &child)) {
+      sample_choice(child, logits);
+    } else {
+      scheduler_->add(&child);
+    }
+    if (request.open == 0) return;
+  }
+}
+
+void EngineCore::sample_choice(Choice& choice, std::span<const float> logits) {
+  auto sampled = sampler_.sample(logits, *choice.sampling);
+  if (!sampled.ok()) {
+    end_request(*choice.request, FinishReason::kError, sampled.status());
+    return;
+  }
+  deliver_token(choice, std::move(*sampled));
+}
+
+void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
+  const SamplingParams& params = choice.sampling->params();
+  const std::int32_t token = sampled.token;
+  scheduler_->append_token(&choice, token);
+  choice.sampling->add_token(token);
+  ++counters_.generated_tokens;
+  const std::int32_t generated = choice.sampling->num_generated();
+  GenerationEvent event;
+  event.choice = choice.index;
+
+  const auto holds = [token](const std::vector<std::int32_t>& tokens) {
+    return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+  };
+  if ((!params.ignore_eos && holds(eos_tokens())) || holds(params.stop_token_ids)) {
+    event.finish = FinishReason::kStop;
+    event.stop_token = token;
+  } else {
+    event.tokens.push_back(token);
+    if (params.logprobs >= 0) {
+      event.logprobs.push_back({token, sampled.logprob});
+      event.top_logprobs.push_back(std::move(sampled.top));
+    }
+    if (generated >= choice.max_tokens) event.finish = FinishReason::kLength;
+  }
+  if (choice.decoder.has_value()) {
+    std::string piece;
+    if (event.stop_token < 0) piece = choice.decoder->append(token);
+    if (event.finish != FinishReason::kNone) piece += choice.decoder->finish();
+    if (generated < params.min_tokens) {
+      event.text = std::move(piece);
+    } else {
+      StopMatcher::Output output = choice.stops->append(piece);
+      event.text = std::move(output.text);
+      if (output.matched) {
+        event.finish = FinishReason::kStop;
+      } else if (event.finish != FinishReason::kNone) {
+        event.text += choice.stops->finish();
+      }
+    }
+  }
+  if (event.finish != FinishReason::kNone) {
+    end_choice(choice, std::move(event));
+  } else {
+    send(*choice.request, event);
+  }
+}
+
+void EngineCore::end_choice(Choice& choice, GenerationEvent event) {
+  ActiveRequest& request = *choice.request;
+  scheduler_->remove(&choice);
+  event.prompt_tokens = choice.prompt_length;
+  event.cached_tokens = choice.cached_tokens;
+  event.completion_tokens = choice.length() - choice.prompt_length;
+  const bool failed = event.finish == FinishReason::kError;
+  const bool cancelled = event.finish == FinishReason::kCancelled;
+  if (--request.open == 0) {
+    ++(failed ? counters_.requests_failed : cancelled ? counters_.requests_cancelled : counters_.requests_finished);
+    ended_.push_back(request.id);
+  }
+  send(request, event);
+}
+
+void EngineCore::send(ActiveRequest& request, const GenerationEvent& event) {
+  try {
+    request.callback(event);
+  } catch (const std::exception& error) {
+    // The caller's own failure: its request goes, the engine stays.
+    log_error("the callback of request {} threw: {}", request.id, error.what());
+    cancel(request.id);
+  }
+}
+
+}  // namespace fovea

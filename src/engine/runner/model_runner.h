@@ -1,0 +1,95 @@
+// ModelRunner: runs a step of the scheduler: lays out tokens, positions, slots and page tables, plans attention once
+// for each KV group, runs the model. Owned by the engine; single-threaded, but for explain_*().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "engine/cache/kv_pool.h"
+#include "engine/cache/req_to_token_pool.h"
+#include "engine/model/model.h"
+#include "engine/scheduler/scheduler.h"
+
+namespace fovea {
+
+struct ModelRunnerOptions {
+  std::int32_t max_requests = 64;  // in a step
+  std::int32_t max_forward_tokens = 1024;
+  DType kv_dtype = DType::kBF16;
+  bool share_prefixes = true;
+  bool batch_invariant = false;
+};
+
+class ModelRunner {
+ public:
+  // All must outlive the runner.
+  static Result<std::unique_ptr<ModelRunner>> create(Backend& backend, Model& model, KvPool& pool,
+                                                     const ReqToTokenPool& rows, const ModelRunnerOptions& options);
+
+  // After it, logits(i) is the row of the i-th item with `sample`, until the next run.
+  Status run(const Step& step);
+  std::span<const float> logits(std::size_t sampled) const;
+  // Of the latest run, all groups and layers together.
+  std::uint64_t kv_bytes() const { return kv_bytes_; }
+  std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
+
+  // The latest plan over two requests or more, else the latest plan, of the first group. Thread-safe.
+  std::string explain_svg() const;
+  std::string explain_text() const;
+
+ private:
+  struct Group {
+    std::int32_t window_left = -1;
+    std::size_t num_layers = 0;
+    AttentionConfig config;
+    std::unique_ptr<AttentionOp> attention;
+    std::vector<std::int32_t> page_table;  // [max_requests, stride]
+    std::vector<std::int32_t> slots;       // [max_forward_tokens]
+    std::vector<std::int32_t> copied;      // [max_requests] leading entries of the table's row that are up to date,
+    std::vector<std::uint64_t> version;    // ..., for the row at this version
+  };
+  // A batch that was planned, kept so that it can be planned again and drawn.
+  struct Snapshot {
+    std::vector<std::int32_t> q_lens;
+    std::vector<std::int32_t> kv_lens;
+    std::vector<std::int32_t> page_table;
+    std::int32_t stride = 0;
+    std::int32_t window_left = -1;
+  };
+
+  ModelRunner(Model& model, KvPool& pool, const ReqToTokenPool& rows, const ModelRunnerOptions& options)
+      : options_(options), model_(model), pool_(pool), rows_(rows) {}
+
+  void lay_out(const Step& step);
+  // Brings the group's page table up to date; true when entries that were planned before have changed.
+  bool copy_tables(const Step& step, std::size_t group);
+  Status plan(const Step& step);
+  AttentionBatch batch_of(const Group& group) const;
+  void keep_snapshot(const Group& group);
+  Result<Planner> plan_snapshot() const;
+
+  ModelRunnerOptions options_;
+  Model& model_;
+  KvPool& pool_;
+  const ReqToTokenPool& rows_;
+  std::vector<Group> groups_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> logit_rows_;
+  std::vector<std::int32_t> q_lens_;
+  std::vector<std::int32_t> kv_lens_;
+  std::vector<std::uint64_t> planned_;  // ids of the sequences of the last plan when each had one token, else empty
+  std::shared_ptr<void> logits_;        // [max_requests, vocab] f32
+  std::uint64_t kv_bytes_ = 0;
+  std::uint64_t kv_bytes_unshared_ = 0;
+
+  mutable std::mutex snapshot_mutex_;
+  Snapshot snapshot_;
+};
+
+}  // namespace fovea
