@@ -106,7 +106,7 @@ class GoldenModels : public ::testing::TestWithParam<std::string> {
     return options;
   }
   void open(DType kv, const BackendOptions& options = exact()) {
-    auto runner = ModelRunner::create(kGoldens / GetParam(), kv, options);
+    auto runner = ModelHarness::create(kGoldens / GetParam(), kv, options);
     ASSERT_TRUE(runner.ok()) << runner.status().to_string();
     runner_ = std::move(*runner);
   }
@@ -119,7 +119,7 @@ class GoldenModels : public ::testing::TestWithParam<std::string> {
     std::vector<std::size_t> done(golden_.sequences.size());
     for (bool more = true; more;) {
       more = false;
-      std::vector<ModelRunner::Piece> pieces;
+      std::vector<ModelHarness::Piece> pieces;
       for (std::size_t i = 0; i < requests.size(); ++i) {
         const auto& tokens = golden_.sequences[i];
         const std::size_t count = std::min<std::size_t>(static_cast<std::size_t>(chunk), tokens.size() - done[i]);
@@ -148,7 +148,7 @@ class GoldenModels : public ::testing::TestWithParam<std::string> {
   }
 
   Golden golden_;
-  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<ModelHarness> runner_;
 };
 
 // Both sides compute in fp32 on the same stored weights and differ in the order of sums alone.
@@ -171,9 +171,9 @@ TEST_P(GoldenModels, DecodeMatchesInFp32) {
   const auto vocab = static_cast<std::size_t>(golden_.vocab);
   for (std::int64_t step = 0; step < golden_.decode_steps; ++step) {
     // The first round mixes: half of the requests are prefilled while the other half already decodes one step ahead.
-    std::vector<ModelRunner::Piece> pieces;
+    std::vector<ModelHarness::Piece> pieces;
     for (std::size_t i = 0; i < next.size(); ++i) pieces.push_back({requests[i], next[i]});
-    const auto logits = runner_->forward(pieces, ModelRunner::Logits::kLast);
+    const auto logits = runner_->forward(pieces, ModelHarness::Logits::kLast);
     ASSERT_TRUE(logits.ok()) << logits.status().to_string();
     for (std::size_t i = 0; i < next.size(); ++i) {
       const std::span<const float> expected(

@@ -36,11 +36,11 @@ class ModelLoad : public ::testing::Test {
     ModelLoadOptions options;
     options.format = LoadFormat::kDummy;
     options.dummy_seed = seed;
-    auto runner = ModelRunner::create(folder_, DType::kBF16, {}, options);
+    auto runner = ModelHarness::create(folder_, DType::kBF16, {}, options);
     EXPECT_TRUE(runner.ok()) << runner.status().to_string();
     if (!runner.ok()) return {};
     const std::vector<std::int32_t> tokens = {1, 5, 9, 77, 5};
-    const ModelRunner::Piece piece{(*runner)->add_request(), tokens};
+    const ModelHarness::Piece piece{(*runner)->add_request(), tokens};
     auto logits = (*runner)->forward({&piece, 1});
     EXPECT_TRUE(logits.ok()) << logits.status().to_string();
     return logits.ok() ? *logits : std::vector<float>{};
@@ -119,20 +119,20 @@ TEST_F(ModelLoad, RefusesATruncatedFile) {
 
 TEST_F(ModelLoad, ChecksEveryForward) {
   copy_golden("llama31");
-  auto runner = ModelRunner::create(folder_, DType::kF32, {});
+  auto runner = ModelHarness::create(folder_, DType::kF32, {});
   ASSERT_TRUE(runner.ok());
   const std::vector<std::int32_t> outside = {1, 128}, negative = {-1}, fine = {1};
-  const ModelRunner::Piece bad{(*runner)->add_request(), outside}, below{(*runner)->add_request(), negative};
+  const ModelHarness::Piece bad{(*runner)->add_request(), outside}, below{(*runner)->add_request(), negative};
   EXPECT_EQ((*runner)->forward({&bad, 1}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ((*runner)->forward({&below, 1}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ((*runner)->model().forward({}, {}).code(), StatusCode::kOutOfRange);
-  const ModelRunner::Piece good{(*runner)->add_request(), fine};
+  const ModelHarness::Piece good{(*runner)->add_request(), fine};
   EXPECT_TRUE((*runner)->forward({&good, 1}).ok());
 }
 
 TEST_F(ModelLoad, WeightBytesAreTheFilesWithoutUntiedEmbeddings) {
   copy_golden("llama31");
-  auto runner = ModelRunner::create(folder_, DType::kF32, {});
+  auto runner = ModelHarness::create(folder_, DType::kF32, {});
   ASSERT_TRUE(runner.ok());
   // All tensors of the file but the table of 128 x 64 bf16, of which a step reads one row.
   std::size_t expected = 0;

@@ -1,4 +1,4 @@
-// ModelRunner: runs a Model over paged KV pools for tests, with pages in random order and NaN wherever nothing was
+// ModelHarness: runs a Model over paged KV pools for tests, with pages in random order and NaN wherever nothing was
 // written. Slow and simple: the engine's scheduler and pools have tests of their own.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace fovea {
 
-class ModelRunner {
+class ModelHarness {
  public:
   static constexpr std::int32_t kPageTokens = 16;
   static constexpr std::int32_t kMaxPages = 8;  // a request
@@ -29,10 +29,10 @@ class ModelRunner {
   };
   enum class Logits { kAll, kLast };
 
-  static Result<std::unique_ptr<ModelRunner>> create(const std::string& folder, DType kv_dtype,
+  static Result<std::unique_ptr<ModelHarness>> create(const std::string& folder, DType kv_dtype,
                                                      const BackendOptions& backend_options,
                                                      const ModelLoadOptions& load_options = {}) {
-    std::unique_ptr<ModelRunner> runner(new ModelRunner);
+    std::unique_ptr<ModelHarness> runner(new ModelHarness);
     FOVEA_ASSIGN_OR_RETURN(runner->backend_, create_backend("cpu", backend_options));
     FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->backend_, load_options));
     const Model& model = *runner->model_;
@@ -109,7 +109,7 @@ class ModelRunner {
     std::int32_t length = 0;
   };
 
-  ModelRunner() = default;
+  ModelHarness() = default;
 
   Status make_pools(DType kv_dtype) {
     const ModelConfig& config = model_->config();
