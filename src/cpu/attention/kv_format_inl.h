@@ -101,27 +101,8 @@ struct FormatF16 {
 };
 
 #if !FOVEA_ATTENTION_SCALAR
-// One vector of 16-byte pieces: piece b comes from rows[4 * b + j]. Rows beyond the block repeat its last row; their
-// lanes are never seen.
-HWY_INLINE hn::Vec<DU> load_pieces(const void* const* rows, int j, size_t offset) {
-  const DU du;
-  const auto piece = [&](int b) { return static_cast<const uint8_t*>(rows[4 * b + j]) + offset; };
-#if HWY_TARGET <= HWY_AVX3
-  const auto load = [&](int b) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(piece(b))); };
-  __m512i v = _mm512_castsi128_si512(load(0));
-  v = _mm512_mask_broadcast_i32x4(v, 0x00f0, load(1));
-  v = _mm512_mask_broadcast_i32x4(v, 0x0f00, load(2));
-  v = _mm512_mask_broadcast_i32x4(v, 0xf000, load(3));
-  return hn::Vec<DU>{v};
-#else
-  const hn::Half<DU> half;
-  const auto load = [&](int b) { return hn::LoadU(half, reinterpret_cast<const uint32_t*>(piece(b))); };
-  return hn::Combine(du, load(1), load(0));
-#endif
-}
-
-// 4x4 transposition inside each 16-byte piece: lane (b, j) of out[i] is lane (b, i) of in[j].
-HWY_INLINE void transpose_pieces(hn::Vec<DU> (&v)[4]) {
+// 4x4 transposition inside each 16-byte block: lane (b, j) of v[i] becomes lane (b, i) of v[j].
+HWY_INLINE void transpose_blocks(hn::Vec<DU>* v) {
   const DU du;
   const hn::Repartition<uint64_t, DU> dw;
   const auto a0 = hn::BitCast(dw, hn::InterleaveLower(du, v[0], v[1]));
@@ -132,6 +113,39 @@ HWY_INLINE void transpose_pieces(hn::Vec<DU> (&v)[4]) {
   v[1] = hn::BitCast(du, hn::InterleaveUpper(dw, a0, a2));
   v[2] = hn::BitCast(du, hn::InterleaveLower(dw, a1, a3));
   v[3] = hn::BitCast(du, hn::InterleaveUpper(dw, a1, a3));
+}
+
+// Words [0, 8) at `offset` of as many rows as a vector has lanes, transposed: lane t of out[w] is word w of rows[t].
+HWY_INLINE void load_transposed(const void* const* rows, size_t offset, hn::Vec<DU> (&out)[8]) {
+  const DU du;
+  const auto at = [&](int t) { return static_cast<const uint8_t*>(rows[t]) + offset; };
+#if HWY_TARGET <= HWY_AVX3
+  // Half a vector a row, rows j and j + 8 in one: fewer and wider loads than blocks of 16 bytes, for one more shuffle.
+  for (int j = 0; j < 8; ++j) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at(j)));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at(j + 8)));
+    out[j] = hn::Vec<DU>{_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1)};
+  }
+  transpose_blocks(out);
+  transpose_blocks(out + 4);
+  const __m512i even_blocks = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+  const __m512i odd_blocks = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+  for (int w = 0; w < 4; ++w) {
+    const __m512i first = out[w].raw, second = out[w + 4].raw;
+    out[w] = hn::Vec<DU>{_mm512_permutex2var_epi64(first, even_blocks, second)};
+    out[w + 4] = hn::Vec<DU>{_mm512_permutex2var_epi64(first, odd_blocks, second)};
+  }
+  (void)du;
+#else
+  const hn::Half<DU> half;
+  const auto load = [&](int t, int word) {
+    return hn::LoadU(half, reinterpret_cast<const uint32_t*>(at(t) + 4 * word));
+  };
+  for (int w = 0; w < 8; w += 4) {
+    for (int j = 0; j < 4; ++j) out[w + j] = hn::Combine(du, load(j + 4, w), load(j, w));
+    transpose_blocks(out + w);
+  }
+#endif
 }
 #endif
 
@@ -168,16 +182,15 @@ HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, i
   const DU du;
   const int lanes = static_cast<int>(hn::Lanes(du));
   for (int t = 0; t < tokens; t += lanes) {
-    for (int w = 0; w < words; w += 4) {
+    for (int w = 0; w < words; w += 8) {
       if (w % kLineWords == 0) {
         for (int j = 0; j < lanes; ++j) prefetch(ahead[t + j], static_cast<size_t>(w) * 4);
       }
-      hn::Vec<DU> v[4];
-      for (int j = 0; j < 4; ++j) v[j] = load_pieces(rows + t, j, static_cast<size_t>(w) * 4);
-      transpose_pieces(v);
+      hn::Vec<DU> v[8];
+      load_transposed(rows + t, static_cast<size_t>(w) * 4, v);
       constexpr int kRowsAWord = Format::kPackWords ? 1 : Format::kPerWord;
       uint32_t* to = block + static_cast<size_t>(w) * kRowsAWord * kBlockTokens + t;
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < 8; ++i) {
         if constexpr (Format::kPackWords) {
           hn::Store(v[i], du, to);
           to += kBlockTokens;
