@@ -1,0 +1,158 @@
+// The engine with real models (random weights): with batch_invariant, a request's tokens and log-probabilities are the
+// same bits alone, without a prefix cache and in other chunks as in a crowd that shares prefixes and loses its pages.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "engine/engine_core.h"
+
+namespace fovea {
+namespace {
+
+namespace fs = std::filesystem;
+using Tokens = std::vector<std::int32_t>;
+
+struct Answer {
+  Tokens tokens;
+  std::vector<float> logprobs;
+  std::int32_t cached = 0;
+  FinishReason finish = FinishReason::kNone;
+  friend bool operator==(const Answer& a, const Answer& b) { return a.tokens == b.tokens && a.logprobs == b.logprobs; }
+};
+
+// config.json of a golden model with a context of 2048 and another window.
+std::string config_of(const std::string& golden) {
+  auto text = read_file(std::string(FOVEA_SOURCE_DIR) + "/tests/goldens/models/" + golden + "/config.json", 1 << 16);
+  EXPECT_TRUE(text.ok()) << text.status().message();
+  Json config = Json::parse(*text);
+  config["max_position_embeddings"] = 2048;
+  if (config.contains("sliding_window") && config["sliding_window"].is_number()) config["sliding_window"] = 100;
+  return config.dump();
+}
+
+std::vector<Answer> run(const std::string& config_path, const EngineOptions& options,
+                        const std::vector<GenerateRequest>& requests, bool together, EngineStats& stats) {
+  EngineParts parts;
+  parts.options = options;
+  parts.name = "random";
+  BackendOptions backend;
+  backend.num_threads = 2;
+  backend.batch_invariant = options.batch_invariant;
+  auto created_backend = create_backend("cpu", backend);
+  EXPECT_TRUE(created_backend.ok());
+  parts.backend = std::move(*created_backend);
+  ModelLoadOptions load;
+  load.format = LoadFormat::kDummy;
+  load.max_forward_tokens = options.chunk_tokens;
+  auto model = load_model(config_path, *parts.backend, load);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  if (!model.ok()) return {};
+  parts.model = std::move(*model);
+  auto created = EngineCore::create(std::move(parts));
+  EXPECT_TRUE(created.ok()) << created.status().message();
+  if (!created.ok()) return {};
+  EngineCore& engine = **created;
+
+  std::vector<Answer> answers(requests.size());
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t ended = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto id = engine.submit(requests[i], [&, i](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex);
+      Answer& answer = answers[i];
+      answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
+      for (const TokenLogprob& logprob : event.logprobs) answer.logprobs.push_back(logprob.logprob);
+      answer.finish = event.finish;
+      answer.cached = event.cached_tokens;
+      EXPECT_NE(event.finish, FinishReason::kError) << event.error.message();
+      if (event.finish != FinishReason::kNone) ++ended;
+      changed.notify_all();
+    });
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    std::unique_lock lock(mutex);
+    const std::size_t wanted = together ? 0 : i + 1;
+    changed.wait(lock, [&] { return ended >= wanted; });
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return ended == requests.size(); });
+  lock.unlock();
+  const Status intact = engine.check_integrity();
+  EXPECT_TRUE(intact.ok()) << intact.message();
+  engine.flush_cache();
+  EXPECT_TRUE(engine.check_integrity().ok());
+  EXPECT_TRUE(engine.check_integrity().ok());
+  stats = engine.stats();
+  EXPECT_EQ(stats.pages_free, stats.pages_total);
+  return answers;
+}
+
+class EngineModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
+  const fs::path path = fs::temp_directory_path() / ("fovea_engine_" + GetParam() + "_config.json");
+  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
+  PhiloxRng rng(20);
+  Tokens document;
+  for (int i = 0; i < 900; ++i) document.push_back(static_cast<std::int32_t>(rng.next_below(128)));
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 10; ++i) {
+    GenerateRequest request;
+    // Prefixes of one document, some longer than a chunk of 512 tokens, and questions of their own.
+    const int lengths[] = {0, 300, 700, 700, 899};
+    request.prompt.assign(document.begin(), document.begin() + lengths[i % 5]);
+    for (std::uint32_t n = 1 + rng.next_below(30); n > 0; --n) {
+      request.prompt.push_back(static_cast<std::int32_t>(rng.next_below(128)));
+    }
+    request.sampling.max_tokens = 24;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    request.sampling.seed = static_cast<std::uint64_t>(i);
+    request.sampling.has_seed = true;
+    request.sampling.logprobs = 0;
+    requests.push_back(request);
+  }
+  EngineOptions alone;
+  alone.batch_invariant = true;
+  alone.prefix_cache = false;
+  alone.share_prefixes = false;
+  alone.chunk_tokens = 512;
+  alone.kv_cache_bytes = 64 << 20;
+  EngineStats stats;
+  const std::vector<Answer> expected = run(path, alone, requests, false, stats);
+  ASSERT_EQ(expected.size(), requests.size());
+  EXPECT_EQ(stats.cached_tokens, 0u);
+
+  EngineOptions crowd = alone;
+  crowd.prefix_cache = true;
+  crowd.share_prefixes = true;
+  crowd.chunk_tokens = 200;
+  for (const bool together : {false, true}) {
+    for (const bool tight : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "together " << together << ", few pages " << tight);
+      // Few: two of the longest requests do not fit side by side.
+      crowd.kv_cache_bytes = tight ? stats.page_bytes * 100 : 64 << 20;
+      EngineStats crowd_stats;
+      const std::vector<Answer> answers = run(path, crowd, requests, together, crowd_stats);
+      ASSERT_EQ(answers.size(), expected.size());
+      for (std::size_t i = 0; i < answers.size(); ++i) {
+        EXPECT_TRUE(answers[i] == expected[i]) << "request " << i << " of " << requests[i].prompt.size() << " tokens";
+      }
+      EXPECT_GT(crowd_stats.cached_tokens, 0u);
+    }
+  }
+  fs::remove(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EngineModel, ::testing::Values("llama31", "gemma2", "mistral"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fovea

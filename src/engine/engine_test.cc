@@ -1,0 +1,539 @@
+// The engine with a model that is a deterministic function of what it can see through the page tables: it stores token
+// ids in the KV pages by their slots and makes logits from what it reads back, so a wrong page gives a wrong answer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <set>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/status.h"
+#include "engine/embedded_model.h"
+#include "engine/engine_core.h"
+
+namespace fovea {
+namespace {
+
+using ::testing::HasSubstr;
+using Tokens = std::vector<std::int32_t>;
+
+constexpr std::int32_t kVocab = 50;
+constexpr std::int32_t kEos = 49;
+
+// What a group with the window sees of the tokens, as a number.
+std::uint64_t view_hash(std::span<const std::int32_t> tokens, std::int32_t window) {
+  const std::size_t begin =
+      window == 0 || tokens.size() <= static_cast<std::size_t>(window) ? 0 : tokens.size() - window;
+  return hash_span(tokens.subspan(begin));
+}
+
+void fill_logits(std::span<float> logits, std::uint64_t hash) {
+  PhiloxRng rng(hash);
+  for (float& logit : logits) logit = 2.0f * rng.next_normal();
+}
+
+// Remembers the batch; the model reads it.
+class FakeAttention final : public AttentionOp {
+ public:
+  FakeAttention(const AttentionConfig& config, Planner planner) : planner_(std::move(planner)) {}
+  Status plan(const AttentionBatch& batch) override {
+    q_lens.assign(batch.q_lens, batch.q_lens + batch.num_requests);
+    kv_lens.assign(batch.kv_lens, batch.kv_lens + batch.num_requests);
+    table = batch.page_table;
+    stride = batch.page_table_stride;
+    window = batch.mask == abi::MaskKind::kWindow ? batch.window_left + 1 : 0;
+    return planner_.plan(batch);
+  }
+  Status grow(const std::int32_t* lens) override {
+    for (std::size_t i = 0; i < kv_lens.size(); ++i) EXPECT_GE(lens[i], kv_lens[i]);
+    kv_lens.assign(lens, lens + kv_lens.size());
+    return planner_.grow(lens);
+  }
+  Status run(const TensorView&, const abi::KvPoolView&, const TensorView&, float*) override { return ok_status(); }
+  PlanStats stats() const override { return planner_.stats(); }
+  const Planner& planner() const override { return planner_; }
+
+  Tokens q_lens, kv_lens;
+  const std::int32_t* table = nullptr;
+  std::int32_t stride = 0;
+  std::int32_t window = 0;
+
+ private:
+  Planner planner_;
+};
+
+class FakeModel final : public Model {
+ public:
+  struct Faults {
+    std::atomic<int> fail_forwards{0};
+    std::atomic<bool> throw_next{false};
+    std::atomic<bool> nan_logits{false};
+    std::atomic<int> sleep_us{0};
+  };
+
+  FakeModel(const std::vector<std::int32_t>& windows, std::int32_t context, std::shared_ptr<Faults> faults)
+      : faults_(std::move(faults)) {
+    config_.vocab_size = kVocab;
+    config_.max_position = context;
+    config_.eos_tokens = {kEos};
+    for (std::size_t g = 0; g < windows.size(); ++g) {
+      groups_.push_back({{static_cast<std::int32_t>(g)}, 1, 32, windows[g]});
+    }
+  }
+  const ModelConfig& config() const override { return config_; }
+  const std::vector<KvGroupSpec>& kv_groups() const override { return groups_; }
+  AttentionConfig attention_config(std::size_t) const override {
+    AttentionConfig config;
+    config.planner.num_qo_heads = 1;
+    config.planner.num_kv_heads = 1;
+    config.planner.head_dim = 32;
+    return config;
+  }
+  Status forward(const ForwardBatch& batch, const TensorView& logits) override {
+    if (faults_->sleep_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(faults_->sleep_us));
+    if (faults_->throw_next.exchange(false)) throw std::runtime_error("the model threw");
+    if (faults_->fail_forwards > 0 && faults_->fail_forwards-- > 0) return internal_error("the model failed");
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (std::size_t t = 0; t < batch.tokens.size(); ++t) *cell(batch, g, batch.slots[g][t]) = batch.tokens[t];
+    }
+    std::size_t row = 0;
+    std::size_t wanted = 0;
+    const auto& first = *static_cast<FakeAttention*>(batch.attention[0]);
+    for (std::size_t i = 0; i < first.q_lens.size(); ++i) {
+      row += first.q_lens[i];
+      if (wanted == batch.logit_rows.size() || batch.logit_rows[wanted] != static_cast<std::int32_t>(row) - 1) continue;
+      std::uint64_t hash = 0;
+      for (std::size_t g = 0; g < groups_.size(); ++g) {
+        const auto& op = *static_cast<FakeAttention*>(batch.attention[g]);
+        const std::int32_t length = op.kv_lens[i];
+        EXPECT_EQ(length, batch.positions[row - 1] + 1);
+        const std::int32_t begin = op.window == 0 ? 0 : std::max(0, length - op.window);
+        const std::int32_t page_tokens = batch.layer_kv[g].page_tokens;
+        Tokens seen;
+        for (std::int32_t t = begin; t < length; ++t) {
+          const std::int32_t page = op.table[i * op.stride + t / page_tokens];
+          seen.push_back(static_cast<std::int32_t>(*cell(batch, g, page * page_tokens + t % page_tokens)));
+        }
+        hash = hash_combine(hash, hash_span(std::span<const std::int32_t>(seen)));
+      }
+      const std::span<float> out(static_cast<float*>(logits.data) + wanted++ * kVocab, kVocab);
+      fill_logits(out, hash);
+      if (faults_->nan_logits) std::fill(out.begin(), out.end(), std::numeric_limits<float>::quiet_NaN());
+    }
+    EXPECT_EQ(wanted, batch.logit_rows.size());
+    return ok_status();
+  }
+  std::size_t weight_bytes() const override { return 0; }
+
+ private:
+  static float* cell(const ForwardBatch& batch, std::size_t g, std::int32_t slot) {
+    const abi::KvPoolView& view = batch.layer_kv[g];
+    EXPECT_GE(slot, view.page_tokens) << "page 0 is nobody's";
+    return static_cast<float*>(view.k) + (slot / view.page_tokens) * view.page_stride +
+           (slot % view.page_tokens) * view.token_stride;
+  }
+
+  ModelConfig config_;
+  std::vector<KvGroupSpec> groups_;
+  std::shared_ptr<Faults> faults_;
+};
+
+// The CPU backend's memory, with attention replaced.
+class FakeBackend final : public Backend {
+ public:
+  explicit FakeBackend(std::unique_ptr<Backend> cpu) : cpu_(std::move(cpu)) {}
+  std::string_view name() const override { return "fake"; }
+  DType activation_dtype() const override { return DType::kF32; }
+  std::int32_t num_threads() const override { return 1; }
+  Result<std::shared_ptr<void>> allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
+  std::size_t memory_available() const override { return std::size_t{1} << 28; }
+  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) override {
+    FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(config.planner));
+    return std::unique_ptr<AttentionOp>(std::make_unique<FakeAttention>(config, std::move(planner)));
+  }
+  Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView>, std::span<const TensorView>) override {
+    return unused();
+  }
+  Status append_kv(const TensorView&, const TensorView&, const std::int32_t*, const abi::KvPoolView&) override {
+    return unused();
+  }
+  Status embed(const TensorView&, const std::int32_t*, float, const TensorView&) override { return unused(); }
+  Status rms_norm(const TensorView&, const TensorView&, float, float, const TensorView&, const TensorView&) override {
+    return unused();
+  }
+  Status rope(const TensorView&, const std::int32_t*, const RopeConfig&) override { return unused(); }
+  Status gated_activation(Activation, const TensorView&, const TensorView&) override { return unused(); }
+  Status add(const TensorView&, const TensorView&) override { return unused(); }
+  Status softcap(const TensorView&, float) override { return unused(); }
+
+ private:
+  static Status unused() { return internal_error("the fake model has no layers"); }
+  std::unique_ptr<Backend> cpu_;
+};
+
+// A tokenizer of 49 letters and an end: token i < 26 is 'a' + i, and so on.
+std::string tokenizer_json() {
+  std::string vocab;
+  const std::string letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW";
+  for (int i = 0; i < kEos; ++i) vocab += fmt::format("\"{}\":{},", letters[i], i);
+  return fmt::format(
+      R"({{"added_tokens":[{{"id":{0},"content":"<end>","single_word":false,"lstrip":false,"rstrip":false,)"
+      R"("normalized":false,"special":true}}],"normalizer":null,"pre_tokenizer":{{"type":"ByteLevel",)"
+      R"("add_prefix_space":false,"trim_offsets":true,"use_regex":true}},"post_processor":null,)"
+      R"("decoder":{{"type":"ByteLevel"}},"model":{{"type":"BPE","vocab":{{{1}"<end>":{0}}},"merges":[]}}}})",
+      kEos, vocab);
+}
+
+struct Rig {
+  EngineOptions options;
+  std::vector<std::int32_t> windows = {0};
+  std::int32_t context = 200;
+  std::shared_ptr<FakeModel::Faults> faults = std::make_shared<FakeModel::Faults>();
+  std::unique_ptr<EngineCore> engine;
+
+  Rig() {
+    options.kv_dtype = DType::kF32;
+    options.page_tokens = 4;
+    options.max_running = 8;
+    options.chunk_tokens = 32;
+    options.kv_cache_bytes = 400 * page_bytes();
+  }
+  std::int64_t page_bytes() const { return std::int64_t{2} * options.page_tokens * 32 * 4; }
+  void start() {
+    EngineParts parts;
+    parts.options = options;
+    parts.name = "fake";
+    BackendOptions one_thread;
+    one_thread.num_threads = 1;
+    auto cpu = create_backend("cpu", one_thread);
+    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    parts.backend = std::make_unique<FakeBackend>(std::move(*cpu));
+    parts.model = std::make_unique<FakeModel>(windows, context, faults);
+    auto tokenizer = Tokenizer::from_json(tokenizer_json());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    parts.tokenizer = *tokenizer;
+    auto created = EngineCore::create(std::move(parts));
+    ASSERT_TRUE(created.ok()) << created.status().message();
+    engine = std::move(*created);
+  }
+  // What the engine must generate for one choice, computed without it.
+  Tokens expected(Tokens tokens, const SamplingParams& params, std::uint64_t seed) const {
+    const Tokens eos = {kEos};
+    SamplingState state(params, seed, tokens, eos);
+    Sampler sampler(kVocab);
+    Tokens generated;
+    std::vector<float> logits(kVocab);
+    while (static_cast<std::int32_t>(generated.size()) < params.max_tokens &&
+           static_cast<std::int32_t>(tokens.size()) < context) {
+      std::uint64_t hash = 0;
+      for (const std::int32_t window : windows) hash = hash_combine(hash, view_hash(tokens, window));
+      fill_logits(logits, hash);
+      const std::int32_t token = sampler.sample(logits, state)->token;
+      state.add_token(token);
+      tokens.push_back(token);
+      if (token == kEos && !params.ignore_eos) break;
+      generated.push_back(token);
+    }
+    return generated;
+  }
+};
+
+// Collects what a request says.
+struct Client {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::int32_t, Tokens> tokens;
+  std::map<std::int32_t, std::string> text;
+  std::map<std::int32_t, GenerationEvent> last;
+  int events_after_end = 0;
+
+  EventCallback callback() {
+    return [this](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex);
+      if (last.count(event.choice)) ++events_after_end;
+      auto& list = tokens[event.choice];
+      list.insert(list.end(), event.tokens.begin(), event.tokens.end());
+      text[event.choice] += event.text;
+      if (event.finish != FinishReason::kNone) last[event.choice] = event;
+      changed.notify_all();
+    };
+  }
+  void wait(std::size_t choices = 1) {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return last.size() == choices; }));
+  }
+};
+
+GenerateRequest request_of(const Tokens& prompt, std::int32_t max_tokens, std::uint64_t seed = 1) {
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.seed = seed;
+  request.sampling.has_seed = true;
+  return request;
+}
+
+void expect_clean(EngineCore& engine) {
+  const Status status = engine.check_integrity();
+  EXPECT_TRUE(status.ok()) << status.message();
+  engine.flush_cache();
+  EXPECT_TRUE(engine.check_integrity().ok());
+  EXPECT_TRUE(engine.check_integrity().ok());  // a step of mail later, the figures are published
+  const EngineStats stats = engine.stats();
+  EXPECT_EQ(stats.running, 0);
+  EXPECT_EQ(stats.queued, 0);
+  EXPECT_EQ(stats.pages_free, stats.pages_total);
+  EXPECT_TRUE(stats.healthy);
+}
+
+TEST(Engine, GeneratesWhatTheModelSays) {
+  Rig rig;
+  rig.start();
+  Client client;
+  const GenerateRequest request = request_of({1, 2, 3, 4, 5, 6, 7}, 20);
+  ASSERT_TRUE(rig.engine->submit(request, client.callback()).ok());
+  client.wait();
+  EXPECT_EQ(client.tokens[0], rig.expected(request.prompt, request.sampling, 1));
+  EXPECT_EQ(client.text[0], rig.engine->decode(client.tokens[0], true));
+  EXPECT_EQ(client.last[0].prompt_tokens, 7);
+  EXPECT_FALSE(rig.engine->explain_plan_svg().empty());
+  EXPECT_THAT(rig.engine->explain_plan_text(), HasSubstr("KV bytes"));
+  expect_clean(*rig.engine);
+}
+
+TEST(Engine, ChoicesHaveSeedsOfTheirOwnAndSharePages) {
+  Rig rig;
+  rig.start();
+  Client client;
+  GenerateRequest request = request_of(Tokens(30, 5), 12, 77);
+  request.sampling.ignore_eos = true;
+  request.n = 5;
+  ASSERT_TRUE(rig.engine->submit(request, client.callback()).ok());
+  client.wait(5);
+  std::set<Tokens> different;
+  for (std::int32_t i = 0; i < 5; ++i) {
+    const std::uint64_t seed = i == 0 ? 77 : hash_combine(77, static_cast<std::uint64_t>(i));
+    EXPECT_EQ(client.tokens[i], rig.expected(request.prompt, request.sampling, seed)) << "choice " << i;
+    EXPECT_EQ(client.last[i].finish, FinishReason::kLength);
+    EXPECT_EQ(client.last[i].completion_tokens, 12);
+    different.insert(client.tokens[i]);
+  }
+  EXPECT_EQ(different.size(), 5u);
+  expect_clean(*rig.engine);
+}
+
+TEST(Engine, StopsAtStringsTokensAndTheContext) {
+  Rig rig;
+  rig.context = 60;
+  rig.start();
+  GenerateRequest request = request_of({1, 2, 3}, 0);
+  request.sampling.ignore_eos = true;
+  Client whole;
+  ASSERT_TRUE(rig.engine->submit(request, whole.callback()).ok());
+  whole.wait();
+  EXPECT_EQ(whole.last[0].finish, FinishReason::kLength);
+  EXPECT_EQ(whole.tokens[0].size(), 57u);  // to the end of the context
+  const std::string text = whole.text[0];
+
+  Client stopped;
+  request.sampling.stop = {text.substr(20, 3)};
+  ASSERT_TRUE(rig.engine->submit(request, stopped.callback()).ok());
+  stopped.wait();
+  EXPECT_EQ(stopped.last[0].finish, FinishReason::kStop);
+  EXPECT_EQ(stopped.text[0], text.substr(0, text.find(request.sampling.stop[0])));
+
+  Client by_token;
+  request.sampling.stop.clear();
+  request.sampling.stop_token_ids = {whole.tokens[0][9]};
+  ASSERT_TRUE(rig.engine->submit(request, by_token.callback()).ok());
+  by_token.wait();
+  EXPECT_EQ(by_token.last[0].finish, FinishReason::kStop);
+  EXPECT_EQ(by_token.last[0].stop_token, whole.tokens[0][9]);
+  EXPECT_EQ(by_token.last[0].completion_tokens, static_cast<std::int32_t>(by_token.tokens[0].size()) + 1);
+  expect_clean(*rig.engine);
+}
+
+TEST(Engine, RefusesMalformedRequestsByName) {
+  Rig rig;
+  rig.start();
+  const auto refused = [&](const GenerateRequest& request) {
+    Client client;
+    return rig.engine->submit(request, client.callback()).status();
+  };
+  EXPECT_EQ(refused(request_of({}, 1)).code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused(request_of({1, kVocab}, 1)).message(), HasSubstr("prompt token 1 is 50; expected 0 to 49"));
+  EXPECT_EQ(refused(request_of(Tokens(200, 1), 1)).code(), StatusCode::kOutOfRange);
+  GenerateRequest request = request_of({1}, 1);
+  request.n = 0;
+  EXPECT_THAT(refused(request).message(), HasSubstr("n is 0"));
+  request = request_of({1}, 1);
+  request.sampling.top_p = 2.0f;
+  EXPECT_THAT(refused(request).message(), HasSubstr("top_p is 2"));
+  EXPECT_EQ(rig.engine->encode_chat({}, true, "").status().code(), StatusCode::kUnsupported);
+  expect_clean(*rig.engine);
+}
+
+TEST(Engine, ErrorsEndRequestsAndNotTheEngine) {
+  Rig rig;
+  rig.start();
+  const auto run = [&] {
+    Client client;
+    EXPECT_TRUE(rig.engine->submit(request_of(Tokens(50, 3), 8), client.callback()).ok());
+    client.wait();
+    return client.last[0];
+  };
+  rig.faults->fail_forwards = 1;
+  GenerationEvent event = run();
+  EXPECT_EQ(event.finish, FinishReason::kError);
+  EXPECT_THAT(event.error.message(), HasSubstr("the model failed"));
+  rig.faults->throw_next = true;
+  event = run();
+  EXPECT_EQ(event.finish, FinishReason::kError);
+  EXPECT_THAT(event.error.message(), HasSubstr("the model threw"));
+  rig.faults->nan_logits = true;
+  event = run();
+  EXPECT_EQ(event.finish, FinishReason::kError);
+  EXPECT_THAT(event.error.message(), HasSubstr("not finite"));
+  rig.faults->nan_logits = false;
+  EXPECT_NE(run().finish, FinishReason::kError);
+  // A callback that throws loses its request only.
+  ASSERT_TRUE(
+      rig.engine->submit(request_of({1, 2}, 8), [](const GenerationEvent&) { throw std::runtime_error("mine"); }).ok());
+  EXPECT_NE(run().finish, FinishReason::kError);
+  expect_clean(*rig.engine);
+}
+
+TEST(Engine, QueueIsBoundedAndShutdownDrains) {
+  Rig rig;
+  rig.options.max_running = 1;
+  rig.options.max_queued = 2;
+  rig.faults->sleep_us = 2000;
+  rig.start();
+  std::vector<std::unique_ptr<Client>> clients;
+  GenerateRequest request = request_of({1, 2, 3}, 20);
+  request.sampling.ignore_eos = true;
+  StatusCode code = StatusCode::kOk;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<Client>());
+    const auto id = rig.engine->submit(request, clients.back()->callback());
+    if (!id.ok()) code = id.status().code();
+  }
+  EXPECT_EQ(code, StatusCode::kResourceExhausted);
+  rig.engine->shutdown(30.0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(clients[i]->last[0].finish, FinishReason::kLength);
+  EXPECT_EQ(rig.engine->submit(request, clients[3]->callback()).status().code(), StatusCode::kUnavailable);
+}
+
+TEST(Engine, ShutdownCancelsWhatDoesNotEndInTime) {
+  Rig rig;
+  rig.faults->sleep_us = 3000;
+  rig.start();
+  Client client;
+  GenerateRequest request = request_of({1, 2, 3}, 150);
+  request.sampling.ignore_eos = true;
+  request.n = 3;
+  ASSERT_TRUE(rig.engine->submit(request, client.callback()).ok());
+  rig.engine->shutdown(0.02);
+  ASSERT_EQ(client.last.size(), 3u);
+  for (const auto& [choice, event] : client.last) EXPECT_EQ(event.finish, FinishReason::kCancelled);
+}
+
+TEST(Engine, IdleCostsNothing) {
+  Rig rig;
+  rig.start();
+  Client client;
+  ASSERT_TRUE(rig.engine->submit(request_of({1, 2}, 4), client.callback()).ok());
+  client.wait();
+  timespec before{};
+  timespec after{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+  const double cpu =
+      static_cast<double>(after.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+  EXPECT_LT(cpu, 0.3 * 0.05);
+}
+
+// Threads submit and cancel at once; pages run out; windows, choices, salts. Every token is the reference's.
+void run_storm(std::uint64_t seed, const std::vector<std::int32_t>& windows, bool prefix_cache, std::int64_t pages) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed << ", pages " << pages << ", prefix cache " << prefix_cache);
+  Rig rig;
+  rig.windows = windows;
+  rig.context = 120;
+  rig.options.prefix_cache = prefix_cache;
+  rig.options.kv_cache_bytes = pages * rig.page_bytes() * static_cast<std::int64_t>(windows.size());
+  rig.start();
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      PhiloxRng rng(seed, t);
+      for (int i = 0; i < 25; ++i) {
+        GenerateRequest request =
+            request_of(Tokens(5 + rng.next_below(40), static_cast<std::int32_t>(rng.next_below(3))),
+                       1 + static_cast<std::int32_t>(rng.next_below(60)), rng.next_u64());
+        for (std::uint32_t n = rng.next_below(10); n > 0; --n) {
+          request.prompt.push_back(static_cast<std::int32_t>(rng.next_below(kVocab - 1)));
+        }
+        request.n = rng.next_below(5) == 0 ? 3 : 1;
+        request.priority = static_cast<std::int32_t>(rng.next_below(3));
+        if (rng.next_below(5) == 0) request.cache_salt = "other";
+        if (rng.next_below(2) == 0) request.sampling.temperature = 0.0f;
+        if (rng.next_below(3) == 0) request.sampling.top_k = 5;
+        if (rng.next_below(3) == 0) request.sampling.repetition_penalty = 1.3f;
+        const bool cancel = rng.next_below(4) == 0;
+        Client client;
+        const auto id = rig.engine->submit(request, client.callback());
+        ASSERT_TRUE(id.ok()) << id.status().message();
+        if (cancel) {
+          std::this_thread::sleep_for(std::chrono::microseconds(rng.next_below(2000)));
+          rig.engine->cancel(*id);
+        }
+        if (rng.next_below(20) == 0) rig.engine->flush_cache();
+        client.wait(request.n);
+        EXPECT_EQ(client.events_after_end, 0);
+        for (auto& [choice, event] : client.last) {
+          const std::uint64_t own = choice == 0 ? request.sampling.seed : hash_combine(request.sampling.seed, choice);
+          Tokens expected = rig.expected(request.prompt, request.sampling, own);
+          if (event.finish == FinishReason::kCancelled) {
+            ASSERT_LE(client.tokens[choice].size(), expected.size());
+            expected.resize(client.tokens[choice].size());
+          } else {
+            ASSERT_NE(event.finish, FinishReason::kError) << event.error.message();
+          }
+          ASSERT_EQ(client.tokens[choice], expected);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect_clean(*rig.engine);
+}
+
+TEST(Engine, StormsOfRequestsLeakNothingAndAnswerRight) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    run_storm(seed, {0}, true, 40);
+    run_storm(seed, {0}, false, 40);
+    run_storm(seed, {0, 9}, true, 45);
+    run_storm(seed, {13}, true, 60);
+  }
+}
+
+TEST(EmbeddedFolder, UnpacksAndCleansUp) {
+  const std::string bytes = "hello";
+  const auto* begin = reinterpret_cast<const unsigned char*>(bytes.data());
+  const EmbeddedFile file{"config.json", begin, begin + bytes.size()};
+  std::string path;
+  {
+    auto folder = EmbeddedFolder::create({&file, 1});
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    path = (*folder)->path();
+    EXPECT_EQ(*read_file(path + "/config.json", 100), "hello");
+  }
+  EXPECT_FALSE(read_file(path + "/config.json", 100).ok());
+  EXPECT_EQ(EmbeddedFolder::create({}).status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace fovea
