@@ -21,7 +21,7 @@ if(FOVEA_SANITIZE)
   add_link_options(-fsanitize=${FOVEA_SANITIZE})
 endif()
 if(FOVEA_BUILD_FUZZERS)
-  add_compile_options(-fsanitize=fuzzer-no-link)
+  add_compile_options(-fsanitize=fuzzer-no-link -fno-sanitize-recover=all)
 endif()
 
 # fovea_library(NAME [DEPS library...] [TEST_DEPS library...] [EXCLUDE folder...])

@@ -1,5 +1,5 @@
-// Reading untrusted JSON with bounds, and field access whose errors name the field. Called by the tokenizer's loader;
-// usable for any model file in JSON.
+// Access to the optional fields of tokenizer.json, with errors that name the field. Called by every from_json of this
+// folder; parsing itself is base/json.h.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,18 +9,6 @@
 #include "base/status.h"
 
 namespace fovea::json_util {
-
-struct Limits {
-  std::size_t max_bytes = std::size_t{256} << 20;
-  std::size_t max_depth = 64;
-};
-
-// Parses a JSON document; `what` names it in messages ("tokenizer.json").
-Result<nlohmann::json> parse(std::string_view text, std::string_view what, const Limits& limits = {});
-
-// The file's bytes; NotFound if it is not there, DataLoss if it cannot be read, OutOfRange if it is larger than the
-// limit.
-Result<std::string> read_file(const std::string& path, std::size_t max_bytes = Limits{}.max_bytes);
 
 // The field, or null if the value is no object or has no such field.
 const nlohmann::json& field(const nlohmann::json& object, const char* name);

@@ -1,6 +1,8 @@
 // Reading the files of a tokenizer: tokenizer.json with its added tokens and post-processor, and tokenizer_config.json.
 #include <algorithm>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "engine/tokenizer/json_util.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/tokenizer_impl.h"
@@ -10,6 +12,7 @@ namespace fovea {
 namespace {
 
 constexpr std::size_t kMaxTemplateBytes = 1 << 20;
+constexpr JsonLimits kJsonLimits = {.max_bytes = std::uint64_t{256} << 20, .max_depth = 64};
 
 Result<AddedToken> added_token_from_json(const nlohmann::json& spec, const nlohmann::json& id) {
   const std::string_view where = "added token";
@@ -210,12 +213,12 @@ Status Tokenizer::Impl::finish_loading() {
 }
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
-  FOVEA_ASSIGN_OR_RETURN(const nlohmann::json spec, json_util::parse(tokenizer_json, "tokenizer.json"));
+  FOVEA_ASSIGN_OR_RETURN(const nlohmann::json spec, parse_json(tokenizer_json, "tokenizer.json", kJsonLimits));
   auto impl = std::make_shared<Impl>();
   FOVEA_RETURN_IF_ERROR(impl->read(spec));
   if (!tokenizer_config_json.empty()) {
     FOVEA_ASSIGN_OR_RETURN(const nlohmann::json config,
-                           json_util::parse(tokenizer_config_json, "tokenizer_config.json"));
+                           parse_json(tokenizer_config_json, "tokenizer_config.json", kJsonLimits));
     FOVEA_ASSIGN_OR_RETURN(impl->config, config_from_json(config));
     FOVEA_RETURN_IF_ERROR(impl->read_added_tokens(json_util::field(config, "added_tokens_decoder")));
   }
@@ -226,11 +229,11 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::str
 }
 
 Result<Tokenizer> Tokenizer::load(const std::string& folder) {
-  FOVEA_ASSIGN_OR_RETURN(const std::string text, json_util::read_file(folder + "/tokenizer.json"));
+  FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(folder + "/tokenizer.json", kJsonLimits.max_bytes));
   // The small files around it are merged into one config, as the loaders of the reference do.
   nlohmann::json config = nlohmann::json::object();
   const auto read = [&](const char* name) -> Result<std::string> {
-    auto found = json_util::read_file(folder + "/" + name);
+    auto found = read_file(folder + "/" + name, kJsonLimits.max_bytes);
     if (!found.ok() && found.status().code() == StatusCode::kNotFound) return std::string();
     return found;
   };
@@ -240,7 +243,7 @@ Result<Tokenizer> Tokenizer::load(const std::string& folder) {
   for (const auto& [name, content] : {std::pair<const char*, const std::string*>{"special_tokens_map.json", &map_text},
                                       {"tokenizer_config.json", &config_text}}) {
     if (content->empty()) continue;
-    FOVEA_ASSIGN_OR_RETURN(const nlohmann::json part, json_util::parse(*content, folder + "/" + name));
+    FOVEA_ASSIGN_OR_RETURN(const nlohmann::json part, parse_json(*content, folder + "/" + name, kJsonLimits));
     if (!part.is_object()) return invalid_argument("{}/{} must hold an object", folder, name);
     config.update(part);
   }

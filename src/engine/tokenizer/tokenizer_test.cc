@@ -206,7 +206,7 @@ TEST(Tokenizer, ErrorsSayWhatIsWrong) {
   spec["pre_tokenizer"]["pattern"]["Regex"] = "[a&&[ab]]";
   EXPECT_THAT(error(spec), HasSubstr("not supported"));
   EXPECT_THAT(Tokenizer::from_json("{\"model\": ").status().message(), HasSubstr("not valid JSON"));
-  EXPECT_THAT(Tokenizer::from_json(std::string(100, '[')).status().message(), HasSubstr("levels deep"));
+  EXPECT_THAT(Tokenizer::from_json(std::string(100, '[')).status().message(), HasSubstr("nests 100"));
   EXPECT_THAT(Tokenizer::load("/nowhere").status().message(), HasSubstr("/nowhere/tokenizer.json"));
 }
 
