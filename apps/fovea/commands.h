@@ -6,6 +6,7 @@
 namespace fovea::app {
 
 RunFunction declare_bench_attention(Options& options);
+RunFunction declare_bench_ops(Options& options);
 RunFunction declare_bench_plan(Options& options);
 RunFunction declare_doctor(Options& options);
 RunFunction declare_plan_explain(Options& options);
