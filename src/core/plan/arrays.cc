@@ -131,6 +131,7 @@ void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_
   tiles.carve(carver, c.tiles);
   tile_begin.carve(carver, c.block_rows + 1);
   cuts.carve(carver, num_workers);
+  other_cuts.carve(carver, num_workers);
   splits.carve(carver, num_workers);
   worker_cost.carve(carver, num_workers);
   cover_begin.carve(carver, c.rows + 1);

@@ -70,6 +70,7 @@ struct PlanArrays {
   FixedVector<PlanTile> tiles;
   FixedVector<std::uint32_t> tile_begin;
   FixedVector<CutPoint> cuts;
+  FixedVector<CutPoint> other_cuts;
   FixedVector<SplitPair> splits;
   FixedVector<std::uint64_t> worker_cost;
   FixedVector<std::uint32_t> cover_begin;

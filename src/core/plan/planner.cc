@@ -89,7 +89,7 @@ void Planner::Impl::schedule(bool new_tiles) {
   if (options.batch_invariant) {
     emit_chunks(arrays.block_rows.data, arrays.tiles, cut, out);
   } else {
-    cut_tiles(arrays.tiles, cut, arrays.cuts.data);
+    cut_tiles(arrays.tiles, cut, arrays.cuts.data, arrays.other_cuts.data, arrays.worker_cost.data);
     emit_spans(arrays.block_rows.data, arrays.tiles, arrays.cuts.data, cut, out);
   }
   if (new_tiles) {

@@ -108,28 +108,95 @@ std::uint64_t total_cost(const FixedVector<PlanTile>& tiles) {
   return total;
 }
 
-void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts) {
-  const std::uint64_t total = total_cost(tiles);
-  const std::uint64_t quotient = total / config.num_workers;
-  const std::uint64_t remainder = total % config.num_workers;
+namespace {
+
+// One pass of cutting: cut k goes where `target(k)` of the cost of undivided work is behind it. What each worker then
+// costs beyond undivided work goes to overhead[0 .. W); returns what the slowest costs in all.
+template <typename Target>
+std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& config, std::uint64_t total,
+                       const Target& target, CutPoint* cuts, std::uint64_t* overhead) {
   std::uint32_t t = 0;
   std::uint64_t base = 0;  // cost of the tiles before t
   CutPoint previous{0, 0, abi::kNone};
-  for (std::uint32_t k = 1; k < config.num_workers; ++k) {
-    const std::uint64_t target = quotient * k + remainder * k / config.num_workers;
-    while (t < tiles.size && base + tiles[t].cost() * tiles[t].heads() <= target) {
+  std::uint64_t previous_at = 0;  // cost of undivided work before it
+  std::uint64_t added = 0;        // to the current worker, by parts of divided pairs
+  std::uint64_t slowest = 0;
+  for (std::uint32_t k = 1; k <= config.num_workers; ++k) {
+    const bool last = k == config.num_workers;
+    const std::uint64_t wanted = last ? total : target(k);
+    while (t < tiles.size && base + tiles[t].cost() * tiles[t].heads() <= wanted) {
       base += tiles[t].cost() * tiles[t].heads();
       ++t;
     }
     CutPoint cut{tiles.size, 0, abi::kNone};
-    if (t < tiles.size) {
-      const std::uint64_t cost = tiles[t].cost();
-      const std::uint32_t nth = static_cast<std::uint32_t>((target - base) / cost);
-      cut = place_cut(tiles, t, tiles[t].head_begin + nth, (target - base) - nth * cost, previous, config);
+    std::uint64_t at = total;
+    if (!last && t < tiles.size) {
+      const PlanTile& tile = tiles[t];
+      const std::uint64_t cost = tile.cost();
+      const std::uint32_t nth = static_cast<std::uint32_t>((wanted - base) / cost);
+      cut = place_cut(tiles, t, tile.head_begin + nth, (wanted - base) - nth * cost, previous, config);
+      if (cut.tile == t) {
+        at = base + (cut.head - tile.head_begin) * cost;
+        if (cut.token != abi::kNone) {
+          at += tile.cost_fixed + std::uint64_t{tile.token_cost} * (cut.token - tile.kv_begin);
+        }
+      } else {
+        at = base + cost * tile.heads();
+      }
     }
-    if (precedes(cut, previous)) cut = previous;
-    cuts[k - 1] = previous = cut;
+    const bool empty = !precedes(previous, cut);
+    if (empty) {
+      cut = previous;
+      at = previous_at;
+    }
+    // The part that ends here goes through the workspace, unless it is one already; the part that begins here is one
+    // item more.
+    std::uint64_t next_added = empty ? added : 0;
+    if (empty) {
+      added = 0;
+    } else if (cut.token != abi::kNone) {
+      const PlanTile& tile = tiles[cut.tile];
+      const std::uint32_t rows = tile.row_count * config.group;
+      const bool part_already = previous.token != abi::kNone && previous.tile == cut.tile && previous.head == cut.head;
+      if (tile.solo && !part_already) added += std::uint64_t{rows} * config.cost.partial_row;
+      next_added = abi::fixed_cost(config.cost, rows, true);
+    }
+    overhead[k - 1] = added;
+    slowest = std::max(slowest, at - previous_at + added);
+    added = next_added;
+    previous = cut;
+    previous_at = at;
+    if (!last) cuts[k - 1] = cut;
   }
+  return slowest;
+}
+
+}  // namespace
+
+void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts, CutPoint* other_cuts,
+               std::uint64_t* overhead) {
+  const std::uint64_t workers = config.num_workers;
+  const std::uint64_t total = total_cost(tiles);
+  const auto share = [workers](std::uint64_t cost, std::uint64_t k) {
+    return cost / workers * k + cost % workers * k / workers;
+  };
+  const std::uint64_t slowest = cut_once(
+      tiles, config, total, [&](std::uint64_t k) { return share(total, k); }, cuts, overhead);
+  // Where the parts themselves weigh (few tokens a worker, tall tiles), shares of the whole cost are less even than
+  // they could be: cut once more, each worker getting an even share of everything less what dividing costs it.
+  std::uint64_t all = total;
+  for (std::uint64_t w = 0; w < workers; ++w) all += overhead[w];
+  if (slowest * workers <= all + all / 128) return;
+  std::uint64_t sum = 0;
+  for (std::uint64_t w = 0; w < workers; ++w) {
+    const std::uint64_t even = share(all, w + 1) - share(all, w);
+    sum += even - std::min(even, overhead[w]);
+    overhead[w] = std::min(sum, total);
+  }
+  // The targets are read one ahead of where overheads are written.
+  const std::uint64_t again = cut_once(
+      tiles, config, total, [&](std::uint64_t k) { return overhead[k - 1]; }, other_cuts, overhead);
+  if (again < slowest) std::copy(other_cuts, other_cuts + workers - 1, cuts);
 }
 
 namespace {

@@ -41,7 +41,10 @@ std::uint64_t total_cost(const FixedVector<PlanTile>& tiles);
 
 // Cut points 1 .. W-1 into cuts[0 .. W-2], ascending. Point k stands where k/W of the cost is behind it, moved to the
 // nearest multiple of block_tokens, and to an end of the pair where a part would be shorter than min_part_tokens().
-void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts);
+// Where dividing pairs itself makes the spans uneven, a second pass weighs it, and the better of the two counts.
+// Scratch: other_cuts [W - 1], overhead [W].
+void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts, CutPoint* other_cuts,
+               std::uint64_t* overhead);
 
 // What the cut step fills, all borrowed.
 struct ScheduleOutput {

@@ -35,6 +35,7 @@ struct Schedule {
   std::vector<std::uint32_t> queue_begin = std::vector<std::uint32_t>(200);
   std::vector<std::uint64_t> worker_cost = std::vector<std::uint64_t>(200);
   std::vector<CutPoint> cuts = std::vector<CutPoint>(200);
+  std::vector<CutPoint> other_cuts = std::vector<CutPoint>(200);
 
   Schedule() {
     Carver measure(nullptr);
@@ -109,7 +110,7 @@ TEST(CutTest, SpansAreEvenAndOnBlockBounds) {
     }
     s.make(rows, q_pos, {4, 128, 64, false, kCost});
     CutConfig config{workers, 4, 64, 0, true, kCost};
-    cut_tiles(s.tiles, config, s.cuts.data());
+    cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
     ScheduleOutput out = s.output();
     emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
     EXPECT_LE(s.splits.size, workers - 1);
@@ -137,7 +138,7 @@ TEST(CutTest, NoPartIsShorterThanTheLeast) {
       const std::vector<std::int32_t> q_pos(5, 1000);
       s.make(rows, q_pos, {4, 128, 16, false, kCost});
       CutConfig config{workers, 4, 16, 0, true, kCost};
-      cut_tiles(s.tiles, config, s.cuts.data());
+      cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
       ScheduleOutput out = s.output();
       emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
       for (const abi::WorkItem& item : s.items) {
@@ -152,7 +153,7 @@ TEST(CutTest, MoreWorkersThanWorkLeavesSomeIdle) {
   const std::vector<abi::BlockRow> rows = {block_row(1, 10, abi::MaskKind::kNone)};
   s.make(rows, {9}, {4, 128, 64, false, kCost});
   CutConfig config{50, 4, 64, 0, true, kCost};
-  cut_tiles(s.tiles, config, s.cuts.data());
+  cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
   ScheduleOutput out = s.output();
   emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
   EXPECT_EQ(s.items.size, 1u);
