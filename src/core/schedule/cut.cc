@@ -112,7 +112,8 @@ namespace {
 
 // One pass of cutting: cut k goes where `target(k)` of the cost of undivided work is behind it. What each worker then
 // costs beyond undivided work goes to overhead[0 .. W); returns what the slowest costs in all.
-template <typename Target>
+// Without kWeigh only the cuts are made.
+template <bool kWeigh, typename Target>
 std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& config, std::uint64_t total,
                        const Target& target, CutPoint* cuts, std::uint64_t* overhead) {
   std::uint32_t t = 0;
@@ -121,7 +122,7 @@ std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& conf
   std::uint64_t previous_at = 0;  // cost of undivided work before it
   std::uint64_t added = 0;        // to the current worker, by parts of divided pairs
   std::uint64_t slowest = 0;
-  for (std::uint32_t k = 1; k <= config.num_workers; ++k) {
+  for (std::uint32_t k = 1; k < config.num_workers + (kWeigh ? 1u : 0u); ++k) {
     const bool last = k == config.num_workers;
     const std::uint64_t wanted = last ? total : target(k);
     while (t < tiles.size && base + tiles[t].cost() * tiles[t].heads() <= wanted) {
@@ -149,21 +150,24 @@ std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& conf
       cut = previous;
       at = previous_at;
     }
-    // The part that ends here goes through the workspace, unless it is one already; the part that begins here is one
-    // item more.
-    std::uint64_t next_added = empty ? added : 0;
-    if (empty) {
-      added = 0;
-    } else if (cut.token != abi::kNone) {
-      const PlanTile& tile = tiles[cut.tile];
-      const std::uint32_t rows = tile.row_count * config.group;
-      const bool part_already = previous.token != abi::kNone && previous.tile == cut.tile && previous.head == cut.head;
-      if (tile.solo && !part_already) added += std::uint64_t{rows} * config.cost.partial_row;
-      next_added = abi::fixed_cost(config.cost, rows, true);
+    if constexpr (kWeigh) {
+      // The part that ends here goes through the workspace, unless it is one already; the part that begins here is one
+      // item more.
+      std::uint64_t next_added = empty ? added : 0;
+      if (empty) {
+        added = 0;
+      } else if (cut.token != abi::kNone) {
+        const PlanTile& tile = tiles[cut.tile];
+        const std::uint32_t rows = tile.row_count * config.group;
+        const bool part_already =
+            previous.token != abi::kNone && previous.tile == cut.tile && previous.head == cut.head;
+        if (tile.solo && !part_already) added += std::uint64_t{rows} * config.cost.partial_row;
+        next_added = abi::fixed_cost(config.cost, rows, true);
+      }
+      overhead[k - 1] = added;
+      slowest = std::max(slowest, at - previous_at + added);
+      added = next_added;
     }
-    overhead[k - 1] = added;
-    slowest = std::max(slowest, at - previous_at + added);
-    added = next_added;
     previous = cut;
     previous_at = at;
     if (!last) cuts[k - 1] = cut;
@@ -180,7 +184,16 @@ void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutP
   const auto share = [workers](std::uint64_t cost, std::uint64_t k) {
     return cost / workers * k + cost % workers * k / workers;
   };
-  const std::uint64_t slowest = cut_once(
+  // Dividing a pair costs at most this; where it is nothing beside a span, the plain cut is as good as any.
+  std::uint32_t most_rows = 0;
+  for (const PlanTile& tile : tiles) most_rows = std::max<std::uint32_t>(most_rows, tile.row_count);
+  const std::uint64_t dividing = 2 * std::uint64_t{abi::fixed_cost(config.cost, most_rows * config.group, true)};
+  if (dividing * 128 <= total / workers) {
+    cut_once<false>(
+        tiles, config, total, [&](std::uint64_t k) { return share(total, k); }, cuts, overhead);
+    return;
+  }
+  const std::uint64_t slowest = cut_once<true>(
       tiles, config, total, [&](std::uint64_t k) { return share(total, k); }, cuts, overhead);
   // Where the parts themselves weigh (few tokens a worker, tall tiles), shares of the whole cost are less even than
   // they could be: cut once more, each worker getting an even share of everything less what dividing costs it.
@@ -194,7 +207,7 @@ void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutP
     overhead[w] = std::min(sum, total);
   }
   // The targets are read one ahead of where overheads are written.
-  const std::uint64_t again = cut_once(
+  const std::uint64_t again = cut_once<true>(
       tiles, config, total, [&](std::uint64_t k) { return overhead[k - 1]; }, other_cuts, overhead);
   if (again < slowest) std::copy(other_cuts, other_cuts + workers - 1, cuts);
 }
