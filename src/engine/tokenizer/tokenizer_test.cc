@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
 
 #include "engine/tokenizer/unicode.h"
 
@@ -217,6 +220,25 @@ TEST(Tokenizer, RunawayPatternsEndWithAStatus) {
   const auto ids = tokenizer.encode(std::string(5000, 'a') + "!");
   ASSERT_FALSE(ids.ok());
   EXPECT_EQ(ids.status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(Tokenizer, ThreadsAndModelsShareNoState) {
+  const Tokenizer bytes = make(byte_level_spec());
+  const Tokenizer pieces = make(fallback_spec());
+  const std::vector<std::int32_t> from_bytes = *bytes.encode("ab hello"), from_pieces = *pieces.encode("ab hello");
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {  // the same text with both: a thread's cache keeps them apart
+        wrong += *bytes.encode("ab hello") != from_bytes;
+        wrong += *pieces.encode("ab hello") != from_pieces;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_NE(from_bytes, from_pieces);
 }
 
 TEST(Tokenizer, ALongWordIsEncodedLikeItsParts) {
