@@ -5,6 +5,12 @@ namespace fovea::app {
 
 const std::vector<CommandEntry>& commands() {
   static const std::vector<CommandEntry> table = {
+      {"serve", "OpenAI-compatible server", declare_serve},
+      {"generate", "Answer once: a prompt, or a question about a file", declare_generate},
+      {"chat", "Converse in the terminal", declare_chat},
+      {"demo", "Answer questions about a long document through a real server", declare_demo},
+      {"bench serve", "Load a server: time to first token, between tokens, throughput, start, idling",
+       declare_bench_serve},
       {"bench attention", "Time attention beside the limits of this machine", declare_bench_attention},
       {"bench ops", "Time matrix products beside the limits of this machine", declare_bench_ops},
       {"bench plan", "Time planning, and judge the plans in the cost model", declare_bench_plan},

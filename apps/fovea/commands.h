@@ -5,6 +5,11 @@
 
 namespace fovea::app {
 
+RunFunction declare_serve(Options& options);
+RunFunction declare_generate(Options& options);
+RunFunction declare_chat(Options& options);
+RunFunction declare_demo(Options& options);
+RunFunction declare_bench_serve(Options& options);
 RunFunction declare_bench_attention(Options& options);
 RunFunction declare_bench_ops(Options& options);
 RunFunction declare_bench_plan(Options& options);

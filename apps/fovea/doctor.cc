@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/env.h"
 #include "commands.h"
 #include "console.h"
 #include "machine.h"
@@ -71,6 +72,11 @@ int run_doctor(const DoctorState& state) {
   fmt::print("\n\n");
   for (const Finding& f : findings)
     fmt::print("{:<20} {}\n", f.what, f.advice.empty() ? f.state : fmt::format("{:<14} {}", f.state, f.advice));
+  fmt::print("\nEnvironment (besides the variables of flags, see --help):\n");
+  for (const EnvEntry& entry : env_table()) {
+    fmt::print("  {:<20} {} (now {})\n", entry.name, entry.meaning,
+               env_string(entry.id).empty() ? "unset" : env_string(entry.id));
+  }
   return kExitOk;
 }
 

@@ -1,0 +1,69 @@
+#include "engine_flags.h"
+
+#include <utility>
+
+namespace fovea::app {
+
+void EngineFlags::declare(Options& table) {
+  table.add("model", options.model, "Hugging Face folder; empty: the embedded model needle");
+  table.add_choice("device", options.device, {"cpu"}, "Where to run");
+  table.add_choice("load-format", options.load_format, {"auto", "dummy"},
+                   "dummy: random weights of the model's config.json");
+  table.add("dummy-seed", options.dummy_seed, "Seed of dummy weights");
+  table.add_choice("kv-dtype", kv_dtype_, {"bf16", "f16", "f32"}, "Element type of the KV cache");
+  table.add("kv-cache-mib", kv_cache_mib_, "Memory for KV pages, MiB; 0: what the machine leaves");
+  table.add("page-tokens", options.page_tokens, "Tokens of a KV page");
+  table.add("max-running", options.max_running, "Most requests in one forward");
+  table.add("max-queued", options.max_queued, "Most requests that wait; more are refused (HTTP 429)");
+  table.add("max-context", options.max_context, "Tokens of prompt and answer together; 0: the model's");
+  table.add("chunk-tokens", options.chunk_tokens, "Most tokens in one forward; longer prompts are cut");
+  table.add("num-threads", options.num_threads, "Threads; 0: what the cgroup allows");
+  table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
+  table.add_flag("share-prefixes", options.share_prefixes, "Attention reads a prefix that requests share once");
+  table.add_flag("batch-invariant", options.batch_invariant, "The same answer bits whoever shares the batch");
+  table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
+}
+
+EngineOptions EngineFlags::resolved() const {
+  EngineOptions out = options;
+  out.kv_dtype = kv_dtype_ == "f32" ? DType::kF32 : kv_dtype_ == "f16" ? DType::kF16 : DType::kBF16;
+  if (kv_cache_mib_ > 0) out.kv_cache_bytes = std::int64_t{kv_cache_mib_} << 20;
+  return out;
+}
+
+Result<std::unique_ptr<Engine>> EngineFlags::create() { return Engine::create(resolved()); }
+
+std::vector<std::string> EngineFlags::arguments() const {
+  const EngineOptions defaults;
+  std::vector<std::string> out;
+  const auto add = [&](const char* flag, const auto& value, const auto& fallback) {
+    if (value == fallback) return;
+    out.emplace_back(flag);
+    if constexpr (std::is_convertible_v<decltype(value), std::string>) {
+      out.push_back(value);
+    } else {
+      out.push_back(std::to_string(value));
+    }
+  };
+  const auto flag = [&](const char* name, bool value, bool fallback) {
+    if (value != fallback) out.push_back(std::string(value ? "--" : "--no-") + name);
+  };
+  add("--model", options.model, defaults.model);
+  add("--load-format", options.load_format, defaults.load_format);
+  add("--dummy-seed", options.dummy_seed, defaults.dummy_seed);
+  add("--kv-dtype", kv_dtype_, std::string("bf16"));
+  add("--kv-cache-mib", kv_cache_mib_, 0);
+  add("--page-tokens", options.page_tokens, defaults.page_tokens);
+  add("--max-running", options.max_running, defaults.max_running);
+  add("--max-queued", options.max_queued, defaults.max_queued);
+  add("--max-context", options.max_context, defaults.max_context);
+  add("--chunk-tokens", options.chunk_tokens, defaults.chunk_tokens);
+  add("--num-threads", options.num_threads, defaults.num_threads);
+  flag("prefix-cache", options.prefix_cache, defaults.prefix_cache);
+  flag("share-prefixes", options.share_prefixes, defaults.share_prefixes);
+  flag("batch-invariant", options.batch_invariant, defaults.batch_invariant);
+  add("--simd", options.simd, defaults.simd);
+  return out;
+}
+
+}  // namespace fovea::app

@@ -1,0 +1,29 @@
+// The engine's options as flags, for every command that makes an Engine: serve, generate, chat, eval.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fovea/engine.h"
+#include "options.h"
+
+namespace fovea::app {
+
+struct EngineFlags {
+  EngineOptions options;
+
+  void declare(Options& table);
+  // Makes the engine; a Status names the flag that is wrong.
+  Result<std::unique_ptr<Engine>> create();
+  // The flags that differ from the defaults, as arguments for a child process.
+  std::vector<std::string> arguments() const;
+
+ private:
+  EngineOptions resolved() const;
+
+  std::string kv_dtype_ = "bf16";
+  std::int32_t kv_cache_mib_ = 0;
+};
+
+}  // namespace fovea::app
