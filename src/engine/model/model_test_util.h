@@ -30,8 +30,8 @@ class ModelHarness {
   enum class Logits { kAll, kLast };
 
   static Result<std::unique_ptr<ModelHarness>> create(const std::string& folder, DType kv_dtype,
-                                                     const BackendOptions& backend_options,
-                                                     const ModelLoadOptions& load_options = {}) {
+                                                      const BackendOptions& backend_options,
+                                                      const ModelLoadOptions& load_options = {}) {
     std::unique_ptr<ModelHarness> runner(new ModelHarness);
     FOVEA_ASSIGN_OR_RETURN(runner->backend_, create_backend("cpu", backend_options));
     FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->backend_, load_options));
