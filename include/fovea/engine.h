@@ -20,7 +20,7 @@ struct EngineOptions {
   std::string device = "cpu";
   std::string load_format = "auto";  // "auto" or "dummy"
   std::uint64_t dummy_seed = 0;
-  DType kv_dtype = DType::kBF16;  // kF32, kF16 or kBF16
+  DType kv_dtype = DType::kBF16;  // kF32 (then products are fp32 too), kF16 or kBF16
   std::int32_t page_tokens = 16;
   std::int32_t max_running = 64;     // requests in one forward
   std::int32_t max_queued = 1024;    // more: kResourceExhausted at submit

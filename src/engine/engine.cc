@@ -82,6 +82,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   BackendOptions backend;
   backend.num_threads = options.num_threads;
   backend.batch_invariant = options.batch_invariant;
+  backend.bf16_products = options.kv_dtype != DType::kF32;  // f32 KV asks for fp32 throughout
   backend.simd = options.simd;
   FOVEA_ASSIGN_OR_RETURN(parts.backend, create_backend(options.device, backend));
   ModelLoadOptions load;
