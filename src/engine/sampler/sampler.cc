@@ -3,6 +3,7 @@
 #include "engine/sampler/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -18,6 +19,9 @@ constexpr float kGreedyBelow = 1e-5f;  // as good as greedy, and its inverse is 
 constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 1024;
 constexpr std::int32_t kMaxLogprobs = 20;
+constexpr float kFarthest = 1000.0f;  // temperatures below the maximum: as good as impossible
+constexpr std::size_t kBuckets = 1024;
+constexpr float kBucketsPerUnit = 16.0f;  // of logit / temperature
 
 template <typename T>
 Status check_range(const char* name, T value, T low, T high) {
@@ -137,53 +141,79 @@ void Sampler::apply_penalties(const SamplingState& state) {
   }
 }
 
-void Sampler::select(std::span<const float> logits, const SamplingParams& params, float max_logit) {
-  const auto likelier = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
-  const float inverse = 1.0f / params.temperature;
-  const std::size_t top_k = params.top_k > 0 ? static_cast<std::size_t>(params.top_k) : logits.size();
-  // Without top-k, top-p is of the whole row's probability.
-  const double all = params.top_k > 0 || params.top_p >= 1.0f ? 0.0 : row_exp(logits, max_logit, inverse, {});
-  const float min_p_reach = params.min_p > 0.0f ? -std::log(params.min_p) * params.temperature : 1e30f;
+void Sampler::select_top_k(std::span<const float> logits, const SamplingParams& params, float max_logit) {
+  const auto top_k = std::min(static_cast<std::size_t>(params.top_k), logits.size());
+  // Everything within a reach of the maximum that widens until it holds k.
   for (float reach = 8.0f * params.temperature;; reach *= 4.0f) {
-    // Everything within `reach` of the maximum.
-    const float used = std::min(reach, min_p_reach);
-    const float threshold = max_logit - used;
     candidates_.clear();
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      if (logits[i] >= threshold) candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
+      if (logits[i] >= max_logit - reach) candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
     }
-    const bool everything = reach >= 1000.0f * params.temperature || used == min_p_reach;
-    if (top_k < logits.size()) {
-      if (candidates_.size() < top_k && !everything) continue;
-      if (candidates_.size() > top_k) {
-        std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(top_k),
-                         candidates_.end(), likelier);
-        candidates_.resize(top_k);
-      }
-    }
-    if (params.top_p >= 1.0f && top_k >= logits.size() && !everything) continue;
-    if (params.top_p < 1.0f && top_k >= logits.size() && !everything) {
-      double mass = 0.0;
-      for (const Candidate& c : candidates_) mass += exp_nonpositive((c.logit - max_logit) * inverse);
-      if (mass < params.top_p * all) continue;
-    }
-    break;
+    if (candidates_.size() >= top_k || reach >= kFarthest * params.temperature) break;
   }
-  std::sort(candidates_.begin(), candidates_.end(), likelier);
-  if (params.top_p < 1.0f) {
-    double total = all;
-    if (params.top_k > 0) {
-      for (const Candidate& c : candidates_) total += exp_nonpositive((c.logit - max_logit) * inverse);
+  if (candidates_.size() > top_k) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(top_k), candidates_.end(),
+                     Likelier());
+    candidates_.resize(top_k);
+  }
+  if (params.top_p >= 1.0f) return;
+  std::sort(candidates_.begin(), candidates_.end(), Likelier());
+  const float inverse = 1.0f / params.temperature;
+  double total = 0.0;
+  for (const Candidate& c : candidates_) total += exp_nonpositive((c.logit - max_logit) * inverse);
+  double mass = 0.0;
+  std::size_t kept = 0;
+  while (kept < candidates_.size() && (kept == 0 || mass < params.top_p * total)) {
+    mass += exp_nonpositive((candidates_[kept++].logit - max_logit) * inverse);
+  }
+  candidates_.resize(kept);
+}
+
+void Sampler::select_top_p(std::span<const float> logits, const SamplingParams& params, float max_logit) {
+  const float inverse = 1.0f / params.temperature;
+  const double wanted = params.top_p * row_exp(logits, max_logit, inverse, weights_);
+  // Probability by distance from the maximum; only the bucket in which the set ends is sorted.
+  const auto bucket_of = [&](float logit) {
+    const float distance = (max_logit - logit) * inverse * kBucketsPerUnit;
+    return distance < static_cast<float>(kBuckets - 1) ? static_cast<std::size_t>(distance) : kBuckets - 1;
+  };
+  std::array<double, kBuckets> mass{};
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (weights_[i] > 0.0f) mass[bucket_of(logits[i])] += weights_[i];
+  }
+  std::size_t last = 0;
+  double before = 0.0;  // in the buckets nearer than `last`
+  while (last + 1 < kBuckets && before + mass[last] < wanted) before += mass[last++];
+  candidates_.clear();
+  boundary_.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (weights_[i] == 0.0f) continue;
+    const std::size_t bucket = bucket_of(logits[i]);
+    if (bucket > last) continue;
+    (bucket < last ? candidates_ : boundary_).push_back({logits[i], static_cast<std::int32_t>(i)});
+  }
+  std::sort(boundary_.begin(), boundary_.end(), Likelier());
+  for (const Candidate& c : boundary_) {
+    if (!candidates_.empty() && before >= wanted) break;
+    before += weights_[c.token];
+    candidates_.push_back(c);
+  }
+}
+
+void Sampler::select(std::span<const float> logits, const SamplingParams& params, float max_logit) {
+  const float min_p_reach = params.min_p > 0.0f ? -std::log(params.min_p) * params.temperature : kFarthest;
+  if (params.top_k > 0) {
+    select_top_k(logits, params, max_logit);
+  } else if (params.top_p < 1.0f) {
+    select_top_p(logits, params, max_logit);
+  } else {
+    candidates_.clear();
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] >= max_logit - min_p_reach) candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
     }
-    double mass = 0.0;
-    std::size_t kept = 0;
-    while (kept < candidates_.size() && (kept == 0 || mass < params.top_p * total)) {
-      mass += exp_nonpositive((candidates_[kept].logit - max_logit) * inverse);
-      ++kept;
-    }
-    candidates_.resize(kept);
+  }
+  if (params.min_p > 0.0f) {
+    std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < max_logit - min_p_reach; });
   }
 }
 
@@ -245,7 +275,7 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
       result.token = candidates_.front().token;
       for (const Candidate& c : candidates_) {
         const float weight = exp_nonpositive((c.logit - max_logit) * inverse);
-        if (weight == 0.0f) break;
+        if (weight == 0.0f) continue;
         result.token = c.token;
         sum += weight;
         if (sum > u * total) break;
@@ -261,20 +291,17 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
   const std::size_t top = std::min<std::size_t>(params.logprobs, logits.size());
   if (top == 0) return result;
   // The `top` likeliest: a small heap whose front is the least of them.
-  const auto likelier = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
-  };
   candidates_.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (candidates_.size() == top && !(logits[i] > candidates_.front().logit)) continue;
     if (candidates_.size() == top) {
-      std::pop_heap(candidates_.begin(), candidates_.end(), likelier);
+      std::pop_heap(candidates_.begin(), candidates_.end(), Likelier());
       candidates_.pop_back();
     }
     candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
-    std::push_heap(candidates_.begin(), candidates_.end(), likelier);
+    std::push_heap(candidates_.begin(), candidates_.end(), Likelier());
   }
-  std::sort(candidates_.begin(), candidates_.end(), likelier);
+  std::sort(candidates_.begin(), candidates_.end(), Likelier());
   for (const Candidate& c : candidates_) result.top.push_back({c.token, logprob(c.logit)});
   return result;
 }

@@ -62,15 +62,23 @@ class Sampler {
     float logit;
     std::int32_t token;
   };
+  struct Likelier {
+    bool operator()(const Candidate& a, const Candidate& b) const {
+      return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+    }
+  };
 
   void apply_penalties(const SamplingState& state);
-  // Candidates that top-k, top-p and min-p leave, likeliest first.
+  // Candidates that top-k, top-p and min-p leave, in an order that depends on the logits alone.
   void select(std::span<const float> logits, const SamplingParams& params, float max_logit);
+  void select_top_k(std::span<const float> logits, const SamplingParams& params, float max_logit);
+  void select_top_p(std::span<const float> logits, const SamplingParams& params, float max_logit);
   std::int32_t draw_from_all(std::span<const float> logits, float max_logit, float temperature, double u);
 
   std::vector<float> scratch_;  // [vocab_size] logits with penalties
   std::vector<float> weights_;  // [vocab_size] exp((logit - max) / temperature)
   std::vector<Candidate> candidates_;
+  std::vector<Candidate> boundary_;
 };
 
 }  // namespace fovea

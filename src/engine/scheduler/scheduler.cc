@@ -43,6 +43,7 @@ void Scheduler::remove(Sequence* sequence) {
 
 const Step& Scheduler::schedule() {
   step_ = {};
+  ++step_number_;
   retracted_now_ = false;
   schedule_decodes();
   // Whoever just gave up pages would get them back at once.
@@ -52,6 +53,7 @@ const Step& Scheduler::schedule() {
 }
 
 void Scheduler::push_item(Sequence* sequence, std::int32_t count) {
+  sequence->last_step = step_number_;
   step_.items.push_back({sequence, sequence->computed, count, count == sequence->remaining()});
   step_.num_tokens += count;
 }
@@ -81,10 +83,7 @@ void Scheduler::schedule_prefills() {
   }
   // A sequence admitted with one token to go was not there when decodes were scheduled.
   for (Sequence* sequence : running_) {
-    const auto is_it = [&](const StepItem& item) { return item.sequence == sequence; };
-    if (sequence->remaining() == 1 && std::none_of(step_.items.begin(), step_.items.end(), is_it)) {
-      prompts.push_back(sequence);
-    }
+    if (sequence->remaining() == 1 && sequence->last_step != step_number_) prompts.push_back(sequence);
   }
   if (prompts.empty()) return;
   const std::int32_t budget = options_.chunk_tokens - step_.num_tokens;

@@ -112,6 +112,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order
   std::set<Sequence*, Before> waiting_;
   Step step_;
+  std::uint64_t step_number_ = 0;
   bool retracted_now_ = false;
   std::uint64_t retractions_ = 0;
 };
