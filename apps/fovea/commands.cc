@@ -13,6 +13,8 @@ const std::vector<CommandEntry>& commands() {
        declare_bench_serve},
       {"bench attention", "Time attention beside the limits of this machine", declare_bench_attention},
       {"bench ops", "Time matrix products beside the limits of this machine", declare_bench_ops},
+      {"bench model", "One stream through the engine: prefill and decode, beside the limit and peers",
+       declare_bench_model},
       {"bench plan", "Time planning, and judge the plans in the cost model", declare_bench_plan},
       {"plan explain", "Show the plan of a batch: in words, as tables, as a picture", declare_plan_explain},
       {"doctor", "Say what this machine can run, and if not, why", declare_doctor},

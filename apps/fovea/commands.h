@@ -12,6 +12,7 @@ RunFunction declare_demo(Options& options);
 RunFunction declare_bench_serve(Options& options);
 RunFunction declare_bench_attention(Options& options);
 RunFunction declare_bench_ops(Options& options);
+RunFunction declare_bench_model(Options& options);
 RunFunction declare_bench_plan(Options& options);
 RunFunction declare_doctor(Options& options);
 RunFunction declare_plan_explain(Options& options);

@@ -95,6 +95,7 @@ struct EngineStats {
   std::int64_t running = 0, queued = 0;                            // requests now
   std::int64_t pages_total = 0, pages_free = 0, pages_cached = 0;  // first KV group; cached: evictable
   std::int64_t page_bytes = 0;                                     // all layers of the group
+  std::int64_t weight_bytes = 0;                                   // of the model, as a decode step reads them
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared

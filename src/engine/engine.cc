@@ -129,6 +129,7 @@ Status EngineCore::set_up() {
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
   FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
+  counters_.weight_bytes = static_cast<std::int64_t>(parts_.model->weight_bytes());
   publish_stats();
   thread_ = std::thread([this] { loop(); });
   return ok_status();
