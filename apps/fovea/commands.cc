@@ -11,6 +11,7 @@ const std::vector<CommandEntry>& commands() {
       {"demo", "Answer questions about a long document through a real server", declare_demo},
       {"bench serve", "Load a server: time to first token, between tokens, throughput, start, idling",
        declare_bench_serve},
+      {"eval needle", "Count right answers about long documents, by length and depth", declare_eval_needle},
       {"bench attention", "Time attention beside the limits of this machine", declare_bench_attention},
       {"bench ops", "Time matrix products beside the limits of this machine", declare_bench_ops},
       {"bench model", "One stream through the engine: prefill and decode, beside the limit and peers",

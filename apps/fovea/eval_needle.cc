@@ -1,0 +1,283 @@
+// `fovea eval needle`: right answers by context length and depth, as a table, JSON and a heat map.
+#include "eval_needle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "base/status.h"
+#include "commands.h"
+#include "console.h"
+#include "engine_flags.h"
+
+namespace fovea::app {
+
+namespace {
+
+// Tokens of a context kept free for the chat marks, the question and the answer.
+constexpr std::int32_t kRoom = 80;
+constexpr std::int32_t kAnswerTokens = 64;
+// Questions about one document, at most; more questions are about more documents.
+constexpr std::int32_t kPerDocument = 100;
+
+// Answers of requests in flight; the callbacks run on the engine's thread.
+class Collector {
+ public:
+  explicit Collector(std::size_t count) : events_(count) {}
+
+  EventCallback callback(std::size_t index) {
+    return [this, index](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex_);
+      Slot& slot = events_[index];
+      slot.text += event.text;
+      if (event.finish == FinishReason::kNone) return;
+      slot.last = event;
+      ++done_;
+      changed_.notify_all();
+    };
+  }
+  // Waits until at least `count` requests have ended.
+  void wait(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= count; });
+  }
+
+  struct Slot {
+    std::string text;
+    GenerationEvent last;
+  };
+  const Slot& slot(std::size_t index) const { return events_[index]; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Slot> events_;
+  std::size_t done_ = 0;
+};
+
+Result<NeedleDocument> fitted_document(const Engine& engine, const NeedleSpec& spec, std::int32_t tokens) {
+  Status failed;
+  NeedleDocument document = fit_needle_document(spec, static_cast<std::size_t>(tokens), [&](std::string_view text) {
+    const auto ids = engine.encode(text, false);
+    if (!ids.ok()) failed = ids.status();
+    return ids.ok() ? ids->size() : std::size_t{1};
+  });
+  if (!failed.ok()) return failed;
+  return document;
+}
+
+Status submit(Engine& engine, const NeedleDocument& document, std::size_t index, Collector& collector) {
+  FOVEA_ASSIGN_OR_RETURN(
+      std::vector<std::int32_t> prompt,
+      engine.encode_chat({{"user", document.text + "\n\n" + document.questions[index].question}}, true, ""));
+  GenerateRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 0.0f;
+  request.sampling.max_tokens = kAnswerTokens;
+  const Result<RequestId> id = engine.submit(std::move(request), collector.callback(index));
+  return id.ok() ? ok_status() : id.status();
+}
+
+Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context, NeedleScore& score,
+           NeedleReport& report, const std::function<void()>& answered) {
+  const std::size_t count = document.questions.size();
+  Collector collector(count);
+  Status failed;
+  std::size_t submitted = 0;
+  // The first alone, so that the rest find the document in the cache; then enough at once to keep the batch full.
+  for (std::size_t i = 0; i < count && failed.ok(); ++i) {
+    failed = submit(engine, document, i, collector);
+    if (failed.ok()) ++submitted;
+    if (i == 0) collector.wait(submitted);
+    if (submitted > 64) collector.wait(submitted - 64);
+  }
+  collector.wait(submitted);  // callbacks must not outlive the collector
+  if (!failed.ok()) return failed;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Collector::Slot& slot = collector.slot(i);
+    if (slot.last.finish == FinishReason::kError) return slot.last.error;
+    NeedleAnswer answer;
+    answer.context = context;
+    answer.question = document.questions[i];
+    answer.answer = slot.text;
+    answer.right = slot.text == answer.question.answer;
+    answer.prompt_tokens = slot.last.prompt_tokens;
+    answer.cached_tokens = slot.last.cached_tokens;
+    score.total.add(answer.right);
+    score.value.add(slot.text.find(answer.question.value) != std::string::npos);
+    if (answer.question.absent) {
+      score.absent.add(answer.right);
+    } else {
+      const int tenth = std::min(static_cast<int>(answer.question.depth * kNeedleDepths), kNeedleDepths - 1);
+      score.depth[static_cast<std::size_t>(tenth)].add(answer.right);
+    }
+    report.answers.push_back(std::move(answer));
+    answered();
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& options,
+                                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  if (options.contexts.empty()) return invalid_argument("no context length given");
+  if (options.questions < 1) return invalid_argument("questions is {}, expected 1 or more", options.questions);
+  for (std::int32_t context : options.contexts) {
+    if (context < 256) return invalid_argument("context is {} tokens, expected 256 or more", context);
+    if (context > engine.max_context()) {
+      return out_of_range("context is {} tokens, but {} takes at most {}; lower --context or raise --max-context",
+                          context, engine.model_name(), engine.max_context());
+    }
+  }
+  NeedleReport report;
+  const std::int64_t total = static_cast<std::int64_t>(options.contexts.size()) * options.questions;
+  std::int64_t done = 0;
+  for (std::int32_t context : options.contexts) {
+    const auto begin = std::chrono::steady_clock::now();
+    NeedleScore score;
+    score.context = context;
+    NeedleSpec spec = options.spec;
+    spec.facts = static_cast<std::uint32_t>(options.facts > 0 ? options.facts : std::clamp(context / 64, 8, 512));
+    const std::int32_t each = std::min<std::int32_t>(kPerDocument, static_cast<std::int32_t>(spec.facts));
+    std::int32_t left = options.questions;
+    for (std::uint64_t number = 0; left > 0; ++number) {
+      spec.seed = options.seed * 1000003 + static_cast<std::uint64_t>(context) * 1009 + number;
+      spec.questions = static_cast<std::uint32_t>(std::min(each, left));
+      FOVEA_ASSIGN_OR_RETURN(const NeedleDocument document, fitted_document(engine, spec, context - kRoom));
+      const Status status = ask(engine, document, context, score, report, [&] { progress(++done, total); });
+      if (!status.ok()) return status;
+      left -= static_cast<std::int32_t>(spec.questions);
+    }
+    report.scores.push_back(score);
+    report.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return report;
+}
+
+namespace {
+
+struct EvalState {
+  EngineFlags engine;
+  NeedleEvalOptions eval;
+  std::string filler = "prose";
+  std::string text_file, json, svg;
+  std::int32_t absent = 0, variety = 0, made_up = 250, own_words = 150;
+  bool answers = false;
+};
+
+nlohmann::json score_json(const NeedleScore& score, double seconds) {
+  const auto [low, high] = wilson_interval(score.total);
+  nlohmann::json depths = nlohmann::json::array();
+  for (const NeedleCount& depth : score.depth) depths.push_back({{"right", depth.right}, {"questions", depth.asked}});
+  return {{"context", score.context},
+          {"questions", score.total.asked},
+          {"right", score.total.right},
+          {"accuracy", score.total.accuracy()},
+          {"low", low},
+          {"high", high},
+          {"value_right", score.value.right},
+          {"absent", {{"right", score.absent.right}, {"questions", score.absent.asked}}},
+          {"depths", std::move(depths)},
+          {"seconds", seconds}};
+}
+
+std::string table(const NeedleReport& report) {
+  std::string text = fmt::format("{:>9} {:>9} {:>7} {:>8}  {:<16} {:>8}   by tenth of the document, oldest first\n",
+                                 "context", "questions", "right", "share", "95 % interval", "seconds");
+  for (std::size_t i = 0; i < report.scores.size(); ++i) {
+    const NeedleScore& score = report.scores[i];
+    const auto [low, high] = wilson_interval(score.total);
+    text += fmt::format("{:>9} {:>9} {:>7} {:>8.3f}  [{:.3f}, {:.3f}]   {:>8.1f}  ", score.context, score.total.asked,
+                        score.total.right, score.total.accuracy(), low, high, report.seconds[i]);
+    for (const NeedleCount& depth : score.depth)
+      text += depth.asked == 0 ? "    -" : fmt::format(" {:.2f}", depth.accuracy());
+    text += '\n';
+  }
+  return text;
+}
+
+Status run_eval(EvalState& s) {
+  if (!parse_needle_filler(s.filler, s.eval.spec.filler)) return invalid_argument("no filler named '{}'", s.filler);
+  for (std::int32_t share : {s.absent, s.variety, s.made_up, s.own_words}) {
+    if (share < 0 || share > 1000) return invalid_argument("shares are per mille, 0 to 1000; got {}", share);
+  }
+  std::string text;
+  if (!s.text_file.empty()) {
+    if (Status status = read_input(s.text_file, &text); !status.ok()) return status;
+  }
+  NeedleSpec& spec = s.eval.spec;
+  spec.absent = static_cast<std::uint32_t>(s.absent);
+  spec.variety = static_cast<std::uint32_t>(s.variety);
+  spec.made_up = static_cast<std::uint32_t>(s.made_up);
+  spec.own_words = static_cast<std::uint32_t>(s.own_words);
+  spec.text = text;
+  FOVEA_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, s.engine.create());
+  Result<NeedleReport> report = [&] {
+    Progress bar("answers", static_cast<std::int64_t>(s.eval.contexts.size()) * s.eval.questions);
+    return evaluate_needle(*engine, s.eval, [&](std::int64_t done, std::int64_t) { bar.set(done); });
+  }();
+  if (!report.ok()) return report.status();
+  if (s.json != "-" && s.svg != "-") fmt::print("{}", table(*report));
+  if (s.answers && s.json != "-" && s.svg != "-") {
+    for (const NeedleAnswer& answer : report->answers) {
+      if (!answer.right)
+        fmt::print("\nfact      {}\nquestion  {}\nexpected  {}\nanswer    {}\n", answer.question.fact,
+                   answer.question.question, answer.question.answer, answer.answer);
+    }
+  }
+  if (!s.svg.empty()) {
+    const std::string title = fmt::format("{}: right answers by depth and length", engine->model_name());
+    if (Status status = write_output(s.svg, draw_needle_heat_map(report->scores, title)); !status.ok()) return status;
+  }
+  if (!s.json.empty()) {
+    nlohmann::json out;
+    if (report->scores.size() == 1) {
+      out = score_json(report->scores[0], report->seconds[0]);
+    } else {
+      out = {{"rows", nlohmann::json::array()}};
+      for (std::size_t i = 0; i < report->scores.size(); ++i)
+        out["rows"].push_back(score_json(report->scores[i], report->seconds[i]));
+    }
+    if (Status status = write_output(s.json, out.dump() + "\n"); !status.ok()) return status;
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+RunFunction declare_eval_needle(Options& options) {
+  auto state = std::make_shared<EvalState>();
+  state->eval.contexts = {8192};
+  options.add("context", state->eval.contexts, "Tokens of document and question; several make the map's columns");
+  options.add("questions", state->eval.questions, "Questions for each context length");
+  options.add("seed", state->eval.seed, "Other seed, other documents");
+  options.add("facts", state->eval.facts, "Facts in a document; 0: one every 64 tokens, 8 to 512");
+  options.add_choice("filler", state->filler, {"templates", "prose", "salad", "junk", "text", "mixed"},
+                     "What stands between the facts");
+  options.add("text", state->text_file, "Your own text as filler, with --filler text");
+  options.add("variety", state->variety, "Per mille of facts and of questions worded in other than the plain way");
+  options.add("absent", state->absent, "Per mille of questions about facts that are not in the document");
+  options.add("made-up", state->made_up, "Per mille of key words that are made up");
+  options.add("own-words", state->own_words, "Per mille of key words taken from the filler");
+  options.add_flag("answers", state->answers, "Print the wrong answers");
+  options.add("json", state->json, "Write the figures as JSON here; - is stdout");
+  options.add("svg", state->svg, "Draw the heat map here; - is stdout");
+  state->engine.declare(options);
+  options.examples(
+      "  fovea eval needle --context 16384 --questions 100\n"
+      "  fovea eval needle --context 1024,4096,16384 --questions 200 --svg needle.svg\n"
+      "  fovea eval needle --context 8192 --variety 300 --absent 100 --answers\n"
+      "  fovea eval needle --context 4096 --filler text --text README.md --json -");
+  return [state] {
+    const Status status = run_eval(*state);
+    return status.ok() ? kExitOk : fail(status);
+  };
+}
+
+}  // namespace fovea::app

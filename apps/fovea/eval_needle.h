@@ -1,0 +1,45 @@
+// Asks an Engine questions about generated documents and counts right answers. Used by `fovea eval needle` and the
+// demo.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "fovea/engine.h"
+#include "workload/needle/document.h"
+#include "workload/needle/score.h"
+
+namespace fovea::app {
+
+struct NeedleEvalOptions {
+  std::vector<std::int32_t> contexts;  // tokens of document, question and answer together, each at least 256
+  std::int32_t questions = 100;        // for each context
+  std::uint64_t seed = 0;
+  std::int32_t facts = 0;  // in a document; 0: one every 64 tokens, 8 to 512
+  NeedleSpec spec;         // split, filler, absent, made_up, own_words, variety, text; the rest is set here
+};
+
+// One question as it went.
+struct NeedleAnswer {
+  std::int32_t context = 0;
+  NeedleQuestion question;
+  std::string answer;
+  bool right = false;
+  std::int32_t prompt_tokens = 0, cached_tokens = 0;
+};
+
+struct NeedleReport {
+  std::vector<NeedleScore> scores;  // one a context
+  std::vector<NeedleAnswer> answers;
+  std::vector<double> seconds;  // one a context: prefill, questions and answers
+};
+
+// Each document is read once: its first question is asked alone, and the others find it in the prefix cache and are
+// asked together. `progress` gets (answers so far, answers in all). kOutOfRange where a context is longer than the
+// engine's.
+Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& options,
+                                     const std::function<void(std::int64_t, std::int64_t)>& progress);
+
+}  // namespace fovea::app

@@ -1,0 +1,99 @@
+// Intervals and the heat map.
+#include "workload/needle/score.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace fovea {
+
+namespace {
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    switch (c) {
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '&': out += "&amp;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+// Red below a half, through yellow, to green at 1; told apart by lightness as well as by hue.
+std::string colour(double accuracy) {
+  const double low[3] = {178, 44, 52}, middle[3] = {240, 190, 80}, high[3] = {40, 140, 90};
+  const double t = std::clamp((accuracy - 0.5) * 2.0, 0.0, 1.0);
+  const double* from = t < 0.5 ? low : middle;
+  const double* to = t < 0.5 ? middle : high;
+  const double u = t < 0.5 ? t * 2.0 : t * 2.0 - 1.0;
+  int rgb[3];
+  for (int i = 0; i < 3; ++i) rgb[i] = static_cast<int>(std::lround(from[i] + (to[i] - from[i]) * u));
+  return fmt::format("#{:02x}{:02x}{:02x}", rgb[0], rgb[1], rgb[2]);
+}
+
+std::string length_name(std::int32_t tokens) {
+  return tokens % 1024 == 0 ? fmt::format("{}k", tokens / 1024) : fmt::format("{}", tokens);
+}
+
+}  // namespace
+
+std::pair<double, double> wilson_interval(const NeedleCount& count) {
+  if (count.asked == 0) return {0.0, 1.0};
+  constexpr double kZ = 1.96;
+  const double n = static_cast<double>(count.asked), p = count.accuracy(), s = kZ * kZ / n;
+  const double middle = (p + s / 2) / (1 + s);
+  const double half = kZ * std::sqrt(p * (1 - p) / n + s / n / 4) / (1 + s);
+  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
+std::string draw_needle_heat_map(const std::vector<NeedleScore>& scores, const std::string& title) {
+  constexpr int kLeft = 92, kTop = 62, kWidth = 74, kHeight = 30, kGap = 3;
+  const int columns = static_cast<int>(scores.size());
+  const int width = std::max(kLeft + columns * kWidth + 24, 420);
+  const int height = kTop + (kNeedleDepths + 1) * kHeight + 66;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"system-ui, sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n"
+      "<text x=\"16\" y=\"26\" font-size=\"15\" fill=\"#1c1c1c\">{2}</text>\n"
+      "<text x=\"16\" y=\"{3}\" fill=\"#555555\">depth</text>\n",
+      width, height, escaped(title), kTop - 8);
+  const auto cell = [&](int column, int y, const NeedleCount& count) {
+    const int x = kLeft + column * kWidth;
+    const std::string fill = count.asked == 0 ? "#e4e4e4" : colour(count.accuracy());
+    const std::string label = count.asked == 0 ? "-" : fmt::format("{:.2f}", count.accuracy());
+    const bool light = count.asked == 0 || (count.accuracy() > 0.62 && count.accuracy() < 0.88);
+    svg += fmt::format(
+        "<g><title>{} of {} right</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\" fill=\"{}\"/>"
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"{}\">{}</text></g>\n",
+        count.right, count.asked, x, y, kWidth - kGap, kHeight - kGap, fill, x + (kWidth - kGap) / 2,
+        y + kHeight / 2 + 3, light ? "#1c1c1c" : "#ffffff", label);
+  };
+  for (int row = 0; row < kNeedleDepths; ++row) {
+    const int y = kTop + row * kHeight;
+    svg += fmt::format("<text x=\"16\" y=\"{}\" fill=\"#555555\">{}-{} %</text>\n", y + kHeight / 2 + 3, row * 10,
+                       row * 10 + 10);
+    for (int column = 0; column < columns; ++column)
+      cell(column, y, scores[static_cast<std::size_t>(column)].depth[static_cast<std::size_t>(row)]);
+  }
+  const int all = kTop + kNeedleDepths * kHeight + 8;
+  svg += fmt::format("<text x=\"16\" y=\"{}\" fill=\"#1c1c1c\">all</text>\n", all + kHeight / 2 + 3);
+  for (int column = 0; column < columns; ++column) {
+    const NeedleScore& score = scores[static_cast<std::size_t>(column)];
+    cell(column, all, score.total);
+    const int x = kLeft + column * kWidth + (kWidth - kGap) / 2;
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"#1c1c1c\">{}</text>\n", x,
+                       all + kHeight + 14, length_name(score.context));
+  }
+  svg +=
+      fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#555555\">context, tokens; share of answers exactly right</text>\n",
+                  kLeft, all + kHeight + 34);
+  return svg + "</svg>\n";
+}
+
+}  // namespace fovea
