@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "base/status.h"
@@ -86,17 +86,10 @@ int ChildServer::stop() {
 }
 
 double ChildServer::cpu_seconds() const {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid_));
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  // After the name in parentheses: state is field 3, utime 14, stime 15.
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0.0;
-  std::istringstream fields(text.substr(name_end + 2));
-  std::string skipped;
-  for (int i = 3; i < 14; ++i) fields >> skipped;
-  double user = 0.0, system = 0.0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  clockid_t clock = 0;
+  timespec used{};
+  if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &used) != 0) return 0.0;
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
 std::int64_t ChildServer::peak_bytes() const {

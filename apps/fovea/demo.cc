@@ -6,16 +6,15 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 
 #include "api_client.h"
 #include "base/status.h"
 #include "child_server.h"
 #include "commands.h"
 #include "console.h"
+#include "demo_map.h"
 #include "engine_flags.h"
 #include "workload/needle/document.h"
 
@@ -34,7 +33,8 @@ struct DemoState {
   std::uint64_t seed = 0;
   bool seed_given = false;
   std::string file, out = "build/demo";
-  std::vector<std::string> asked;  // the user's own questions
+  std::int32_t map_questions = 20;  // of each length on the heat map; 0: no map
+  std::vector<std::string> asked;   // the user's own questions
 };
 
 struct Question {
@@ -48,8 +48,6 @@ struct ServerFacts {
   double kv_read = 0.0, kv_unshared = 0.0;
 };
 
-constexpr std::int32_t kRoom = 96;  // tokens of the context for chat marks, question and answer
-
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 Result<ServerFacts> read_server(const server::Url& address) {
@@ -60,15 +58,6 @@ Result<ServerFacts> read_server(const server::Url& address) {
                      parsed.value("kv_bytes_read", 0.0), parsed.value("kv_bytes_unshared", 0.0)};
 }
 
-// Tokens of a text by the server's own tokenizer; 0 when it cannot be asked.
-std::size_t count_tokens(const server::Url& address, std::string_view text) {
-  const json body = {{"prompt", std::string(text)}, {"add_special_tokens", false}};
-  auto answer = post_body(address, "/tokenize", body.dump(-1, ' ', false, json::error_handler_t::replace));
-  if (!answer.ok()) return 0;
-  const json parsed = json::parse(*answer, nullptr, false);
-  return parsed.is_object() ? parsed.value("count", std::size_t{0}) : 0;
-}
-
 std::string with_commas(std::int64_t value) {
   std::string digits = std::to_string(value);
   for (std::size_t at = digits.size(); at > 3;) {
@@ -76,16 +65,6 @@ std::string with_commas(std::int64_t value) {
     digits.insert(at, ",");
   }
   return digits;
-}
-
-// The value stands in the answer as words of its own.
-bool holds_value(const std::string& answer, const std::string& value) {
-  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
-  for (std::size_t at = answer.find(value); at != std::string::npos; at = answer.find(value, at + 1)) {
-    const std::size_t end = at + value.size();
-    if ((at == 0 || !is_word(answer[at - 1])) && (end == answer.size() || !is_word(answer[end]))) return true;
-  }
-  return false;
 }
 
 class Demo {
@@ -102,7 +81,7 @@ class Demo {
   Status ask_together();
   Status write_pictures();
   void judge(const Question& question, const ApiAnswer& answer, const std::string& figures);
-  std::string request_body(const Question& question) const;
+  std::string request_body(const Question& question) const { return question_body(document_, question.text); }
   std::string paint(const char* code, const std::string& text) const {
     return color_ ? fmt::format("\033[{}m{}\033[0m", code, text) : text;
   }
@@ -117,15 +96,6 @@ class Demo {
   double first_cold_ = 0.0, first_warm_ = 0.0;
 };
 
-std::string Demo::request_body(const Question& question) const {
-  return json{{"messages", {{{"role", "user"}, {"content", document_ + "\n\n" + question.text}}}},
-              {"max_tokens", 48},
-              {"temperature", 0},
-              {"stream", true},
-              {"stream_options", {{"include_usage", true}}}}
-      .dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 Status Demo::prepare() {
   std::string own_text;
   if (!state_.file.empty()) FOVEA_RETURN_IF_ERROR(read_input(state_.file, &own_text));
@@ -134,14 +104,14 @@ Status Demo::prepare() {
     document_ = own_text;
     for (const std::string& text : state_.asked) questions_.push_back({text, ""});
     const std::int64_t tokens = static_cast<std::int64_t>(count_tokens(child_.address(), document_));
-    if (tokens + kRoom > facts_.max_context) {
+    if (tokens + kQuestionRoom > facts_.max_context) {
       return out_of_range("{} has {} tokens, but the model's context holds {}", state_.file, tokens,
                           facts_.max_context);
     }
     fmt::print("Document   {}, {} tokens\n\n", state_.file, with_commas(tokens));
     return {};
   }
-  if (state_.tokens + kRoom > facts_.max_context) {
+  if (state_.tokens + kQuestionRoom > facts_.max_context) {
     return out_of_range("--tokens {} leaves no room for an answer in a context of {}", state_.tokens,
                         facts_.max_context);
   }
@@ -203,17 +173,10 @@ Status Demo::ask_together() {
   if (count < 2) return {};
   fmt::print("\n{} more questions at once; attention reads the document that they share once for all\n", count);
   FOVEA_ASSIGN_OR_RETURN(const ServerFacts before, read_server(child_.address()));
-  std::vector<Result<ApiAnswer>> answers(count, Result<ApiAnswer>(internal_error("not asked")));
-  std::vector<std::thread> threads;
+  std::vector<std::string> bodies;
+  for (std::size_t i = 0; i < count; ++i) bodies.push_back(request_body(questions_[begin + i]));
   const auto start = Clock::now();
-  for (std::size_t i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] {
-      auto client = server::HttpClient::connect(child_.address(), 600.0);
-      answers[i] = client.ok() ? stream_request(**client, "/v1/chat/completions", request_body(questions_[begin + i]))
-                               : Result<ApiAnswer>(client.status());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::vector<Result<ApiAnswer>> answers = ask_at_once(child_.address(), bodies);
   const double seconds = seconds_since(start);
   FOVEA_ASSIGN_OR_RETURN(const ServerFacts after, read_server(child_.address()));
   std::int64_t tokens = 0;
@@ -241,6 +204,15 @@ Status Demo::write_pictures() {
   FOVEA_ASSIGN_OR_RETURN(const std::string svg, get_body(child_.address(), "/plan.svg"));
   FOVEA_RETURN_IF_ERROR(write_output(plan, svg));
   fmt::print("Plan       {} (workers down, time across, one box a piece of work)\n", plan);
+  if (state_.map_questions == 0 || !state_.asked.empty()) return {};
+  const std::string map = state_.out + "/needle.svg";
+  std::vector<std::int32_t> contexts;
+  for (std::int32_t context = 1024; context < state_.tokens; context *= 2) contexts.push_back(context);
+  FOVEA_ASSIGN_OR_RETURN(const NeedleMap made,
+                         map_needle(child_.address(), contexts, state_.map_questions, state_.seed + 1));
+  FOVEA_RETURN_IF_ERROR(write_output(map, made.svg));
+  fmt::print("Heat map   {} ({} of {} right, by length of the document and depth of the fact)\n", map, made.right,
+             made.asked);
   return {};
 }
 
@@ -259,8 +231,10 @@ Status Demo::run() {
 }
 
 int run_demo(DemoState& state) {
-  if (state.tokens < 256 || state.questions < 1 || state.together < 0 || state.facts < 1) {
-    return fail(invalid_argument("--tokens must be at least 256, --questions and --facts 1, --together 0"));
+  if (state.tokens < 256 || state.questions < 1 || state.together < 0 || state.facts < 1 || state.map_questions < 0) {
+    return fail(
+        invalid_argument("--tokens must be at least 256, --questions and --facts 1, --together and "
+                         "--map-questions 0"));
   }
   if (!state.seed_given) state.seed = std::random_device{}() % 1000000;
   const auto begin = Clock::now();
@@ -282,6 +256,7 @@ RunFunction declare_demo(Options& options) {
   options.add("questions", state->questions, "Questions asked one after another");
   options.add("together", state->together, "Questions then asked at once");
   options.add("facts", state->facts, "Facts hidden in the document");
+  options.add("map-questions", state->map_questions, "Questions of each length on the heat map; 0: no map");
   options.add("seed", state->seed, "Seed of document and questions; drawn anew where not given");
   options.add("file", state->file, "A text of yours: asked about with --question, else the facts are hidden in it");
   options.add("question", state->asked, "A question about the file; may be repeated");

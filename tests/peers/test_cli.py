@@ -1,0 +1,133 @@
+"""The command line: exit codes, flags against environment against TOML, JSON outputs, generate and chat."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BINARY = os.environ.get("FOVEA_BINARY", str(ROOT / "build/release/fovea"))
+FACTS = "The code of the amber lantern is 74912. The keeper of the northern gate is Marisol.\n"
+
+
+def fovea(*arguments, env=None, stdin=""):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FOVEA_")}
+    return subprocess.run([BINARY, *arguments], input=stdin, capture_output=True, text=True, timeout=120,
+                          env={**clean, **(env or {})}, check=False)
+
+
+def printed(*arguments, **options):
+    """--print-config as a dict of key to TOML text."""
+    done = fovea(*arguments, "--print-config", **options)
+    assert done.returncode == 0, done.stderr
+    return dict(line.split(" = ", 1) for line in done.stdout.splitlines() if " = " in line and line[0] != "#")
+
+
+def test_help_and_version():
+    done = fovea("--help")
+    assert done.returncode == 0
+    for command in ("serve", "generate", "chat", "demo", "bench", "plan", "doctor"):
+        assert f"\n  {command} " in done.stdout
+    assert fovea("--version").stdout.startswith("fovea ")
+    for command in (["serve"], ["generate"], ["chat"], ["demo"], ["bench", "serve"], ["doctor"]):
+        text = fovea(*command, "--help").stdout
+        assert "Examples:" in text and "FOVEA_" in text
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["serve", "--nonsense"], ["generate", "x", "--top-k", "many"],
+                                       ["serve", "--port", "99999"], ["serve", "--kv-dtype", "int3"], ["bench"],
+                                       ["serve", "--config", "/nonexistent.toml"]])
+def test_wrong_usage_is_2(arguments):
+    done = fovea(*arguments)
+    assert done.returncode == 2 and done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["generate", "--file", "/nonexistent", "--question", "x"],
+                                       ["generate", "x", "--model", "/nonexistent"]])
+def test_failure_is_1(arguments):
+    done = fovea(*arguments)
+    assert done.returncode == 1 and "/nonexistent" in done.stderr and not done.stdout
+
+
+def test_flag_beats_environment_beats_file(tmp_path):
+    config = tmp_path / "fovea.toml"
+    config.write_text("port = 1\nmax_queued = 2\nprefix_cache = false\n[serve]\nmax_queued = 3\nmax_running = 4\n")
+    values = printed("serve", "--config", str(config), "--max-running", "6", env={"FOVEA_MAX_RUNNING": "5"})
+    assert values["port"] == "1" and values["max_queued"] == "3" and values["max_running"] == "6"
+    assert values["prefix_cache"] == "false"
+    assert printed("serve", "--config", str(config), env={"FOVEA_MAX_RUNNING": "5"})["max_running"] == "5"
+    assert printed("generate", env={"FOVEA_CONFIG": str(config)})["max_queued"] == "2"
+    assert printed("serve", env={"FOVEA_CONFIG": str(config)}, )["max_running"] == "4"
+
+
+def test_print_config_reads_back(tmp_path):
+    config = tmp_path / "fovea.toml"
+    made = fovea("generate", "--stop", "a,\"b", "--stop", "c", "--temperature", "0.5", "--no-share-prefixes", "--print-config")
+    config.write_text(made.stdout)
+    assert fovea("generate", "--config", str(config), "--print-config").stdout == made.stdout
+    assert '["a,\\"b", "c"]' in made.stdout
+
+
+@pytest.mark.parametrize("text,says", [("prot = 1", "prot"), ("[nonsense]\nx = 1", "nonsense"), ("port = \"x\"", "port"),
+                                       ("port = ", "1:"), ("[serve]\nquestion = \"x\"", "serve.question")])
+def test_wrong_files_are_named(tmp_path, text, says):
+    config = tmp_path / "fovea.toml"
+    config.write_text(text)
+    done = fovea("serve", "--config", str(config))
+    assert done.returncode == 2 and says in done.stderr
+
+
+def test_doctor():
+    found = json.loads(fovea("doctor", "--json", "-").stdout)
+    assert found["machine"]["threads"] >= 1
+    assert {"SIMD scalar", "threads", "memory"} <= {check["check"] for check in found["checks"]}
+    assert "SIMD scalar" in fovea("doctor").stdout
+
+
+def test_generate(tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text(FACTS)
+    done = fovea("generate", "--file", str(notes), "--question", "What is the code of the amber lantern?")
+    assert done.returncode == 0 and "74912" in done.stdout and done.stdout.endswith("\n") and done.stderr == ""
+    piped = fovea("generate", "--file", "-", "--question", "Who is the keeper of the northern gate?", "--json", "-", stdin=FACTS)
+    answer = json.loads(piped.stdout)
+    assert "Marisol" in answer["text"] and answer["finish_reason"] == "stop" and answer["completion_tokens"] > 3
+
+
+def test_chat_keeps_the_conversation(tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text(FACTS)
+    done = fovea("chat", "--file", str(notes),
+                 stdin="What is the code of the amber lantern?\nWho is the keeper of the northern gate?\n")
+    assert done.returncode == 0
+    first, second = done.stdout.splitlines()
+    assert "74912" in first and "Marisol" in second
+
+
+def test_demo_answers_about_a_file_and_hidden_facts(tmp_path):
+    done = fovea("demo", "--tokens", "1500", "--facts", "16", "--questions", "2", "--together", "6", "--map-questions", "4",
+                 "--seed", "5", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Answers    " in done.stdout and "KV read    " in done.stdout and "without sharing" in done.stdout
+    for picture in ("plan.svg", "needle.svg"):
+        assert (tmp_path / "out" / picture).read_text().startswith("<svg")
+    notes = tmp_path / "notes.txt"
+    notes.write_text(FACTS)
+    asked = fovea("demo", "--file", str(notes), "--question", "Who is the keeper of the northern gate?",
+                  "--out", str(tmp_path / "out"))
+    assert asked.returncode == 0 and "Marisol" in asked.stdout
+
+
+def test_bench_serve_contract(tmp_path):
+    done = fovea("bench", "serve", "--requests", "4", "--concurrency", "2", "--rate", "50", "--prompt-tokens", "32",
+                 "--max-tokens", "8", "--idle-seconds", "0.5", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert set(report) == {"machine", "rows"}
+    for row in report["rows"]:
+        assert set(row) >= {"suite", "case", "metric", "value", "unit", "limit", "share", "peer", "peer_value"}
+    metrics = {row["metric"]: row["value"] for row in report["rows"]}
+    assert metrics["failed"] == 0 and metrics["ttft_p50"] > 0 and metrics["tpot_p50"] > 0
+    assert {"first_answer", "idle_cpu"} <= set(metrics)
