@@ -1,5 +1,6 @@
 // The plan as executors read it: plain records that cross from the host planner to a CPU thread or a GPU worker.
-// Written by core/plan; read by cpu/ and by device code. Compiles under g++ and NVRTC (-default-device): no std types here.
+// Written by core/plan; read by cpu/ and by device code. Compiles under g++ and NVRTC (-default-device): no std types
+// here.
 //
 // An attention call is a block-sparse matrix. A *block row* pairs a set of query tokens with a run of KV tokens. The
 // tile step cuts its query tokens into *items*; a *queue entry* is (item, KV head); a *worker* runs its slice of the

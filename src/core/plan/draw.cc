@@ -168,8 +168,9 @@ class Drawing {
     std::string out;
     for (std::size_t i = 0; i < shown; ++i) {
       const abi::BlockRow& b = v_.block_rows[order[i]];
-      const double x = kLeft + column * static_cast<double>(i % 3);
-      const double y = kTop + chart_height_ + 68.0 + 22.0 * static_cast<double>(i / 3);
+      const std::size_t line = i / 3, place = i % 3;
+      const double x = kLeft + column * static_cast<double>(place);
+      const double y = kTop + chart_height_ + 68.0 + 22.0 * static_cast<double>(line);
       out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\" fill=\"{}\"/>\n", x, y - 11.5,
                          colour(order[i], b.num_requests > 1));
       out += text_at(x + 20.0, y, 13, "start", "#1b1f24",
