@@ -20,7 +20,10 @@ Real logit_of(const OracleVariant& variant, Real logit, int q_pos, int kv_pos, i
 }
 
 template <typename Real>
-OracleResult attend(const AttentionCase& c, const OracleVariant& variant) {
+OracleResult attend(const AttentionCase& c, const OracleVariant& variant, bool round_operands) {
+  const auto operand = [&](Real x) {
+    return round_operands ? static_cast<Real>(float_of_bf16(bf16_of(static_cast<float>(x)))) : x;
+  };
   constexpr Real kMinusInf = -std::numeric_limits<Real>::infinity();
   const int heads = c.num_qo_heads();
   const int dim = c.spec.head_dim;
@@ -51,7 +54,7 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant) {
             if (!c.sees(r, i, t)) continue;
             Real dot = 0;
             for (int d = 0; d < dim; ++d)
-              dot += static_cast<Real>(c.q[row * dim + d]) * k[static_cast<std::size_t>(t) * dim + d];
+              dot += operand(static_cast<Real>(c.q[row * dim + d])) * k[static_cast<std::size_t>(t) * dim + d];
             weights[t] = logit_of<Real>(variant, dot * static_cast<Real>(variant.sm_scale), q_pos, t, head);
             max = std::max(max, weights[t]);
           }
@@ -65,7 +68,8 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant) {
                                     ? 1 / (1 + std::exp(-(weights[t] + static_cast<Real>(variant.sigmoid_bias))))
                                     : std::exp(weights[t] - max);
             total += weight;
-            for (int d = 0; d < dim; ++d) sums[d] += weight * v[static_cast<std::size_t>(t) * dim + d];
+            const Real factor = operand(weight);
+            for (int d = 0; d < dim; ++d) sums[d] += factor * v[static_cast<std::size_t>(t) * dim + d];
           }
           if (variant.sigmoid) total = 1;
           if (any) {
@@ -85,11 +89,12 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant) {
 }  // namespace
 
 OracleResult oracle_attention(const AttentionCase& c, const OracleVariant& variant) {
-  return attend<double>(c, variant);
+  return attend<double>(c, variant, false);
 }
 
-OracleResult float_attention(const AttentionCase& c, const OracleVariant& variant, DType out_dtype) {
-  OracleResult result = attend<float>(c, variant);
+OracleResult float_attention(const AttentionCase& c, const OracleVariant& variant, DType out_dtype,
+                             bool bf16_products) {
+  OracleResult result = attend<float>(c, variant, bf16_products);
   if (out_dtype == DType::kBF16) {
     for (double& x : result.out) x = float_of_bf16(bf16_of(static_cast<float>(x)));
   }

@@ -28,8 +28,10 @@ struct OracleResult {
 };
 
 OracleResult oracle_attention(const AttentionCase& c, const OracleVariant& variant);
-// The same definition computed in fp32, each output rounded once to out_dtype (kF32 or kBF16).
-OracleResult float_attention(const AttentionCase& c, const OracleVariant& variant, DType out_dtype);
+// The same definition computed in fp32, each output rounded once to out_dtype (kF32 or kBF16). With bf16_products,
+// queries and the weights that multiply values are rounded to bf16 first: what products of bf16 pairs cost.
+OracleResult float_attention(const AttentionCase& c, const OracleVariant& variant, DType out_dtype,
+                             bool bf16_products = false);
 
 // How far a result is from the truth.
 struct ErrorNorms {

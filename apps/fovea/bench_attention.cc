@@ -31,6 +31,7 @@ struct BenchAttentionState {
   std::string suite = "all";
   std::int32_t threads = 0;
   std::string simd;
+  std::string products = "bf16";
   std::int32_t page = 16;
   std::int32_t repeats = 7;
   double kv_gb = 1.0;
@@ -133,6 +134,7 @@ class Runner {
       q[i] = static_cast<float>(static_cast<int>(i * 7919 % 201) - 100) / 100.0f;
     AttentionParams params;
     params.sm_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    params.products = state_.products == "bf16" ? AttentionProducts::kBF16 : AttentionProducts::kF32;
     std::vector<double> times;
     for (int i = 0; i <= state_.repeats; ++i) {
       const auto start = std::chrono::steady_clock::now();
@@ -244,6 +246,9 @@ Status run_suites(const BenchAttentionState& s) {
   if (!all && s.suite != "decode" && s.suite != "prefix" && s.suite != "prefill") {
     return invalid_argument("--suite is \"{}\", expected all, decode, prefix or prefill", s.suite);
   }
+  if (s.products != "bf16" && s.products != "f32") {
+    return invalid_argument("--products is \"{}\", expected bf16 or f32", s.products);
+  }
   if (s.threads < 0 || s.page < 1 || s.repeats < 1 || !(s.kv_gb > 0.0) || !(s.read_gb > 0.0)) {
     return invalid_argument("--page, --repeats, --kv-gb and --read-gb must be positive, --threads not negative");
   }
@@ -254,6 +259,7 @@ Status run_suites(const BenchAttentionState& s) {
   report.set_machine("cpu", machine.cpu);
   report.set_machine("threads", static_cast<double>(threads.size()));
   report.set_machine("simd", std::string(cpu::simd_target()));
+  report.set_machine("products", s.products);
   Limits limits;
   limits.flops = cpu::measure_fma_flops(threads);
   {
@@ -281,6 +287,8 @@ RunFunction declare_bench_attention(Options& options) {
   options.add("suite", state->suite, "all, decode, prefix or prefill");
   options.add("threads", state->threads, "Threads; 0: what the cgroup allows");
   options.add("simd", state->simd, "avx512, avx2 or scalar; empty: the best there is");
+  options.add("products", state->products,
+              "bf16 (the default of the engine: queries and weights may be rounded) or f32");
   options.add("page", state->page, "Tokens a page");
   options.add("repeats", state->repeats, "Calls behind each time; the median is shown");
   options.add("kv-gb", state->kv_gb, "Gigabytes of KV that a decode case reads at least");

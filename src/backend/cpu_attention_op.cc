@@ -14,11 +14,12 @@ VariantId variant_of(const AttentionConfig& config) {
 
 class CpuAttentionOp : public AttentionOp {
  public:
-  CpuAttentionOp(const AttentionConfig& config, Planner planner, ThreadPool& pool)
+  CpuAttentionOp(const AttentionConfig& config, AttentionProducts products, Planner planner, ThreadPool& pool)
       : planner_(std::move(planner)), variant_(variant_of(config)), pool_(pool) {
     params_.sm_scale = config.sm_scale;
     params_.softcap = config.softcap;
     params_.sinks = config.sinks;
+    params_.products = products;
   }
 
   Status reserve() {
@@ -43,12 +44,13 @@ class CpuAttentionOp : public AttentionOp {
 
 }  // namespace
 
-Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, ThreadPool& pool) {
+Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, AttentionProducts products,
+                                                          ThreadPool& pool) {
   AttentionConfig filled = config;
   if (filled.planner.num_workers == 0) filled.planner.num_workers = pool.size();
   filled.planner.kv_element_bits = dtype_bits(config.kv_dtype);
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(filled.planner));
-  auto op = std::make_unique<CpuAttentionOp>(filled, std::move(planner), pool);
+  auto op = std::make_unique<CpuAttentionOp>(filled, products, std::move(planner), pool);
   FOVEA_RETURN_IF_ERROR(op->reserve());
   return std::unique_ptr<AttentionOp>(std::move(op));
 }

@@ -5,10 +5,12 @@
 
 #include "backend/backend.h"
 #include "base/thread_pool.h"
+#include "variant/params.h"
 
 namespace fovea {
 
 // The pool must outlive the op. config.planner.num_workers 0 stands for the pool's threads.
-Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, ThreadPool& pool);
+Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, AttentionProducts products,
+                                                          ThreadPool& pool);
 
 }  // namespace fovea

@@ -91,7 +91,8 @@ class CpuBackend : public Backend {
   std::size_t memory_available() const override { return available_memory_bytes(); }
 
   Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) override {
-    return create_cpu_attention(config, pool_);
+    const bool bf16 = precision_ == cpu::MatmulPrecision::kBf16;
+    return create_cpu_attention(config, bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32, pool_);
   }
 
   Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,

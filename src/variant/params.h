@@ -6,6 +6,12 @@
 
 namespace fovea {
 
+// What the products of queries and keys, and of weights and values, are computed from. Sums are fp32 in both.
+enum class AttentionProducts : uint8_t {
+  kF32 = 0,   // queries and weights as they are
+  kBF16 = 1,  // over bf16 pools, queries and weights may be rounded to bf16 where the hardware multiplies those faster
+};
+
 // Parameters of all shipped variants. Head means query head, 0 .. num_qo_heads.
 struct AttentionParams {
   float sm_scale = 1.0f;                // multiplies q.k before any transform
@@ -13,6 +19,7 @@ struct AttentionParams {
   const float* sinks = nullptr;         // Sinks: [num_qo_heads] logits that take weight and give no value
   const float* alibi_slopes = nullptr;  // Alibi: [num_qo_heads]
   float sigmoid_bias = 0.0f;            // Sigmoid: added to the logit
+  AttentionProducts products = AttentionProducts::kF32;
 };
 
 enum class VariantId : uint8_t {

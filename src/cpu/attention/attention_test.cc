@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "cpu/attention/attention_test_util.h"
+#include "cpu/attention/bf16_kernels.h"
 #include "cpu/simd.h"
 
 namespace fovea::cpu {
@@ -16,10 +17,29 @@ using testing::make_case;
 
 constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-class AttentionTest : public ::testing::TestWithParam<std::string_view> {
+struct Mode {
+  std::string_view simd;
+  AttentionProducts products;
+};
+
+// Every instruction set with products in fp32, and the best one with products of bf16 where it has them.
+std::vector<Mode> modes() {
+  std::vector<Mode> modes;
+  for (const std::string_view simd : simd_targets()) modes.push_back({simd, AttentionProducts::kF32});
+  if (bf16_attention_kernels() != nullptr) modes.push_back({simd_targets().front(), AttentionProducts::kBF16});
+  return modes;
+}
+
+class AttentionTest : public ::testing::TestWithParam<Mode> {
  protected:
-  void SetUp() override { ASSERT_TRUE(set_simd_cap(GetParam()).ok()); }
-  void TearDown() override { ASSERT_TRUE(set_simd_cap("").ok()); }
+  void SetUp() override {
+    ASSERT_TRUE(set_simd_cap(GetParam().simd).ok());
+    tested_products() = GetParam().products;
+  }
+  void TearDown() override {
+    ASSERT_TRUE(set_simd_cap("").ok());
+    tested_products() = AttentionProducts::kF32;
+  }
 };
 
 TEST_P(AttentionTest, DecodeOfMixedLengthsForEveryGroup) {
@@ -30,7 +50,7 @@ TEST_P(AttentionTest, DecodeOfMixedLengthsForEveryGroup) {
   spec.q_lens[0] = 0;
   for (const int group : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
     spec.group = group;
-    spec.kv_dtype = kKvTypes[group % 3];
+    spec.kv_dtype = GetParam().products == AttentionProducts::kBF16 ? DType::kBF16 : kKvTypes[group % 3];
     spec.head_dim = group % 2 == 0 ? 128 : 64;
     spec.seed = static_cast<std::uint64_t>(group);
     RunSpec run;
@@ -308,8 +328,9 @@ TEST_P(AttentionTest, BatchInvariantPlansKeepARequestsBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, ::testing::ValuesIn(simd_targets()),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Targets, AttentionTest, ::testing::ValuesIn(modes()), [](const auto& info) {
+  return std::string(info.param.simd) + (info.param.products == AttentionProducts::kBF16 ? "_bf16" : "");
+});
 
 TEST(AttentionErrorsTest, SayWhatIsWrong) {
   CaseSpec spec;

@@ -24,6 +24,12 @@ struct RunSpec {
   bool batch_invariant = false;
 };
 
+// Products that the cases run with, set by the fixture; the bar follows them.
+inline AttentionProducts& tested_products() {
+  static AttentionProducts products = AttentionProducts::kF32;
+  return products;
+}
+
 // Parameters of every shipped variant for a case, to the executor and to the oracle.
 struct VariantSetup {
   std::vector<float> sinks, slopes;
@@ -33,6 +39,7 @@ struct VariantSetup {
 
 inline VariantSetup variant_setup(const testing::AttentionCase& c, VariantId id) {
   VariantSetup s;
+  s.params.products = tested_products();
   s.params.sm_scale = 1.0f / std::sqrt(static_cast<float>(c.spec.head_dim));
   s.oracle.sm_scale = s.params.sm_scale;
   for (int h = 0; h < c.num_qo_heads(); ++h) {
@@ -145,8 +152,9 @@ class Judge {
 
   void judge(const testing::AttentionCase& c, const testing::OracleVariant& variant, DType out_dtype,
              const RunResult& result, const std::string& where) {
+    const bool bf16 = tested_products() == AttentionProducts::kBF16 && c.spec.kv_dtype == DType::kBF16;
     const testing::OracleResult truth = testing::oracle_attention(c, variant);
-    const testing::OracleResult cost = testing::float_attention(c, variant, out_dtype);
+    const testing::OracleResult cost = testing::float_attention(c, variant, out_dtype, bf16);
     if (out_dtype == DType::kF32) {
       out_.add(truth.out, cost.out, result.out);
     } else {

@@ -87,10 +87,16 @@ HWY_INLINE void outputs_exact(const FormatOps& ops, const float* weights, const 
 }
 
 template <class Variant>
-HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows) {
-  const AttentionParams& params = *args.params;
+double query_scale(const AttentionParams& params) {
   // In double, so that the product of the two constants adds no error that all logits share.
-  const double scale = double{params.sm_scale} * (Variant::kHasLogit || !Variant::kSoftmax ? 1.0 : 1.4426950408889634);
+  return double{params.sm_scale} * (Variant::kHasLogit || !Variant::kSoftmax ? 1.0 : 1.4426950408889634);
+}
+
+// Queries that are rounded to bf16 are rounded before they are scaled: exact for those given as bf16.
+template <class Variant>
+HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const FormatOps& ops) {
+  const AttentionParams& params = *args.params;
+  const double scale = ops.round_queries != nullptr ? 1.0 : query_scale<Variant>(params);
   for (int i = 0; i < rows.count; ++i) {
     float* q = args.scratch.q + static_cast<size_t>(i) * args.head_dim;
     const variant::RowPlace place{rows.position(i), rows.q_head(i), args.head_dim};
@@ -103,6 +109,7 @@ HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows) {
       for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * q[d]);
     }
   }
+  if (ops.round_queries != nullptr) ops.round_queries(args.scratch.q, rows.count, args.head_dim);
 }
 
 // Replaces the rows of the block by transformed copies in fp32.
@@ -159,11 +166,13 @@ void run_item(const ItemArgs& args) {
   const int head_dim = args.head_dim;
   const int group = args.group;
   const RowTable rows(args);
-  const FormatOps& pool_ops = format_ops(args.work.pool->dtype);
-  const FormatOps& key_ops = Variant::kHasKey ? format_ops(abi::KvDType::kF32) : pool_ops;
-  const FormatOps& value_ops = Variant::kHasValue ? format_ops(abi::KvDType::kF32) : pool_ops;
+  const AttentionProducts products = args.params->products;
+  const FormatOps& pool_ops = format_ops(args.work.pool->dtype, products);
+  const FormatOps& key_ops = Variant::kHasKey ? format_ops(abi::KvDType::kF32, products) : pool_ops;
+  const FormatOps& value_ops = Variant::kHasValue ? format_ops(abi::KvDType::kF32, products) : pool_ops;
+  const auto scale = static_cast<float>(query_scale<Variant>(*args.params));
 
-  load_queries<Variant>(args, rows);
+  load_queries<Variant>(args, rows, key_ops);
   std::fill(scratch.o, scratch.o + static_cast<size_t>(rows.count) * head_dim, 0.0f);
   std::fill(scratch.max, scratch.max + rows.count, kMinusInf);
   std::fill(scratch.sum, scratch.sum + rows.count, 0.0f);
@@ -196,7 +205,7 @@ void run_item(const ItemArgs& args) {
       }
       if (seen_by_pass == 0) continue;
       key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
-                                scratch.s_block);
+                                scale, scratch.s_block);
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
         const int i = first + r;

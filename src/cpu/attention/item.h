@@ -32,6 +32,16 @@ struct ItemScratch {
   const void** rows[4];  // [kBlockTokens] each: keys and values in the pool, of the block and of the one after it
 };
 
+// logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] times element d of token t; k_block: keys as
+// pack_keys left them. scale multiplies logits of queries rounded to bf16; the others carry it already.
+using LogitsFn = void (*)(const float* q, const uint32_t* k_block, int head_dim, int tokens, float scale,
+                          float* logits);
+
+// o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t]. The
+// same part of ahead[t] is prefetched.
+using OutputsFn = void (*)(const float* weights, const void* const* v_rows, const void* const* ahead, int begin,
+                           int end, int head_dim, const float* alpha, float* o);
+
 // A queue entry, resolved.
 struct QueueWork {
   const abi::WorkItem* item = nullptr;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cpu/attention/bf16_kernels.h"
 #include "cpu/attention/kv_format_inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,10 +36,6 @@ static_assert(kRowsPerPass <= kMaxRowsPerPass);
 // additions halves at head_dim 128, at a cost of three instructions in thirty-five.
 inline constexpr int kSlice = 32;
 
-// logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] times element d of token t; d ascends within a
-// slice, slices ascend. k_block: keys as pack_keys left them.
-using LogitsFn = void (*)(const float* q, const uint32_t* k_block, int head_dim, int tokens, float* logits);
-
 // Packed keys in fp32: one element a word.
 struct WordsF32 {
   static constexpr int kPerWord = 1;
@@ -52,9 +49,10 @@ struct WordsBF16 {
   }
 };
 
+// d ascends within a slice, slices ascend.
 template <class Words, int kRows>
 HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const uint32_t* HWY_RESTRICT k_block, int head_dim,
-                              int tokens, float* HWY_RESTRICT logits) {
+                              int tokens, float /*scale*/, float* HWY_RESTRICT logits) {
   // As many vectors of tokens as leave room for the keys in registers.
   constexpr int kVectors = kRows * 4 <= kRegisters / 2 ? 4 : 2;
   constexpr int kSliceWords = kSlice / Words::kPerWord;
@@ -91,11 +89,6 @@ HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const uint32_t* HWY_R
     }
   }
 }
-
-// o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t]. The
-// same part of ahead[t] is prefetched.
-using OutputsFn = void (*)(const float* weights, const void* const* v_rows, const void* const* ahead, int begin,
-                           int end, int head_dim, const float* alpha, float* o);
 
 // One pass over kPairs pairs of vectors of the head dim (or half a pair, for a head dim of an odd number of vectors).
 template <class Format, int kRows, int kPairs>
@@ -202,6 +195,7 @@ struct FormatOps {
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row);
   bool (*any_not_finite)(const void* row, int head_dim);
   void (*expand_row)(const void* row, int head_dim, float* to);
+  void (*round_queries)(float* q, int rows, int head_dim);  // null: queries stay fp32 and are scaled beforehand
 };
 
 template <class Format, class Words, int... kRows>
@@ -212,14 +206,31 @@ constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
           {&outputs_pass<Format, kRows + 1>...},
           &finish_row<Format>,
           &any_not_finite<Format>,
-          &expand_row<Format>};
+          &expand_row<Format>,
+          nullptr};
 }
 
-HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype) {
+// The functions for bf16 pools with the products by instructions for bf16 pairs, where there are any.
+inline FormatOps with_bf16_products(FormatOps ops) {
+#if HWY_TARGET <= HWY_AVX3
+  static_assert(kRowsPerPass == kMaxRowsPerPass);
+  if (const Bf16AttentionKernels* kernels = bf16_attention_kernels(); kernels != nullptr) {
+    std::copy(kernels->logits, kernels->logits + kRowsPerPass, ops.logits);
+    std::copy(kernels->outputs, kernels->outputs + kRowsPerPass, ops.outputs);
+    ops.finish_row = kernels->finish_row;
+    ops.round_queries = kernels->round_queries;
+  }
+#endif
+  return ops;
+}
+
+HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype, AttentionProducts products) {
   using Rows = std::make_integer_sequence<int, kRowsPerPass>;
   static constexpr FormatOps kF32 = make_format_ops<FormatF32, WordsF32>(Rows());
   static constexpr FormatOps kF16 = make_format_ops<FormatF16, WordsF32>(Rows());
   static constexpr FormatOps kBF16 = make_format_ops<FormatBF16, WordsBF16>(Rows());
+  static const FormatOps kBF16Products = with_bf16_products(kBF16);
+  if (dtype == abi::KvDType::kBF16 && products == AttentionProducts::kBF16) return kBF16Products;
   return dtype == abi::KvDType::kF32 ? kF32 : dtype == abi::KvDType::kF16 ? kF16 : kBF16;
 }
 

@@ -1,0 +1,22 @@
+// The matrix products of an attention block by instructions that multiply pairs of bf16 (AVX512_BF16): queries and
+// weights are rounded to bf16, sums are fp32. Used by matmul_inl.h for bf16 pools when AttentionParams::products
+// allows.
+#pragma once
+
+#include "cpu/attention/item.h"
+
+namespace fovea::cpu {
+
+// Outputs in between are in a lane order of their own, so these three go together.
+struct Bf16AttentionKernels {
+  // Rounds each row of q [rows, head_dim] in place: element pairs as words in the first half of the row.
+  void (*round_queries)(float* q, int rows, int head_dim) = nullptr;
+  LogitsFn logits[kMaxRowsPerPass] = {};    // by rows - 1; q as round_queries left it
+  OutputsFn outputs[kMaxRowsPerPass] = {};  // by rows - 1; rounds the weights
+  void (*finish_row)(const float* o, int head_dim, float divisor, float* row) = nullptr;
+};
+
+// Null where the CPU lacks the instruction. Other instruction sets compute in fp32 instead, which is more exact.
+const Bf16AttentionKernels* bf16_attention_kernels();
+
+}  // namespace fovea::cpu
