@@ -252,10 +252,17 @@ Status run_suites(const BenchAttentionState& s) {
   if (s.threads < 0 || s.page < 1 || s.repeats < 1 || !(s.kv_gb > 0.0) || !(s.read_gb > 0.0)) {
     return invalid_argument("--page, --repeats, --kv-gb and --read-gb must be positive, --threads not negative");
   }
+  const Machine machine = read_machine();
+  const double wanted = std::max(s.kv_gb, s.read_gb) * 1e9;
+  if (wanted > 0.9 * static_cast<double>(machine.memory_available)) {
+    return resource_exhausted("--kv-gb and --read-gb ask for {}, this machine has {} left", format_bytes(wanted),
+                              format_bytes(static_cast<double>(machine.memory_available)));
+  }
+  if (s.page > 65536 || s.threads > 4096) return invalid_argument("--page is at most 65536, --threads at most 4096");
+  FOVEA_RETURN_IF_ERROR(check_output(s.json));
   FOVEA_RETURN_IF_ERROR(cpu::set_simd_cap(s.simd));
   ThreadPool threads(s.threads > 0 ? s.threads : default_num_threads());
   BenchReport report;
-  const Machine machine = read_machine();
   report.set_machine("cpu", machine.cpu);
   report.set_machine("threads", static_cast<double>(threads.size()));
   report.set_machine("simd", std::string(cpu::simd_target()));

@@ -139,6 +139,15 @@ int run_bench_plan(const BenchPlanState& s) {
     return fail(Status(StatusCode::kInvalidArgument,
                        "--requests must be a multiple of 16, --tokens at least 64 and --repeats at least 1"));
   }
+  // Bounds that keep the page tables within a few hundred MB; heads, page and workers are checked by the planner too.
+  if (s.page < 1 || s.page > 65536 || s.requests > 65536 || s.tokens > (1 << 24) || s.repeats > 10000000 ||
+      s.group < 1 || s.group > 2048 || (std::int64_t{s.tokens} / s.page + 1) * s.requests > (std::int64_t{1} << 26)) {
+    return fail(invalid_argument(
+        "{} requests of {} tokens on pages of {}, group {}, {} repeats: expected at most 65536 requests and 2^26 pages "
+        "of 1..65536 tokens, a group of 1..2048 and at most 10000000 repeats",
+        s.requests, s.tokens, s.page, s.group, s.repeats));
+  }
+  if (const Status writable = check_output(s.json); !writable.ok()) return fail(writable);
   BenchReport report;
   const Machine machine = read_machine();
   report.set_machine("cpu", machine.cpu);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/status.h"
+#include "console.h"
 
 namespace fovea::app {
 namespace {
@@ -95,12 +96,15 @@ std::string config_section(const std::string& command) {
 }
 
 Status apply_config_file(const std::string& path, const std::vector<ConfigTarget>& targets) {
+  std::string text;
+  if (const Status status = read_input(path, &text); !status.ok()) {
+    return not_found("the configuration file: {}", status.message());
+  }
   toml::table file;
   try {
-    file = toml::parse_file(path);
+    file = toml::parse(text, path);
   } catch (const toml::parse_error& error) {
     const auto where = error.source().begin;
-    if (where.line == 0) return not_found("cannot read the configuration file {}: {}", path, error.description());
     return invalid_argument("{}:{}:{}: {}", path, where.line, where.column, error.description());
   }
   FOVEA_RETURN_IF_ERROR(apply_table(path, file, targets, ""));

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -12,6 +15,12 @@
 #include "command.h"
 
 namespace fovea::app {
+namespace {
+
+// A device such as /dev/zero, or a producer that never stops, must not fill the memory.
+constexpr std::size_t kMaxInputBytes = std::size_t{256} << 20;
+
+}  // namespace
 
 int fail(const Status& status) {
   fmt::print(stderr, "fovea: {}\n", status.message());
@@ -35,16 +44,34 @@ Status write_output(const std::string& path, const std::string& text) {
   return {};
 }
 
+Status check_output(const std::string& path) {
+  if (path.empty() || path == "-") return {};
+  std::error_code error;
+  const std::filesystem::path file(path);
+  if (std::filesystem::is_directory(file, error)) return not_found("cannot write {}: it is a folder", path);
+  const std::string target = std::filesystem::exists(file, error) ? path
+                             : file.has_parent_path()             ? file.parent_path().string()
+                                                                  : ".";
+  if (access(target.c_str(), W_OK) != 0) return not_found("cannot write {}: {}", path, std::strerror(errno));
+  return {};
+}
+
 Status read_input(const std::string& path, std::string* text) {
   text->clear();
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return not_found("cannot open {}", path);
+  if (file == nullptr) return not_found("cannot open {}: {}", path, std::strerror(errno));
   char buffer[65536];
   std::size_t count = 0;
-  while ((count = std::fread(buffer, 1, sizeof(buffer), file)) > 0) text->append(buffer, count);
-  const bool failed = std::ferror(file) != 0;
+  while (text->size() <= kMaxInputBytes && (count = std::fread(buffer, 1, sizeof(buffer), file)) > 0) {
+    text->append(buffer, count);
+  }
+  const int error = std::ferror(file) != 0 ? errno : 0;
   if (file != stdin) std::fclose(file);
-  if (failed) return data_loss("cannot read {}", path);
+  if (error != 0) return data_loss("cannot read {}: {}", path, std::strerror(error));
+  if (text->size() > kMaxInputBytes) {
+    return resource_exhausted("{} is longer than {} MiB, the most that is read", path == "-" ? "stdin" : path,
+                              kMaxInputBytes >> 20);
+  }
   return {};
 }
 

@@ -16,7 +16,9 @@ bool stderr_is_terminal();
 
 // Writes text to a file, or to stdout when path is "-".
 Status write_output(const std::string& path, const std::string& text);
-// Reads a file, or stdin when path is "-".
+// Says before a long run whether write_output can work; empty and "-" always can.
+Status check_output(const std::string& path);
+// Reads a file, or stdin when path is "-"; kNotFound, kDataLoss, or kResourceExhausted beyond 256 MiB.
 Status read_input(const std::string& path, std::string* text);
 
 // A progress bar that redraws at most ten times a second; silent when stderr is no terminal.

@@ -100,7 +100,8 @@ Status Demo::prepare() {
   std::string own_text;
   if (!state_.file.empty()) FOVEA_RETURN_IF_ERROR(read_input(state_.file, &own_text));
   if (!state_.asked.empty()) {
-    if (own_text.empty()) return invalid_argument("--question asks about a text of yours: give it with --file");
+    if (state_.file.empty()) return invalid_argument("--question asks about a text of yours: give it with --file");
+    if (own_text.empty()) return invalid_argument("{} is empty: there is nothing to ask about", state_.file);
     document_ = own_text;
     for (const std::string& text : state_.asked) questions_.push_back({text, ""});
     const std::int64_t tokens = static_cast<std::int64_t>(count_tokens(child_.address(), document_));

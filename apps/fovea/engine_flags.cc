@@ -27,7 +27,8 @@ void EngineFlags::declare(Options& table) {
 EngineOptions EngineFlags::resolved() const {
   EngineOptions out = options;
   out.kv_dtype = kv_dtype_ == "f32" ? DType::kF32 : kv_dtype_ == "f16" ? DType::kF16 : DType::kBF16;
-  if (kv_cache_mib_ > 0) out.kv_cache_bytes = std::int64_t{kv_cache_mib_} << 20;
+  // A negative size stays negative, for the engine to refuse.
+  if (kv_cache_mib_ != 0) out.kv_cache_bytes = std::int64_t{kv_cache_mib_} * (1 << 20);
   return out;
 }
 

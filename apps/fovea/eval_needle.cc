@@ -207,6 +207,13 @@ Status run_eval(EvalState& s) {
   for (std::int32_t share : {s.absent, s.variety, s.made_up, s.own_words}) {
     if (share < 0 || share > 1000) return invalid_argument("shares are per mille, 0 to 1000; got {}", share);
   }
+  if (s.eval.facts < 0) return invalid_argument("facts is {}, expected 0 or more", s.eval.facts);
+  if (s.json == "-" && s.svg == "-") return invalid_argument("--json and --svg cannot both go to stdout");
+  if ((s.filler == "text") != !s.text_file.empty()) {
+    return invalid_argument("--filler text and --text FILE go together: give both or neither");
+  }
+  FOVEA_RETURN_IF_ERROR(check_output(s.json));
+  FOVEA_RETURN_IF_ERROR(check_output(s.svg));
   std::string text;
   if (!s.text_file.empty()) {
     if (Status status = read_input(s.text_file, &text); !status.ok()) return status;

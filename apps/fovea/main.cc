@@ -5,12 +5,15 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "command.h"
 #include "config_file.h"
+#include "console.h"
 #include "fovea/version.h"
 
 namespace fovea::app {
@@ -62,6 +65,29 @@ int usage_error(const std::string& message) {
   return kExitUsage;
 }
 
+// "fovea serv" -> "serv" where the root or a group has no such command; empty where the command is known or missing.
+std::string unknown_command(const CLI::App& root, int argc, char** argv) {
+  const CLI::App* group = &root;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const std::vector<const CLI::App*> below = group->get_subcommands([](const CLI::App*) { return true; });
+    if (below.empty()) break;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* app : below) {
+      if (app->get_name() == argv[i]) next = app;
+    }
+    if (next == nullptr) return argv[i];
+    group = next;
+  }
+  return "";
+}
+
+// What was printed may still wait in the buffer: a full disk must not look like success.
+int finish(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const int failed = fail(data_loss("cannot write to stdout"));
+  return code == kExitOk ? failed : code;
+}
+
 int run(int argc, char** argv) {
   CLI::App root{"Fovea: attention engine and server for large language models", "fovea"};
   root.set_version_flag("--version", std::string("fovea ") + kVersion);
@@ -85,6 +111,9 @@ int run(int argc, char** argv) {
     declared.push_back(std::move(command));
   }
 
+  if (const std::string name = unknown_command(root, argc, argv); !name.empty()) {
+    return usage_error(fmt::format("there is no command {}", name));
+  }
   const std::string path = find_config_path(argc, argv);
   if (!path.empty()) {
     std::vector<ConfigTarget> targets;
@@ -111,4 +140,11 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace fovea::app
 
-int main(int argc, char** argv) { return fovea::app::run(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return fovea::app::finish(fovea::app::run(argc, argv));
+  } catch (const std::exception& error) {  // stdout that cannot be written, or no memory
+    fmt::print(stderr, "fovea: {}\n", error.what());
+    return fovea::app::kExitFailure;
+  }
+}

@@ -70,6 +70,12 @@ void Options::add(const std::string& name, std::int64_t& value, const std::strin
 }
 void Options::add(const std::string& name, std::uint64_t& value, const std::string& help) {
   add_value(name, value, help);
+  // The parser takes -1 for 2^64 - 1.
+  entries_.back().option->check(CLI::Validator(
+      [name](std::string& text) {
+        return text.find('-') == std::string::npos ? "" : fmt::format("{} is {}, expected 0 or more", name, text);
+      },
+      ""));
 }
 void Options::add(const std::string& name, float& value, const std::string& help) { add_value(name, value, help); }
 void Options::add(const std::string& name, double& value, const std::string& help) { add_value(name, value, help); }

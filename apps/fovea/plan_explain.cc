@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/status.h"
 #include "commands.h"
 #include "console.h"
 #include "core/plan/explain.h"
@@ -47,6 +48,14 @@ Status explain(const ExplainState& s) {
   if (!planner.ok()) return planner.status();
   if (Status status = planner->plan(described->batch.view()); !status.ok()) return status;
   if (s.verify) {
+    double pairs = 0.0;
+    for (std::size_t i = 0; i < described->batch.q_lens.size(); ++i) {
+      pairs += static_cast<double>(described->batch.q_lens[i]) * described->batch.kv_lens[i];
+    }
+    constexpr double kMaxPairs = 1e10;  // about a minute
+    if (pairs > kMaxPairs) {
+      return out_of_range("--verify looks at every (row, token) pair, {:.1e} here; at most {:.0e}", pairs, kMaxPairs);
+    }
     if (Status status = verify_schedule(planner->view(), planner->max_partial_rows()); !status.ok()) return status;
     if (Status status = verify_packing(planner->view(), described->batch.view(), described->options.page_tokens);
         !status.ok()) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/status.h"
 #include "commands.h"
 #include "console.h"
 #include "engine_flags.h"
@@ -33,6 +34,9 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 int run_serve(ServeState& state) {
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
     return fail(Status(StatusCode::kInvalidArgument, "--max-body-mib and --stream-buffer-kib must be at least 1"));
+  }
+  if (!(state.drain_seconds >= 0.0 && state.drain_seconds <= 1e6)) {
+    return fail(invalid_argument("--drain-seconds is {}, expected 0 to 1000000", state.drain_seconds));
   }
   state.server.http.max_body_bytes = static_cast<std::size_t>(state.max_body_mib) << 20;
   state.server.http.stream_buffer_bytes = static_cast<std::size_t>(state.stream_buffer_kib) << 10;

@@ -59,6 +59,7 @@ Status check_engine_options(const EngineOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_option("max_running", options.max_running, 1, 4096));
   FOVEA_RETURN_IF_ERROR(check_option("max_queued", options.max_queued, 0, 1 << 20));
   FOVEA_RETURN_IF_ERROR(check_option("max_context", options.max_context, 0, 1 << 24));
+  if (options.max_context == 1) return invalid_argument("max_context is 1; a prompt and an answer need 2 or more");
   FOVEA_RETURN_IF_ERROR(check_option("chunk_tokens", options.chunk_tokens, 2, 1 << 16));
   FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));

@@ -51,6 +51,49 @@ def test_failure_is_1(arguments):
     assert done.returncode == 1 and "/nonexistent" in done.stderr and not done.stdout
 
 
+@pytest.mark.parametrize("arguments,says", [
+    (["serv"], "serv"), (["bench", "plans"], "plans"), (["generate", "x", "--kv-cache-mib", "-1"], "kv_cache_bytes"),
+    (["generate", "x", "--max-context", "1"], "max_context"), (["generate", "x", "--config", "/"], "cannot read /"),
+    (["generate", "x", "--config", "/dev/zero"], "MiB"), (["bench", "plan", "--page", "0"], "pages of 0"),
+    (["bench", "plan", "--requests", "100000000"], "at most 65536 requests"),
+    (["eval", "needle", "--filler", "text"], "--text"), (["eval", "needle", "--facts", "-3"], "facts is -3"),
+    (["eval", "needle", "--json", "-", "--svg", "-"], "stdout"), (["serve", "--handler-threads", "100000"], "handler"),
+    (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
+    (["serve", "--drain-seconds", "inf"], "drain"), (["serve", "--host="], "host"),
+    (["generate", "x", "--seed", "-1"], "seed")])
+def test_contradictory_and_absurd_values_are_2_and_named(arguments, says):
+    done = fovea(*arguments)
+    assert done.returncode == 2 and says in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("arguments,says", [
+    (["generate", "--file", "/dev/zero", "--question", "x"], "MiB"),
+    (["eval", "needle", "--questions", "100000", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "plan", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "attention", "--kv-gb", "1000000"], "left")])
+def test_what_cannot_work_fails_at_once(arguments, says):
+    done = fovea(*arguments)
+    assert done.returncode == 1 and says in done.stderr and not done.stdout
+
+
+def test_verify_refuses_what_would_take_hours():
+    done = fovea("plan", "explain", "--verify", "-", stdin='{"requests": [{"kv": 16777216, "q": 16777216}]}')
+    assert done.returncode == 1 and "--verify" in done.stderr
+    assert fovea("plan", "explain", "--verify", "-", stdin='{"requests": [{"kv": 100, "q": 100}]}').returncode == 0
+
+
+def test_demo_says_that_a_file_is_empty():
+    done = fovea("demo", "--file", "/dev/null", "--question", "x")
+    assert done.returncode == 2 and "/dev/null is empty" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["plan", "explain", "--steps"], ["plan", "explain", "--json", "-"]])
+def test_a_full_disk_is_a_failure(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BINARY, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("fovea: ")
+
+
 def test_flag_beats_environment_beats_file(tmp_path):
     config = tmp_path / "fovea.toml"
     config.write_text("port = 1\nmax_queued = 2\nprefix_cache = false\n[serve]\nmax_queued = 3\nmax_running = 4\n")

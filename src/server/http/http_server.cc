@@ -112,10 +112,23 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
   if (options.port < 0 || options.port > 65535) {
     return invalid_argument("port is {}, expected 0..65535", options.port);
   }
-  if (options.io_threads < 1 || options.handler_threads < 1) {
-    return invalid_argument("io threads {} and handler threads {} must be at least 1", options.io_threads,
-                            options.handler_threads);
+  constexpr std::int32_t kMaxThreads = 1024;
+  for (const auto& [name, threads] : {std::pair("io", options.io_threads), {"handler", options.handler_threads}}) {
+    if (threads < 1 || threads > kMaxThreads) {
+      return invalid_argument("{} threads are {}, expected 1..{}", name, threads, kMaxThreads);
+    }
   }
+  if (options.max_connections < 1)
+    return invalid_argument("connections are {}, expected 1 or more", options.max_connections);
+  constexpr double kMaxSeconds = 1e6;
+  for (const auto& [name, seconds] :
+       {std::pair("idle", options.idle_seconds), {"read", options.read_seconds}, {"write", options.write_seconds}}) {
+    if (!(seconds > 0.0 && seconds <= kMaxSeconds)) {
+      return invalid_argument("{} seconds are {}, expected more than 0 and at most {}", name, seconds, kMaxSeconds);
+    }
+  }
+  if (options.host.empty())
+    return invalid_argument("the host is empty; 127.0.0.1 is this machine, 0.0.0.0 all addresses");
   auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
   FOVEA_RETURN_IF_ERROR(server->listen());
   return Result<std::unique_ptr<HttpServer>>(std::move(server));
