@@ -19,10 +19,15 @@ SHARED = sorted(str(path.relative_to(ROOT / "src")) for folder in ("abi", "varia
 def nvrtc():
     import nvidia
 
-    for folder in nvidia.__path__:
-        for path in glob.glob(os.path.join(folder, "**", "libnvrtc.so*"), recursive=True):
-            if "builtins" not in path:
-                return ctypes.CDLL(path)
+    libraries = [path for folder in nvidia.__path__
+                 for path in glob.glob(os.path.join(folder, "**", "libnvrtc*.so*"), recursive=True)]
+    # The compiler opens its built-ins by name, and a wheel's folder is on no search path: load them first.
+    for path in libraries:
+        if "libnvrtc-builtins.so" in path:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    for path in libraries:
+        if os.path.basename(path).startswith("libnvrtc.so"):
+            return ctypes.CDLL(path)
     raise FileNotFoundError("libnvrtc.so of the package nvidia-cuda-nvrtc")
 
 

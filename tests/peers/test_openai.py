@@ -224,7 +224,7 @@ def test_errors_are_the_clients_exceptions(client, model):
 def test_cancellation_frees_the_pages(server, client, model):
     stream = ask(client, model, CODE, stream=True, max_tokens=3000, extra_body={"ignore_eos": True})
     next(iter(stream))
-    assert server.metric("fovea_requests_running") == 1
+    assert wait_until(lambda: server.metric("fovea_requests_running") == 1)  # published after the step's events
     stream.close()
     assert wait_until(lambda: server.metric("fovea_requests_running") == 0)
     assert server.metric('fovea_requests_total{outcome="cancelled"}') >= 1
