@@ -79,9 +79,12 @@ void EngineCore::cancel(RequestId id) {
 }
 
 void EngineCore::flush_cache() {
-  const std::lock_guard lock(mutex_);
-  flush_ = true;
+  std::unique_lock lock(mutex_);
+  if (stop_) return;
+  const std::uint64_t ticket = ++flushes_asked_;
   wake_.notify_one();
+  if (std::this_thread::get_id() == thread_.get_id()) return;  // from a callback: waiting would wait for itself
+  idle_.wait(lock, [&] { return stop_ || flushes_done_ >= ticket; });
 }
 
 Status EngineCore::check_integrity() {
@@ -121,7 +124,8 @@ void EngineCore::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [&] {
-      return stop_ || flush_ || !incoming_.empty() || !cancels_.empty() || !checks_.empty() || scheduler_->has_work();
+      return stop_ || flushes_asked_ != flushes_taken_ || !incoming_.empty() || !cancels_.empty() || !checks_.empty() ||
+             scheduler_->has_work();
     });
     take_mail(lock);
     const bool stop = stop_;
@@ -138,6 +142,10 @@ void EngineCore::loop() {
     erase_ended();
     lock.lock();
     publish_stats();
+    if (flushes_done_ != flushes_taken_) {  // only now, so that stats() after flush_cache() shows it
+      flushes_done_ = flushes_taken_;
+      idle_.notify_all();
+    }
     if (active_.empty() && incoming_.empty()) idle_.notify_all();
     if (stop && incoming_.empty()) return;
   }
@@ -149,7 +157,7 @@ void EngineCore::take_mail(std::unique_lock<std::mutex>& lock) {
   incoming.swap(incoming_);
   cancels.swap(cancels_);
   const std::vector<Status*> checks = checks_;
-  const bool flush = std::exchange(flush_, false);
+  const bool flush = std::exchange(flushes_taken_, flushes_asked_) != flushes_asked_;
   lock.unlock();
   for (auto& request : incoming) start(std::move(request));
   for (const RequestId id : cancels) {

@@ -108,7 +108,7 @@ class EngineCore final : public Engine {
   std::vector<std::unique_ptr<ActiveRequest>> incoming_;
   std::vector<RequestId> cancels_;
   std::vector<Status*> checks_;
-  bool flush_ = false;
+  std::uint64_t flushes_asked_ = 0, flushes_taken_ = 0, flushes_done_ = 0;
   bool draining_ = false;
   bool stop_ = false;
   std::size_t open_requests_ = 0;

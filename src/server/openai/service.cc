@@ -72,9 +72,11 @@ void Service::reply_error(const std::shared_ptr<Exchange>& exchange, const HttpR
 
 bool Service::authorized(const HttpRequest& request) const {
   if (options_.api_key.empty()) return true;
-  constexpr std::string_view kBearer = "Bearer ";
+  constexpr std::string_view kBearer = "bearer ";  // the scheme in any case, RFC 9110 section 11.1
   const std::string_view header = request.header("authorization");
-  return header.substr(0, kBearer.size()) == kBearer &&
+  const std::string_view scheme = header.substr(0, kBearer.size());
+  return std::equal(scheme.begin(), scheme.end(), kBearer.begin(), kBearer.end(),
+                    [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; }) &&
          equal_constant_time(header.substr(kBearer.size()), options_.api_key);
 }
 

@@ -304,6 +304,12 @@ TEST_F(ServiceTest, AsksForTheKey) {
   auto two = client();
   two->set_header("Authorization", "Bearer secret");
   EXPECT_EQ(two->get("/v1/models")->status, 200);
+  auto three = client();
+  three->set_header("Authorization", "bearer secret");
+  EXPECT_EQ(three->get("/v1/models")->status, 200);
+  auto four = client();
+  four->set_header("Authorization", "Basic secret");
+  EXPECT_EQ(four->get("/v1/models")->status, 401);
 }
 
 TEST_F(ServiceTest, EchoesTheRequestIdAndAllowsOrigins) {
