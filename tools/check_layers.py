@@ -23,7 +23,7 @@ LAYERS: dict[str, set[str]] = {
     "workload": {"core", "variant", "abi", "base", "public"},
     "cpu": {"core", "variant", "abi", "base", "public"},
     "backend": {"cpu", "core", "variant", "abi", "base", "public"},
-    "engine": {"backend", "workload", "core", "variant", "abi", "base", "public"},
+    "engine": {"backend", "core", "variant", "abi", "base", "public"},
     "server": {"base", "public"},
     "apps": {"server", "engine", "backend", "cpu", "workload", "core", "variant", "abi", "base", "public"},
     # Never shipped. The oracle sees batch, page table and mask, never a plan: core is out of its reach.
@@ -39,19 +39,18 @@ FREE = ("tests/", "bench/")
 
 # Header (a prefix when it ends in "/") -> folders that may include it.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
-    "boost/": ("src/server/", "apps/"),
+    "boost/": ("src/server/",),
     "CLI/": ("apps/",),
     "toml++/": ("apps/",),
     "hwy/": ("src/cpu/",),
-    "oneapi/dnnl/": ("src/cpu/", "src/backend/"),
+    "oneapi/dnnl/": ("src/cpu/",),
     "pcre2.h": ("src/engine/tokenizer/",),
     "utf8proc.h": ("src/engine/tokenizer/", "src/engine/template/"),
     "spdlog/": ("src/base/",),
     "xxhash.h": ("src/base/",),
     "nlohmann/": ("src/base/", "src/workload/", "src/engine/", "src/server/", "apps/"),
     "fmt/": ("src/", "apps/", "testing/"),
-    "immintrin.h": ("src/base/", "src/cpu/"),
-    "benchmark/": (),
+    "immintrin.h": ("src/cpu/",),
     "gtest/": ("testing/",),
     "gmock/": ("testing/",),
 }

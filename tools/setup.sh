@@ -18,7 +18,7 @@ fi
 
 packages=(g++ cmake ninja-build ccache lld pkg-config python3 git
   libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libxxhash-dev
-  libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libgtest-dev libgmock-dev libbenchmark-dev)
+  libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libgtest-dev libgmock-dev)
 if [ "$profile" = test ]; then
   packages+=(python3-venv clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 fi

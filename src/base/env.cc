@@ -44,11 +44,4 @@ Result<std::int64_t> env_int(EnvVar id, std::int64_t min, std::int64_t max) {
   return value;
 }
 
-Result<bool> env_bool(EnvVar id) {
-  const std::string text = env_string(id);
-  if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
-  if (text == "0" || text == "false" || text == "no" || text == "off") return false;
-  return invalid_argument("{} is \"{}\", expected 1, true, yes, on, 0, false, no or off", env_entry(id).name, text);
-}
-
 }  // namespace fovea

@@ -1,6 +1,6 @@
-// The one table of environment variables that Fovea reads: name, meaning, default. Nothing else calls getenv. Read by
-// base itself, by backends and by `fovea doctor`, which prints the table. (Command-line flags have environment names of
-// their own.)
+// The one table of environment variables that the library reads: name, meaning, default. Read by base itself, by
+// Engine::create and by `fovea doctor`, which prints the table. (Command-line flags have environment names of their
+// own.)
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,5 @@ const EnvEntry& env_entry(EnvVar id);
 std::string env_string(EnvVar id);
 // As above, parsed; kInvalidArgument names the variable, its value and the range.
 Result<std::int64_t> env_int(EnvVar id, std::int64_t min, std::int64_t max);
-// 1, true, yes, on / 0, false, no, off.
-Result<bool> env_bool(EnvVar id);
 
 }  // namespace fovea

@@ -39,15 +39,5 @@ TEST(Env, IntegersAreParsedWhole) {
   unsetenv("FOVEA_NUM_THREADS");
 }
 
-TEST(Env, Booleans) {
-  setenv("FOVEA_NUM_THREADS", "on", 1);
-  EXPECT_TRUE(*env_bool(EnvVar::kNumThreads));
-  setenv("FOVEA_NUM_THREADS", "0", 1);
-  EXPECT_FALSE(*env_bool(EnvVar::kNumThreads));
-  setenv("FOVEA_NUM_THREADS", "maybe", 1);
-  EXPECT_FALSE(env_bool(EnvVar::kNumThreads).ok());
-  unsetenv("FOVEA_NUM_THREADS");
-}
-
 }  // namespace
 }  // namespace fovea

@@ -28,15 +28,4 @@ inline std::uint64_t hash_combine(std::uint64_t a, std::uint64_t b) {
   return hash_bytes(both, sizeof(both));
 }
 
-// 128 bits, for content addressing where two different inputs must never meet.
-struct Hash128 {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  friend bool operator==(const Hash128&, const Hash128&) = default;
-};
-inline Hash128 hash_bytes_128(const void* data, std::size_t size_bytes, std::uint64_t seed = 0) {
-  const XXH128_hash_t hash = XXH3_128bits_withSeed(data, size_bytes, seed);
-  return {hash.low64, hash.high64};
-}
-
 }  // namespace fovea

@@ -1,10 +1,8 @@
-// Paged append and merging of states.
+// Conversion and scattering behind append_kv().
 #include "cpu/append.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "base/status.h"
 #include "cpu/attention/convert.h"
@@ -97,23 +95,6 @@ Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* s
     }
   });
   return ok_status();
-}
-
-void merge_state(const float* a_out, const float* a_lse, const float* b_out, const float* b_lse, std::int64_t rows,
-                 int heads, int head_dim, float* out, float* lse) {
-  constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-  for (std::int64_t i = 0; i < rows * heads; ++i) {
-    const float max = std::max(a_lse[i], b_lse[i]);
-    const float a = max == kMinusInf ? 0.0f : std::exp2(a_lse[i] - max);
-    const float b = max == kMinusInf ? 0.0f : std::exp2(b_lse[i] - max);
-    const float sum = a + b;
-    for (std::int64_t d = i * head_dim; d < (i + 1) * head_dim; ++d) {
-      // A state without weight may hold anything.
-      const float weighted = (a > 0.0f ? a * a_out[d] : 0.0f) + (b > 0.0f ? b * b_out[d] : 0.0f);
-      out[d] = sum > 0.0f ? weighted / sum : 0.0f;
-    }
-    lse[i] = sum > 0.0f ? max + std::log2(sum) : kMinusInf;
-  }
 }
 
 }  // namespace fovea::cpu

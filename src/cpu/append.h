@@ -1,4 +1,4 @@
-// Writes to paged KV and merges attention states given by the caller. Called by the CPU backend.
+// Writes new keys and values to paged KV. Called by the CPU backend.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,5 @@ namespace fovea::cpu {
 // skipped. kOutOfRange names the first slot that lies outside the pool; then nothing was written.
 Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots, const abi::KvPoolView& pool,
                  ThreadPool& threads);
-
-// (out, lse)[row, head] = the state of a's and b's KV together, as if attended in one call. States are [rows, heads,
-// head_dim] fp32 contiguous outputs and [rows, heads] base-2 log-sum-exp. A state with lse -inf has no weight. In place
-// (out == a_out or b_out) is allowed.
-void merge_state(const float* a_out, const float* a_lse, const float* b_out, const float* b_lse, std::int64_t rows,
-                 int heads, int head_dim, float* out, float* lse);
 
 }  // namespace fovea::cpu

@@ -109,20 +109,5 @@ TEST(AppendTest, RefusesSlotsOutsideThePool) {
   EXPECT_EQ(memory, std::vector<float>(64, 1.0f));
 }
 
-TEST(MergeStateTest, WeighsByLogSumExp) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  const float a[] = {1, 2, 3, 4, std::nanf(""), 7}, b[] = {5, 6, 7, 8, 9, 10};
-  const float a_lse[] = {3, -kInf, -kInf}, b_lse[] = {3, -kInf, 2};
-  float out[6], lse[3];
-  merge_state(a, a_lse, b, b_lse, 3, 1, 2, out, lse);
-  EXPECT_EQ(out[0], 3.0f);
-  EXPECT_EQ(out[1], 4.0f);
-  EXPECT_EQ(lse[0], 4.0f);
-  EXPECT_EQ(out[2], 0.0f);
-  EXPECT_EQ(lse[1], -kInf);
-  EXPECT_EQ(out[4], 9.0f);
-  EXPECT_EQ(lse[2], 2.0f);
-}
-
 }  // namespace
 }  // namespace fovea::cpu

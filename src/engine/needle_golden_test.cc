@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "fovea/engine.h"
-#include "workload/needle/document.h"
+#include "workload/needle/goldens_test_util.h"
 
 namespace fovea {
 namespace {
@@ -44,8 +42,7 @@ struct Agreement {
 
 // Documents of at most `max_tokens`, whose answers are kept under `key` ("fp32", "bf16").
 Agreement compare(DType kv_dtype, const std::string& key, int max_tokens) {
-  std::ifstream file(FOVEA_SOURCE_DIR "/models/needle/goldens.json");
-  const nlohmann::json goldens = nlohmann::json::parse(file);
+  const nlohmann::json goldens = read_needle_goldens();
   EngineOptions options;
   options.model = FOVEA_SOURCE_DIR "/models/needle";
   options.kv_dtype = kv_dtype;
@@ -57,16 +54,7 @@ Agreement compare(DType kv_dtype, const std::string& key, int max_tokens) {
   if (!engine.ok()) return agreement;
   for (const nlohmann::json& golden : goldens["documents"]) {
     if (golden["prefix_tokens"].get<int>() > max_tokens) continue;
-    NeedleSpec spec;
-    spec.seed = golden["seed"];
-    EXPECT_TRUE(parse_needle_filler(golden["filler"].get<std::string>(), spec.filler));
-    spec.characters = golden["characters"];
-    spec.facts = golden["facts"];
-    spec.questions = golden["questions"];
-    spec.absent = golden["absent"];
-    spec.made_up = golden["made_up"];
-    spec.own_words = golden["own_words"];
-    spec.variety = golden["variety"];
+    const NeedleSpec spec = golden_spec(golden);
     const NeedleDocument document = make_needle_document(spec);
     for (const nlohmann::json& asked : golden["questions_asked"]) {
       const std::string question = asked["question"];

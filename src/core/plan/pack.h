@@ -11,7 +11,6 @@ namespace fovea {
 struct PackConfig {
   std::uint32_t page_tokens = 16;
   std::uint32_t num_kv_heads = 8;
-  std::uint32_t max_pages = 2048;
   bool share_prefixes = true;
   PackRule rule;
 };

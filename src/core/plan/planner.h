@@ -50,7 +50,7 @@ struct PlanLimits {
   std::int32_t max_rows = 4096;  // query tokens
   std::int32_t max_pages_per_request = 2048;
   // (query token, part) pairs that prefix sharing and tree masks may leave as partial states: a decode request under
-  // two shared nodes counts three. Beyond it the packer stops sharing. 0: 8 a request, or 2 a row if that is less.
+  // two shared nodes counts three. Beyond it the packer stops sharing. 0: max(8 requests, min(2 rows, 32 requests)).
   std::int32_t max_shared_rows = 0;
   std::int32_t max_block_rows = 0;  // for plan_block_rows(); 0: 3 a request, which is all that plan() ever makes
 };

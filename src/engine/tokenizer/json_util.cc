@@ -33,4 +33,13 @@ Result<std::string> required_string(const nlohmann::json& object, const char* na
   return value.get<std::string>();
 }
 
+Result<const nlohmann::json*> sequence_parts(const nlohmann::json& spec, const char* name, int depth,
+                                             std::string_view where) {
+  constexpr int kMaxDepth = 8;
+  const nlohmann::json& parts = field(spec, name);
+  if (!parts.is_array()) return invalid_argument("{}: '{}' must be an array", where, name);
+  if (depth > kMaxDepth) return invalid_argument("{}: nests deeper than {}", where, kMaxDepth);
+  return &parts;
+}
+
 }  // namespace fovea::json_util

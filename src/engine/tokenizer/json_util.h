@@ -19,5 +19,8 @@ Result<std::string> string_field(const nlohmann::json& object, const char* name,
                                  std::string_view where);
 // A required string.
 Result<std::string> required_string(const nlohmann::json& object, const char* name, std::string_view where);
+// The parts of a Sequence, an array; a Status where they are none, or where sequences nest more than 8 deep.
+Result<const nlohmann::json*> sequence_parts(const nlohmann::json& spec, const char* name, int depth,
+                                             std::string_view where);
 
 }  // namespace fovea::json_util

@@ -71,10 +71,8 @@ Status PreTokenizer::add(const nlohmann::json& spec, int depth) {
   FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::required_string(spec, "type", "pre_tokenizer"));
   const std::string where = "pre_tokenizer " + type;
   if (type == "Sequence") {
-    const nlohmann::json& parts = json_util::field(spec, "pretokenizers");
-    if (!parts.is_array()) return invalid_argument("{}: 'pretokenizers' must be an array", where);
-    if (depth > 8) return invalid_argument("{}: nests deeper than 8", where);
-    for (const nlohmann::json& part : parts) FOVEA_RETURN_IF_ERROR(add(part, depth + 1));
+    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(spec, "pretokenizers", depth, where));
+    for (const nlohmann::json& part : *parts) FOVEA_RETURN_IF_ERROR(add(part, depth + 1));
     return ok_status();
   }
   Step step;

@@ -24,8 +24,8 @@ struct ApiError {
 struct RequestLimits {
   SamplingParams defaults;  // of the model
   std::int32_t vocab_size = 0;
-  std::int32_t max_choices = 64;   // n and best_of, and prompts x n
-  std::int32_t max_prompts = 256;  // in one completions request
+  std::int32_t max_choices = 64;   // n and best_of
+  std::int32_t max_prompts = 256;  // in one completions request; prompts x choices at most four times that
 };
 
 struct GenerationParams {

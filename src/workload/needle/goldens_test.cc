@@ -2,32 +2,16 @@
 // and question for question; whoever changes the generator must make the goldens again (tools/needle/export.py).
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "workload/needle/document.h"
+#include "workload/needle/goldens_test_util.h"
 
 namespace fovea {
 namespace {
 
 TEST(NeedleGoldens, DocumentsAreMadeAgain) {
-  std::ifstream file(FOVEA_SOURCE_DIR "/models/needle/goldens.json");
-  ASSERT_TRUE(file);
-  const nlohmann::json goldens = nlohmann::json::parse(file);
+  const nlohmann::json goldens = read_needle_goldens();
   ASSERT_GE(goldens["documents"].size(), 20u);
   for (const nlohmann::json& golden : goldens["documents"]) {
-    NeedleSpec spec;
-    spec.seed = golden["seed"];
-    spec.split = NeedleSplit::kEval;
-    ASSERT_TRUE(parse_needle_filler(golden["filler"].get<std::string>(), spec.filler));
-    spec.characters = golden["characters"];
-    spec.facts = golden["facts"];
-    spec.questions = golden["questions"];
-    spec.absent = golden["absent"];
-    spec.made_up = golden["made_up"];
-    spec.own_words = golden["own_words"];
-    spec.variety = golden["variety"];
-    const NeedleDocument document = make_needle_document(spec);
+    const NeedleDocument document = make_needle_document(golden_spec(golden));
     EXPECT_EQ(document.text.size(), golden["bytes"].get<std::size_t>());
     ASSERT_EQ(document.questions.size(), golden["questions_asked"].size());
     for (std::size_t i = 0; i < document.questions.size(); ++i) {
