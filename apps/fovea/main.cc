@@ -141,6 +141,8 @@ int run(int argc, char** argv) {
 }  // namespace fovea::app
 
 int main(int argc, char** argv) {
+  // The library logs nothing unless told to; whoever runs a command wants to hear what goes wrong.
+  setenv("FOVEA_LOG_LEVEL", "warning", 0);
   try {
     return fovea::app::finish(fovea::app::run(argc, argv));
   } catch (const std::exception& error) {  // stdout that cannot be written, or no memory

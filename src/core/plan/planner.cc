@@ -61,7 +61,7 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   const abi::CostModel cost = cost_model(options);
   tile = {group, as_u32(options.tile_rows), as_u32(options.block_tokens), options.batch_invariant, cost};
   cut = {workers, group, as_u32(options.block_tokens), options.batch_invariant ? as_u32(options.invariant_chunk) : 0,
-         true,    cost};
+         cost};
   pack.page_tokens = as_u32(options.page_tokens);
   pack.num_kv_heads = as_u32(options.num_kv_heads);
   pack.share_prefixes = options.share_prefixes;

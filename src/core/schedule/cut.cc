@@ -228,7 +228,7 @@ class SpanEmitter {
     tile.first_split = out_.splits->size;
     tile.num_splits = next_tile_ == t ? count_divided(t) : 0;
     tile.num_items = tile.num_splits < tile.heads() ? 1 : 0;
-    ItemMaker maker(block_row, tile, config_.open_ends, *out_.items);
+    ItemMaker maker(block_row, tile, true, *out_.items);
     if (tile.num_items != 0) {
       maker.push(tile.kv_begin, tile.kv_end, 0, tile.partial_slot);
     }

@@ -32,7 +32,6 @@ struct CutConfig {
   std::uint32_t group = 1;
   std::uint32_t block_tokens = 64;
   std::uint32_t invariant_chunk = 0;  // tokens; 0: cut anywhere
-  bool open_ends = true;
   abi::CostModel cost;
 };
 
