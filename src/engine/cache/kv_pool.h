@@ -37,7 +37,7 @@ class KvPool {
   const PageAllocator& pages(std::size_t group) const { return groups_[group].pages; }
   // Bytes of a page, all layers of the group.
   std::int64_t page_bytes(std::size_t group) const { return groups_[group].page_bytes; }
-  // By model layer. Layout inside a page: [token, head, dim].
+  // By model layer. Layout inside a page: [head, token, dim].
   std::span<const abi::KvPoolView> layer_views() const { return views_; }
   // Copies K and V of every layer of the group from one page to another.
   void copy_page(std::size_t group, std::int32_t from, std::int32_t to);
