@@ -15,6 +15,7 @@ namespace fovea::cpu {
 namespace {
 
 constexpr int kLanes = 16;
+constexpr int kLineElements = 32;  // bf16 values of a cache line
 constexpr int kPairsOfTokens = kBlockTokens / 2;
 constexpr int kAccumulators = 24;  // of 32 registers
 
@@ -40,7 +41,8 @@ void round_queries(float* q, int rows, int head_dim) {
 
 // Chains are head_dim / 2 instructions long: sums of bf16 products do not need the slices of the fp32 kernel.
 template <int kRows>
-void logits_pass(const float* q, const std::uint32_t* k_block, int head_dim, int tokens, float scale, float* logits) {
+void logits_pass(const float* q, const std::uint32_t* k_block, int head_dim, int tokens, float scale,
+                 const void* const* ahead, float* logits) {
   constexpr int kVectors = kRows <= 4 ? 4 : 2;
   const auto* pairs = reinterpret_cast<const std::int32_t*>(q);
   const __m512 by = _mm512_set1_ps(scale);
@@ -56,6 +58,11 @@ void logits_pass(const float* q, const std::uint32_t* k_block, int head_dim, int
       __m512i keys[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) keys[v] = _mm512_load_si512(k + v * kLanes);
+      // Half of the next block's keys are asked for here: memory cannot take all requests while keys are packed.
+      if (ahead != nullptr && w < kVectors * kLanes) {
+        const auto* next = static_cast<const std::uint16_t*>(ahead[t + w]);
+        for (int d = kLineElements; d < head_dim; d += 2 * kLineElements) __builtin_prefetch(next + d, 0, 2);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const __m512i query = _mm512_set1_epi32(pairs[r * head_dim + w]);

@@ -187,7 +187,7 @@ void run_item(const ItemArgs& args) {
     if constexpr (Variant::kHasKey) {
       transform_rows<Variant, true>(args, pool_ops, positions, tokens, walk.k_rows());
     }
-    key_ops.pack_keys(walk.k_rows(), walk.next_k_rows(), tokens, head_dim, scratch.k_block);
+    key_ops.pack_keys(walk.k_rows(), walk.next_k_rows(), key_ops.ahead_step, tokens, head_dim, scratch.k_block);
     if constexpr (Variant::kHasValue) {
       transform_rows<Variant, false>(args, pool_ops, positions, tokens, walk.v_rows());
     }
@@ -205,7 +205,7 @@ void run_item(const ItemArgs& args) {
       }
       if (seen_by_pass == 0) continue;
       key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
-                                scale, scratch.s_block);
+                                scale, first == 0 ? walk.next_k_rows() : nullptr, scratch.s_block);
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
         const int i = first + r;

@@ -33,9 +33,10 @@ struct ItemScratch {
 };
 
 // logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] times element d of token t; k_block: keys as
-// pack_keys left them. scale multiplies logits of queries rounded to bf16; the others carry it already.
+// pack_keys left them. scale multiplies logits of queries rounded to bf16; the others carry it already. ahead: keys of
+// the next block whose odd cache lines are fetched meanwhile (pack_keys left them out), or null.
 using LogitsFn = void (*)(const float* q, const uint32_t* k_block, int head_dim, int tokens, float scale,
-                          float* logits);
+                          const void* const* ahead, float* logits);
 
 // o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t]. The
 // same part of ahead[t] is prefetched.

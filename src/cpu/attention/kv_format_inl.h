@@ -158,9 +158,10 @@ inline constexpr int kLineWords = 16;
 
 // Transposes the keys of a block: word w (32 bits, one or two elements) of token t goes to block[w * kBlockTokens + t],
 // or, for a format that is converted here, element d as fp32 to block[d * kBlockTokens + t]. Tokens are filled up to
-// whole vectors: rows has kBlockTokens pointers, all of them readable; `ahead` as many, which are prefetched.
+// whole vectors: rows has kBlockTokens pointers, all of them readable; `ahead` as many, of which every ahead_step-th
+// cache line is prefetched.
 template <class Format>
-HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, int tokens, int head_dim,
+HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, int ahead_step, int tokens, int head_dim,
                             uint32_t* HWY_RESTRICT block) {
   using T = typename Format::T;
   const int words = head_dim / Format::kPerWord;
@@ -183,7 +184,7 @@ HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, i
   const int lanes = static_cast<int>(hn::Lanes(du));
   for (int t = 0; t < tokens; t += lanes) {
     for (int w = 0; w < words; w += 8) {
-      if (w % kLineWords == 0) {
+      if (w % (kLineWords * ahead_step) == 0) {
         for (int j = 0; j < lanes; ++j) prefetch(ahead[t + j], static_cast<size_t>(w) * 4);
       }
       hn::Vec<DU> v[8];

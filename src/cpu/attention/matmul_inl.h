@@ -52,7 +52,7 @@ struct WordsBF16 {
 // d ascends within a slice, slices ascend.
 template <class Words, int kRows>
 HWY_NOINLINE void logits_pass(const float* HWY_RESTRICT q, const uint32_t* HWY_RESTRICT k_block, int head_dim,
-                              int tokens, float /*scale*/, float* HWY_RESTRICT logits) {
+                              int tokens, float /*scale*/, const void* const* /*ahead*/, float* HWY_RESTRICT logits) {
   // As many vectors of tokens as leave room for the keys in registers.
   constexpr int kVectors = kRows * 4 <= kRegisters / 2 ? 4 : 2;
   constexpr int kSliceWords = kSlice / Words::kPerWord;
@@ -189,7 +189,9 @@ HWY_NOINLINE void expand_row(const void* row, int head_dim, float* HWY_RESTRICT 
 // What depends on the storage type, as functions, so that the rest is compiled once.
 struct FormatOps {
   int element_bytes;
-  void (*pack_keys)(const void* const* rows, const void* const* ahead, int tokens, int head_dim, uint32_t* block);
+  void (*pack_keys)(const void* const* rows, const void* const* ahead, int ahead_step, int tokens, int head_dim,
+                    uint32_t* block);
+  int ahead_step;  // pack_keys fetches each ahead_step-th cache line of the next block's keys, logits the others
   LogitsFn logits[kRowsPerPass];    // by rows - 1
   OutputsFn outputs[kRowsPerPass];  // by rows - 1
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row);
@@ -202,6 +204,7 @@ template <class Format, class Words, int... kRows>
 constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
   return {static_cast<int>(sizeof(typename Format::T)),
           &pack_keys<Format>,
+          1,
           {&logits_pass<Words, kRows + 1>...},
           {&outputs_pass<Format, kRows + 1>...},
           &finish_row<Format>,
@@ -218,6 +221,7 @@ inline FormatOps with_bf16_products(FormatOps ops) {
     std::copy(kernels->logits, kernels->logits + kRowsPerPass, ops.logits);
     std::copy(kernels->outputs, kernels->outputs + kRowsPerPass, ops.outputs);
     ops.finish_row = kernels->finish_row;
+    ops.ahead_step = 2;
     ops.round_queries = kernels->round_queries;
   }
 #endif
