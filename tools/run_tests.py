@@ -143,7 +143,8 @@ def unit_tests(tests: dict) -> Outcome:
     return outcome
 
 
-def sanitized(preset: str, names: list[str]) -> Outcome:
+def sanitized(preset: str, tests: dict) -> Outcome:
+    names = tests[preset]
     outcome = build(preset, names)
     if outcome.failed:
         return outcome
@@ -151,6 +152,7 @@ def sanitized(preset: str, names: list[str]) -> Outcome:
         "ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1",
+        "GTEST_FILTER": "-" + ":".join(tests["not_sanitized"]),
     }
     for name in names:
         outcome.add(run_binary(preset, name, env))
@@ -158,11 +160,11 @@ def sanitized(preset: str, names: list[str]) -> Outcome:
 
 
 def asan(tests: dict) -> Outcome:
-    return sanitized("asan", tests["asan"])
+    return sanitized("asan", tests)
 
 
 def tsan(tests: dict) -> Outcome:
-    return sanitized("tsan", tests["tsan"])
+    return sanitized("tsan", tests)
 
 
 def fuzz(tests: dict) -> Outcome:
