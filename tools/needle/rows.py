@@ -57,12 +57,12 @@ class RowMaker:
             facts = min(512, rng.choice([length // 64, length // 64, length // 64, length // 96, length // 128,
                                          length // 256, rng.randint(2, 10)]))
             facts = max(facts, 2)
-            questions = min(96, max(4, length // 110), facts + facts // 2 + 2)
+            questions = min(192 if length >= 65536 else 96, max(4, length // 110), facts + facts // 2 + 2)
         # Words of the lists are few and soon known by heart: most keys are made up or come from real text.
         absent = rng.choice([0, 80, 80, 200])
         made_up = rng.choice([150, 250, 400])
         own_words = rng.choice([200, 400, 550])
-        variety = rng.choice([0, 200, 300, 500])
+        variety = rng.choice([0, 300, 300, 500])
         density = self.density.get(filler, 2.4)
         characters = int(max(length - questions * QUESTION_TOKENS - 4, 60) * density * 0.97)
         for attempt in range(4):

@@ -37,6 +37,9 @@ STAGES = [
 MIX = [512, 131072, 2048, 32768, 1024, 8192, 4096, 65536, 512, 16384, 2048, 131072, 1024, 32768, 4096]
 MIX_RATES = (6e-4, 1e-5)
 MIX_LANGUAGE = 0.01
+# The mix of a run that goes on from weights (--start): more of the greatest lengths, where most is left to gain.
+MIX_ON = [131072, 512, 65536, 1024, 131072, 4096, 32768, 2048, 131072, 8192, 16384, 1024, 65536, 131072, 2048, 32768]
+MIX_ON_RATES = (3e-4, 1e-5)
 REPEAT_EVERY = 30  # every so many steps of the mix, one more of phase A
 
 
@@ -181,7 +184,7 @@ class Trainer:
             file.write(collect(400_000 if o.smoke else 12_000_000))
         print("real text:", os.path.getsize(text), "bytes", flush=True)
         candidates = [] if o.start else CANDIDATES
-        stages, trials, mix = ([] if o.start else STAGES), CANDIDATE_STAGES, [n for n in MIX if n <= o.longest]
+        stages, trials, mix = ([] if o.start else STAGES), CANDIDATE_STAGES, [n for n in (MIX_ON if o.start else MIX) if n <= o.longest]
         if o.smoke:
             stages, trials = ([(name, [n for n in cycle if n <= o.longest], 2, rate, language)
                                for name, cycle, _, rate, language in which if cycle[0] <= o.longest]
@@ -245,7 +248,7 @@ class Trainer:
     def mix(self, loader, lengths, limit, rows):
         """All lengths in turn until the time is over, the learning rate falling to its end."""
         begin, by_length, index = time.time(), {}, 0
-        high, low = MIX_RATES
+        high, low = MIX_ON_RATES if self.options.start else MIX_RATES
         total = max(self.options.seconds - (begin - self.start), 1.0)
         while True:
             done = index / limit if limit else (time.time() - begin) / total
