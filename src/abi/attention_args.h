@@ -1,0 +1,40 @@
+// The argument of the attention kernels: everything fixed for the life of a captured graph. Filled by backend/, read by
+// kernels/. Compiles under g++ and NVRTC.
+#pragma once
+
+#include "abi/device_plan.h"
+#include "abi/kv_pool.h"
+
+namespace fovea::abi {
+
+inline constexpr uint32_t kVariantParamBytes = 256;
+
+// A cuTensorMap of the K or V pool; zeros where the kernel gathers pages without one.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+static_assert(sizeof(TensorMap) == 128);
+
+struct AttentionArgs {
+  const uint8_t* plan;          // DevicePlanHeader
+  const int32_t* page_entries;  // page lists that WorkItem::list_begin points into
+  const int32_t* kv_positions;  // one a page entry, or null; see BlockRow::positions_begin
+  const int32_t* kv_lens;       // by length slot, or null: then no item has an open end
+  const uint8_t* mask_bits;     // MaskKind::kBits, or null
+  const void* q;                // [rows, num_qo_heads, head_dim], last dim contiguous
+  void* out;                    // same shape, type of q
+  float* lse;                   // [rows, num_qo_heads] base-2 log-sum-exp, or null
+  long long q_row_stride;       // elements
+  long long q_head_stride;
+  long long out_row_stride;
+  long long out_head_stride;
+  float* partial_out;  // [max_partial_rows, head_dim]; sums over exp2(logit - lse) * value, divided by their weight
+  float* partial_lse;  // [max_partial_rows] base 2
+  uint32_t* merge_counters;  // [max_merges], zero before the first launch; every launch leaves zeros
+  uint32_t num_pages;        // of the pool, for checked builds
+  uint32_t reserved;
+  KvPoolView pool;
+  alignas(16) uint8_t variant_params[kVariantParamBytes];  // the variant's parameter struct
+};
+
+}  // namespace fovea::abi
