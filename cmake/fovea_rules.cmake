@@ -25,7 +25,8 @@ if(FOVEA_BUILD_FUZZERS)
 endif()
 
 # fovea_library(NAME [DEPS library...] [TEST_DEPS library...] [EXCLUDE folder...])
-# Library fovea_NAME from every .cc below the folder; *_test.cc become the binary NAME_test, *_main.cc are left alone.
+# Library fovea_NAME from every .cc below the folder; *_test.cc become the binary NAME_test, *_gpu_test.cc the binary
+# NAME_gpu_test, *_main.cc are left alone.
 # EXCLUDE names sub-folders that are libraries of their own.
 function(fovea_library name)
   cmake_parse_arguments(arg "" "" "DEPS;TEST_DEPS;EXCLUDE" ${ARGN})
@@ -35,6 +36,9 @@ function(fovea_library name)
   endforeach()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  set(gpu_tests ${tests})
+  list(FILTER tests EXCLUDE REGEX "_gpu_test\\.cc$")
+  list(FILTER gpu_tests INCLUDE REGEX "_gpu_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "_(test|main)\\.cc$")
   if(sources)
     add_library(fovea_${name} STATIC ${sources})
@@ -51,15 +55,28 @@ function(fovea_library name)
   if(tests AND FOVEA_BUILD_TESTS)
     fovea_test(${name}_test SOURCES ${tests} DEPS fovea_${name} ${arg_TEST_DEPS})
   endif()
+  if(gpu_tests AND FOVEA_BUILD_TESTS)
+    fovea_gpu_test(${name}_gpu_test SOURCES ${gpu_tests} DEPS fovea_${name} ${arg_TEST_DEPS})
+  endif()
 endfunction()
 
 # fovea_test(NAME SOURCES file... DEPS library...): one gtest binary, one ctest entry.
 function(fovea_test name)
+  fovea_test_binary(${name} ${PROJECT_BINARY_DIR}/tests ${ARGN})
+  add_test(NAME ${name} COMMAND ${name})
+endfunction()
+
+# fovea_gpu_test(NAME SOURCES file... DEPS library...): one gtest binary that needs a GPU: built everywhere, run by
+# `make gpu-test` only. Its tests skip themselves where no device is found.
+function(fovea_gpu_test name)
+  fovea_test_binary(${name} ${PROJECT_BINARY_DIR}/gpu-tests ${ARGN})
+endfunction()
+
+function(fovea_test_binary name folder)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE FOVEA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${folder})
 endfunction()

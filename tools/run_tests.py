@@ -138,6 +138,9 @@ def unit_tests(tests: dict) -> Outcome:
     known = {test["name"] for test in json.loads(text)["tests"]} if code == 0 else set()
     for name in sorted(known - set(tests["release"])):
         outcome.fail(f"{name}: not listed in tools/tests.toml")
+    built = {path.name for path in (ROOT / "build" / "release" / "gpu-tests").glob("*_test")}
+    for name in sorted(built ^ set(tests["gpu"])):
+        outcome.fail(f"{name}: " + ("not listed as gpu in tools/tests.toml" if name in built else "listed, but not built"))
     for name in tests["release"]:
         outcome.add(run_binary("release", name, {}))
     return outcome

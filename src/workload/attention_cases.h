@@ -1,0 +1,58 @@
+// The attention cases that Fovea and its peers are measured on, as data: `fovea bench attention --device cuda:0` runs
+// them, `--list` prints them as JSON for bench/gpu_peers.py, so that every engine gets the same work.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fovea/dtype.h"
+#include "fovea/status.h"
+#include "workload/paged_batch.h"
+
+namespace fovea {
+
+struct MeasuredCase {
+  std::string suite;  // "decode", "skew", ...
+  std::string name;   // "32x8/B64/S4096": query heads x KV heads, requests, KV tokens
+  std::int32_t qo_heads = 32;
+  std::int32_t kv_heads = 8;
+  std::int32_t head_dim = 128;
+  std::int32_t page_tokens = 16;
+  DType kv_dtype = DType::kBF16;      // kBF16 or kF8E4M3; queries and outputs are bf16
+  std::vector<std::int32_t> q_lens;   // the queries are a request's last tokens
+  std::vector<std::int32_t> kv_lens;  // of every request, its queries' tokens included
+  bool causal = false;
+  std::int32_t window = 0;  // KV tokens that a query sees, itself counted; 0: all
+  float softcap = 0.0f;     // 0: off
+  std::string tree;         // prefixes shared as parse_prefix_tree() reads them; empty: nothing is shared
+  // Prefix cells: microseconds that an H200 needs at least (bytes at 4.8 TB/s or flops at 989 TFLOP/s): with perfect
+  // sharing, and for a kernel that shares nothing.
+  std::optional<double> floor_us;
+  std::optional<double> unshared_floor_us;
+
+  std::string id() const { return suite + "/" + name; }
+  // Shared prefixes once; tokens outside of every window not at all.
+  std::int64_t unique_kv_tokens() const;
+  double kv_bytes() const;  // K and V of unique_kv_tokens(), as stored
+  double qo_bytes() const;  // queries read and outputs written
+  // Pages in random order (in a prefix tree: sequential inside a node).
+  PagedBatch batch(std::uint64_t seed) const;
+};
+
+// The suites there are, in the order in which they run.
+const std::vector<std::string_view>& measured_suites();
+// "decode": heads x shapes of uniform batches. "skew": the same total, unevenly spread. "single": one request. "fp8":
+// e4m3 KV. "page": page sizes. "variant": plain, soft-cap, window. "append": long queries over a cache. "prefix": the
+// 20 x 4 grid of PAT (ASPLOS'26). "quarter": every tree of it once, the heads taking turns.
+// kInvalidArgument lists the names; `suites` separates them by commas, "all" is all but "quarter".
+Result<std::vector<MeasuredCase>> measured_cases(std::string_view suites);
+
+// {"cases":[{"suite","id","qo_heads","kv_heads","head_dim","page","kv_dtype","q_lens","kv_lens","causal","window",
+//  "softcap","tree","floor_us","unshared_floor_us","kv_bytes","qo_bytes"}]}
+std::string measured_cases_json(const std::vector<MeasuredCase>& cases);
+
+}  // namespace fovea
