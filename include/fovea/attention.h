@@ -1,0 +1,200 @@
+// Attention over paged KV: plan a batch, then run it once a layer, on the CPU or on a CUDA device. For who builds an
+// engine of their own; the engine of this project is in fovea/engine.h.
+//
+//   auto attention = fovea::Attention::create({.device = "cuda:0", .num_qo_heads = 32, .num_kv_heads = 8});
+//   attention->plan({.num_requests = 2, .q_lens = ..., .kv_lens = ..., .page_indices = ..., .page_stride = ...},
+//   stream); attention->run(q, {.k = k, .v = v}, out, {}, stream);   // for every layer
+//
+// Conventions: shapes are in elements, strides too; intervals are half-open; lengths and positions are tokens. Masks
+// align bottom-right: the query tokens of a request are the last of its tokens. A row that sees nothing gives output 0
+// and log-sum-exp -inf. Log-sum-exps are base 2. Tails of pages may hold anything, NaN included. Sources: FlashInfer
+// (arXiv:2501.01005) for plan/run over block-sparse rows, PAT (ASPLOS'26) for shared prefixes.
+//
+// Threads: one call on an object at a time. On a CUDA device calls enqueue on the stream given and return; what they
+// read must stay as it is until the stream is past them. run() makes one launch at fixed addresses and allocates
+// nothing, so it can be captured in a CUDA graph: plan() again outside of the graph (in its stream), then replay.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "fovea/dtype.h"
+#include "fovea/status.h"
+#include "fovea/tensor_view.h"
+
+namespace fovea {
+
+// A CUDA stream (CUstream or cudaStream_t); null is the device's default stream. Not looked at on the CPU.
+struct Stream {
+  void* handle = nullptr;
+};
+
+enum class AttentionMask : std::uint8_t {
+  kNone = 0,    // every token of the request
+  kCausal = 1,  // tokens up to the query's own position
+  kWindow = 2,  // causal, and at most window_left tokens before the query
+  kBits = 3,    // a bit for each (query token, KV token)
+};
+
+// What is fixed for the life of an Attention. Memory follows from the maxima alone.
+struct AttentionOptions {
+  std::string device = "cpu";  // "cpu", "cuda" (device 0) or "cuda:N"
+  std::int32_t num_qo_heads = 32;
+  std::int32_t num_kv_heads = 8;  // divides num_qo_heads
+  std::int32_t head_dim = 128;    // a multiple of 16: 16..256 on the CPU, 32..256 on CUDA
+  DType q_dtype = DType::kBF16;   // of q and out. CUDA: kF16, kBF16; CPU also kF32
+  DType kv_dtype = DType::kBF16;  // CUDA: that of q or kF8E4M3; CPU: kF32, kF16, kBF16
+  std::int32_t page_tokens = 16;  // tokens a page, 1..256
+
+  float sm_scale = 0.0f;    // multiplies q.k; 0: 1/sqrt(head_dim)
+  float softcap = 0.0f;     // logits become softcap * tanh(logit / softcap); 0: off
+  TensorView sinks;         // f32 [num_qo_heads] logits that take weight and give no value; empty: none
+  TensorView alibi_slopes;  // f32 [num_qo_heads], times (kv position - q position); empty: none
+  bool sigmoid = false;     // weights are sigmoid(logit + sigmoid_bias), without softmax; log-sum-exps are 0
+  float sigmoid_bias = 0.0f;
+  // Sinks and slopes lie on the device and must outlive the object. They do not combine with each other or sigmoid.
+
+  // Declared maxima; a batch beyond them fails with kOutOfRange.
+  std::int32_t max_requests = 256;
+  std::int32_t max_rows = 4096;  // query tokens of a batch
+  std::int32_t max_pages_per_request = 2048;
+  std::int32_t max_cascade_levels = 0;    // of plan_cascade() over max_rows; 0: smaller cascades only
+  std::int64_t max_mask_bytes = 1 << 20;  // of AttentionMask::kBits; CUDA only
+
+  bool share_prefixes = true;    // requests whose leading pages are the same read them once (host page lists only)
+  bool batch_invariant = false;  // a request's bits do not depend on who shares its batch
+  bool checked = false;          // page indices are compared with the pool's pages, at the cost of a look at each
+  std::int32_t num_threads = 0;  // CPU only; 0: one pool of the process
+  std::int32_t num_workers = 0;  // tasks that the work is cut into; 0: what the device has
+};
+
+// A batch of requests. Everything is borrowed for the length of the call but page_indices and mask_bits, which are read
+// until the next plan: by grow(), by runs on the CPU, and where they lie on a CUDA device by graph replays too, at the
+// same address.
+struct RequestBatch {
+  std::int32_t num_requests = 0;
+  // Host, [num_requests]. Query tokens of request i are rows [sum q_lens[<i], + q_lens[i]) of q.
+  const std::int32_t* q_lens = nullptr;
+  const std::int32_t* kv_lens = nullptr;  // the query tokens included
+  // Pages of request i: page_indices[list(i) + j] holds tokens [j * page_tokens, (j + 1) * page_tokens); list(i) is
+  // list_begins[i], else i * page_stride.
+  const std::int32_t* page_indices = nullptr;
+  DeviceKind page_indices_device = DeviceKind::kCpu;  // host lists are copied to a CUDA device by plan()
+  std::int64_t num_page_indices = 0;                  // entries in page_indices; 0: not known, not checked
+  const std::int64_t* list_begins = nullptr;          // host, [num_requests]
+  std::int64_t page_stride = 0;
+  AttentionMask mask = AttentionMask::kCausal;
+  std::int32_t window_left = -1;  // kWindow: 0 or more
+  // kBits: the bit of (query token r, KV token t) of request i is number mask_offsets[i] + r * kv_lens[i] + t; bit 0 is
+  // the lowest of byte 0. Host.
+  const std::uint8_t* mask_bits = nullptr;
+  std::int64_t mask_bytes = 0;
+  const std::int64_t* mask_offsets = nullptr;  // bits, [num_requests]
+};
+
+// One level of a cascade: groups of consecutive rows that share a run of KV. Levels go from what most rows share to the
+// rows' own; the last level is causal, the others are seen whole. Host arrays.
+struct CascadeLevel {
+  std::int32_t num_groups = 0;
+  const std::int32_t* row_begins = nullptr;    // [num_groups + 1], ascending: rows of group i
+  const std::int32_t* kv_lens = nullptr;       // [num_groups]
+  const std::int32_t* page_indices = nullptr;  // as in RequestBatch, copied
+  DeviceKind page_indices_device = DeviceKind::kCpu;
+  std::int64_t num_page_indices = 0;          // must be given
+  const std::int64_t* list_begins = nullptr;  // [num_groups]
+};
+
+enum class KvLayout : std::uint8_t {
+  kNHD = 0,  // [pages, page_tokens, num_kv_heads, head_dim]
+  kHND = 1,  // [pages, num_kv_heads, page_tokens, head_dim]
+};
+
+// The KV of one layer. k and v have equal shapes and strides; the last dim is contiguous, the others are free.
+struct PagedKv {
+  TensorView k;
+  TensorView v;
+  KvLayout layout = KvLayout::kNHD;
+  TensorView k_scale;  // kF8E4M3: f32 [num_kv_heads] that stored keys are multiplied by; empty: 1
+  TensorView v_scale;
+};
+
+// What the last plan reads and how even it is.
+struct AttentionStats {
+  std::uint64_t kv_bytes = 0;           // K and V that the plan reads, each shared run once
+  std::uint64_t kv_bytes_unshared = 0;  // if every request read its own
+  std::uint64_t partial_bytes = 0;      // of partial states, written and read again
+  std::uint64_t plan_bytes = 0;         // copied to the device by plan()
+  std::uint32_t num_workers = 0;
+  std::uint32_t num_items = 0;
+  double imbalance = 1.0;  // most loaded worker over the mean, by the cost model
+};
+
+class Attention {
+ public:
+  // kInvalidArgument: options that make no sense. kUnsupported: ones this device has no kernel for, with the reason.
+  // kUnavailable or kNotFound: no such device, driver or compiler, with what to do. kResourceExhausted: memory.
+  // On a CUDA device this compiles the kernel, or takes it from the cache.
+  static Result<Attention> create(const AttentionOptions& options);
+  Attention(Attention&&) noexcept;
+  Attention& operator=(Attention&&) noexcept;
+  ~Attention();
+
+  // Plans a batch; later runs follow it. Takes microseconds, waits for nothing but the copy of the plan before last.
+  // After a failure the object holds no plan. kOutOfRange: beyond the declared maxima.
+  Status plan(const RequestBatch& batch, Stream stream = {});
+  // Plans rows that share KV by levels, in one launch. num_rows: rows of q.
+  Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream = {});
+  // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
+  // must hold the new pages already; host lists are read again.
+  Status grow(const std::int32_t* kv_lens, Stream stream = {});
+
+  // out = attention of q over kv by the last plan. q, out: [rows, num_qo_heads, head_dim] of q_dtype, the last dim
+  // contiguous; rows beyond the planned ones are left alone. lse: f32 [rows, num_qo_heads], contiguous, or empty. CUDA:
+  // q, out and kv start at 16 bytes, and rows, heads and pages are multiples of 16 bytes apart.
+  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse = {},
+             Stream stream = {});
+
+  // Bytes of the object's buffers on its device (partial states, plan, page lists).
+  std::size_t workspace_bytes() const;
+  AttentionStats stats() const;
+  const AttentionOptions& options() const;
+  // The last plan in words.
+  std::string explain() const;
+
+  class Impl;
+
+ private:
+  explicit Attention(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Which places of the pages new rows go to: slots, or a request and a position for each row. All on the pool's device.
+struct AppendPlaces {
+  TensorView slots;  // i32 [rows], page * page_tokens + token in the page; negative: the row is skipped
+  // Else: row i is token positions[i] of request batch_indices[i], whose pages are page_indices[page_indptr[b] ..].
+  TensorView batch_indices;  // i32 [rows]
+  TensorView positions;      // i32 [rows]
+  TensorView page_indices;   // i32
+  TensorView page_indptr;    // i32 [requests + 1]
+};
+
+// Writes k, v [rows, num_kv_heads, head_dim] (f16, bf16; CPU: f32 too) to the pages, converted to their storage type.
+// On the CPU kOutOfRange names the first place outside of the pool, and then nothing was written; on a CUDA device such
+// rows are skipped.
+Status append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places, const PagedKv& kv,
+                       Stream stream = {});
+
+// Attention states (out, base-2 log-sum-exp) over disjoint sets of KV make the state over their union.
+// v: [rows, states, heads, head_dim] (f32, f16 or bf16), lse: f32 [rows, states, heads], contiguous. out: [rows, heads,
+// head_dim] of v's type, lse_out: f32 [rows, heads] or empty.
+Status merge_states(const TensorView& v, const TensorView& lse, const TensorView& out, const TensorView& lse_out,
+                    Stream stream = {});
+// Two states: v_a, v_b, out [rows, heads, head_dim]; lse_a, lse_b, lse_out f32 [rows, heads]. out may be v_a, and
+// lse_out lse_a. mask: u8 [rows] or empty; rows with 0 there keep state a.
+Status merge_state(const TensorView& v_a, const TensorView& lse_a, const TensorView& v_b, const TensorView& lse_b,
+                   const TensorView& out, const TensorView& lse_out, const TensorView& mask = {}, Stream stream = {});
+
+}  // namespace fovea

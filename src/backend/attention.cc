@@ -1,0 +1,137 @@
+// The public Attention: picks the implementation, and keeps an object without a valid plan from running.
+#include "fovea/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/attention_checks.h"
+#include "backend/attention_impl.h"
+#include "base/status.h"
+#include "core/plan/explain.h"
+
+namespace fovea {
+namespace {
+
+Status check_options(const AttentionOptions& o) {
+  if (o.page_tokens < 1 || o.page_tokens > 256) {
+    return invalid_argument("page_tokens is {}, expected 1..256", o.page_tokens);
+  }
+  if (o.head_dim < 16 || o.head_dim > 256 || o.head_dim % 16 != 0) {
+    return unsupported("head_dim is {}, expected a multiple of 16 up to 256", o.head_dim);
+  }
+  if (!std::isfinite(o.sm_scale) || !std::isfinite(o.softcap) || o.softcap < 0.0f || !std::isfinite(o.sigmoid_bias)) {
+    return invalid_argument(
+        "sm_scale is {}, softcap {} and sigmoid_bias {}; expected finite numbers and a softcap of 0 "
+        "or more",
+        o.sm_scale, o.softcap, o.sigmoid_bias);
+  }
+  if (o.num_threads < 0 || o.num_threads > 4096 || o.num_workers < 0 || o.max_mask_bytes < 0 ||
+      o.max_cascade_levels < 0 || o.max_cascade_levels > 64) {
+    return invalid_argument(
+        "num_threads is {}, num_workers {}, max_mask_bytes {} and max_cascade_levels {}; expected 0 or more, at most "
+        "4096 threads and 64 levels",
+        o.num_threads, o.num_workers, o.max_mask_bytes, o.max_cascade_levels);
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<VariantChoice> choose_variant(const AttentionOptions& o) {
+  FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(o.device));
+  VariantChoice choice;
+  choice.params.sm_scale = o.sm_scale != 0.0f ? o.sm_scale : 1.0f / std::sqrt(static_cast<float>(o.head_dim));
+  choice.params.softcap = o.softcap;
+  choice.params.sigmoid_bias = o.sigmoid_bias;
+  const bool sinks = !is_empty(o.sinks);
+  const bool slopes = !is_empty(o.alibi_slopes);
+  if (sinks) {
+    FOVEA_RETURN_IF_ERROR(check_array("sinks", o.sinks, {o.num_qo_heads}, DType::kF32, place));
+    choice.params.sinks = static_cast<const float*>(o.sinks.data);
+  }
+  if (slopes) {
+    FOVEA_RETURN_IF_ERROR(check_array("alibi_slopes", o.alibi_slopes, {o.num_qo_heads}, DType::kF32, place));
+    choice.params.alibi_slopes = static_cast<const float*>(o.alibi_slopes.data);
+  }
+  if (int{slopes} + int{o.sigmoid} + int{sinks || o.softcap > 0.0f} > 1) {
+    return unsupported("alibi_slopes and sigmoid combine with nothing else; softcap combines with sinks");
+  }
+  if (slopes) {
+    choice.id = VariantId::kAlibi;
+  } else if (o.sigmoid) {
+    choice.id = VariantId::kSigmoid;
+  } else if (o.softcap > 0.0f) {
+    choice.id = sinks ? VariantId::kSoftcapSinks : VariantId::kSoftcap;
+  } else {
+    choice.id = sinks ? VariantId::kSinks : VariantId::kPlain;
+  }
+  return choice;
+}
+
+PlannerOptions planner_options(const AttentionOptions& o) {
+  PlannerOptions p;
+  p.num_qo_heads = o.num_qo_heads;
+  p.num_kv_heads = o.num_kv_heads;
+  p.head_dim = o.head_dim;
+  p.kv_element_bits = dtype_bits(o.kv_dtype);
+  p.page_tokens = o.page_tokens;
+  p.share_prefixes = o.share_prefixes;
+  p.batch_invariant = o.batch_invariant;
+  while (p.batch_invariant && p.invariant_chunk % o.page_tokens != 0) p.invariant_chunk += 512;
+  p.limits.max_requests = o.max_requests;
+  p.limits.max_rows = o.max_rows;
+  p.limits.max_pages_per_request = o.max_pages_per_request;
+  const std::int64_t rows = std::max(o.max_rows, 0);
+  p.limits.max_block_rows =
+      static_cast<std::int32_t>(std::min<std::int64_t>(o.max_cascade_levels * rows, std::int64_t{1} << 24));
+  if (o.max_cascade_levels > 0) {
+    p.limits.max_shared_rows =
+        static_cast<std::int32_t>(std::min<std::int64_t>(o.max_cascade_levels * rows, std::int64_t{1} << 30));
+  }
+  return p;
+}
+
+Attention::Attention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Attention::Attention(Attention&&) noexcept = default;
+Attention& Attention::operator=(Attention&&) noexcept = default;
+Attention::~Attention() = default;
+
+Result<Attention> Attention::create(const AttentionOptions& options) {
+  FOVEA_RETURN_IF_ERROR(check_options(options));
+  FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(options.device));
+  if (place.kind == DeviceKind::kCuda) return unsupported("no CUDA implementation in this build");
+  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, create_cpu_paged_attention(options));
+  return Attention(std::move(impl));
+}
+
+Status Attention::plan(const RequestBatch& batch, Stream stream) { return impl_->plan(batch, stream); }
+Status Attention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
+  return impl_->plan_cascade(num_rows, levels, stream);
+}
+Status Attention::grow(const std::int32_t* kv_lens, Stream stream) { return impl_->grow(kv_lens, stream); }
+Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
+                      Stream stream) {
+  return impl_->run(q, kv, out, lse, stream);
+}
+std::size_t Attention::workspace_bytes() const { return impl_->workspace_bytes(); }
+const AttentionOptions& Attention::options() const { return impl_->options(); }
+std::string Attention::explain() const { return explain_plan(impl_->planner()); }
+
+AttentionStats Attention::stats() const {
+  const Planner& planner = impl_->planner();
+  const PlanStats plan = planner.stats();
+  AttentionStats stats;
+  stats.kv_bytes = plan.kv_bytes;
+  stats.kv_bytes_unshared = plan.kv_bytes_unshared;
+  stats.partial_bytes = plan.partial_bytes;
+  stats.plan_bytes = impl_->plan_bytes();
+  stats.num_workers = static_cast<std::uint32_t>(planner.options().num_workers);
+  stats.num_items = planner.view().header->num_items;
+  if (plan.total_cost > 0) {
+    stats.imbalance =
+        static_cast<double>(plan.max_worker_cost) * stats.num_workers / static_cast<double>(plan.total_cost);
+  }
+  return stats;
+}
+
+}  // namespace fovea

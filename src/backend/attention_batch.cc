@@ -1,0 +1,187 @@
+#include "backend/attention_batch.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+
+namespace fovea {
+
+void BatchTranslator::note_pages(std::int32_t list, const std::int32_t* entries, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (smallest_.list < 0 || entries[i] < smallest_.page) smallest_ = {entries[i], list};
+    if (largest_.list < 0 || entries[i] > largest_.page) largest_ = {entries[i], list};
+  }
+}
+
+Status BatchTranslator::check_pages(std::int64_t num_pages) const {
+  for (const Extreme& e : {smallest_, largest_}) {
+    if (e.list >= 0 && (e.page < 0 || e.page >= num_pages)) {
+      return out_of_range("page list {} names page {}, the pool has pages 0..{}", e.list, e.page, num_pages - 1);
+    }
+  }
+  return ok_status();
+}
+
+// Lists with beginnings of their own become rows of one table; a table is taken as it is.
+Status BatchTranslator::read_lists(const std::int32_t* kv_lens) {
+  smallest_ = largest_ = {};
+  const auto requests = static_cast<std::size_t>(num_requests_);
+  const std::int64_t most = options_.max_pages_per_request;
+  if (!list_begins_.empty()) {
+    table_stride_ = 1;
+    for (std::size_t i = 0; i < requests; ++i) {
+      table_stride_ = std::max(table_stride_, std::min(num_pages(kv_lens[i]), most));
+    }
+    table_.resize(requests * static_cast<std::size_t>(table_stride_));
+  } else {
+    if (page_stride_ < 0 || page_stride_ > INT32_MAX) {
+      return invalid_argument("page_stride is {}, expected 0 to 2^31", page_stride_);
+    }
+    table_stride_ = page_stride_;
+  }
+  for (std::size_t i = 0; i < requests; ++i) {
+    const std::int64_t count = std::clamp<std::int64_t>(num_pages(kv_lens[i]), 0, std::min(most, table_stride_));
+    const std::int64_t begin = list_begins_.empty() ? static_cast<std::int64_t>(i) * page_stride_ : list_begins_[i];
+    if (begin < 0 || (num_page_indices_ > 0 && begin + count > num_page_indices_)) {
+      return out_of_range("request {} has {} pages from entry {} of page_indices on, which has {}", i, count, begin,
+                          num_page_indices_);
+    }
+    if (!list_begins_.empty()) {
+      std::copy_n(page_indices_ + begin, count, table_.begin() + static_cast<std::int64_t>(i) * table_stride_);
+    }
+    if (options_.checked) note_pages(static_cast<std::int32_t>(i), page_indices_ + begin, count);
+  }
+  entries_ = list_begins_.empty() ? std::span(page_indices_, requests * static_cast<std::size_t>(page_stride_))
+                                  : std::span<const std::int32_t>(table_);
+  return ok_status();
+}
+
+Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
+  if (batch.num_requests < 0 || batch.num_requests > options_.max_requests) {
+    return out_of_range("{} requests, declared were 0..{}; raise max_requests", batch.num_requests,
+                        options_.max_requests);
+  }
+  const auto requests = static_cast<std::size_t>(batch.num_requests);
+  if (requests != 0 && (batch.q_lens == nullptr || batch.kv_lens == nullptr || batch.page_indices == nullptr)) {
+    return invalid_argument("a batch of {} requests needs q_lens, kv_lens and page_indices", requests);
+  }
+  page_indices_ = batch.page_indices;
+  num_page_indices_ = batch.num_page_indices;
+  page_stride_ = batch.page_stride;
+  num_requests_ = batch.num_requests;
+  list_begins_.clear();
+  if (batch.list_begins != nullptr) list_begins_.assign(batch.list_begins, batch.list_begins + requests);
+  FOVEA_RETURN_IF_ERROR(read_lists(batch.kv_lens));
+
+  AttentionBatch made;
+  made.num_requests = batch.num_requests;
+  made.q_lens = batch.q_lens;
+  made.kv_lens = batch.kv_lens;
+  made.page_table = entries_.data();
+  made.page_table_stride = static_cast<std::int32_t>(table_stride_);
+  made.mask = static_cast<abi::MaskKind>(batch.mask);
+  made.window_left = batch.window_left;
+  if (batch.mask == AttentionMask::kBits && requests != 0) {
+    if (batch.mask_bits == nullptr || batch.mask_offsets == nullptr) {
+      return invalid_argument("a bit mask needs mask_bits and mask_offsets");
+    }
+    mask_offsets_.resize(requests);
+    mask_strides_.resize(requests);
+    for (std::size_t i = 0; i < requests; ++i) {
+      const std::int64_t q_len = std::max(batch.q_lens[i], 0);
+      const std::int64_t kv_len = std::max(batch.kv_lens[i], 0);
+      if (batch.mask_offsets[i] < 0 || batch.mask_offsets[i] + q_len * kv_len > batch.mask_bytes * 8) {
+        return out_of_range("the mask of request {} is {} x {} bits from bit {} on; mask_bits has {} bytes", i, q_len,
+                            kv_len, batch.mask_offsets[i], batch.mask_bytes);
+      }
+      mask_offsets_[i] = static_cast<std::uint64_t>(batch.mask_offsets[i]);
+      mask_strides_[i] = static_cast<std::uint32_t>(kv_len);
+    }
+    made.mask_offsets = mask_offsets_.data();
+    made.mask_strides = mask_strides_.data();
+    made.mask_bits = batch.mask_bits;
+  }
+  return made;
+}
+
+Status BatchTranslator::refresh(const std::int32_t* kv_lens) {
+  const std::int64_t stride = table_stride_;
+  const std::size_t entries = table_.size();
+  FOVEA_RETURN_IF_ERROR(read_lists(kv_lens));
+  if (table_stride_ != stride || table_.size() != entries) {
+    return make_status(StatusCode::kOutOfRange,
+                       "a request grew to {} pages, the page lists planned hold {}; plan again", table_stride_, stride);
+  }
+  return ok_status();
+}
+
+Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels) {
+  if (num_rows < 0 || num_rows > options_.max_rows) {
+    return out_of_range("{} rows, declared were 0..{}; raise max_rows", num_rows, options_.max_rows);
+  }
+  const auto rows = static_cast<std::size_t>(num_rows);
+  smallest_ = largest_ = {};
+  num_requests_ = 0;
+  table_.clear();
+  block_rows_.clear();
+  row_indices_.resize(rows);
+  for (std::size_t r = 0; r < rows; ++r) row_indices_[r] = static_cast<std::uint32_t>(r);
+  q_pos_.assign(rows, 0);
+  seen_tokens_.assign(rows, 0);
+  for (std::size_t l = 0; l < levels.size(); ++l) {
+    const CascadeLevel& level = levels[l];
+    if (level.num_groups < 0 ||
+        (level.num_groups > 0 && (level.row_begins == nullptr || level.kv_lens == nullptr ||
+                                  level.page_indices == nullptr || level.list_begins == nullptr))) {
+      return invalid_argument("level {} needs row_begins, kv_lens, page_indices and list_begins for its {} groups", l,
+                              level.num_groups);
+    }
+    const auto base = static_cast<std::int64_t>(table_.size());
+    table_.resize(table_.size() + static_cast<std::size_t>(std::max<std::int64_t>(level.num_page_indices, 0)));
+    std::copy_n(level.page_indices, table_.size() - static_cast<std::size_t>(base), table_.begin() + base);
+    const bool last = l + 1 == levels.size();
+    for (std::int32_t g = 0; g < level.num_groups; ++g) {
+      const std::int32_t begin = level.row_begins[g];
+      const std::int32_t end = level.row_begins[g + 1];
+      const std::int32_t kv_len = level.kv_lens[g];
+      if (begin < 0 || begin > end || end > num_rows) {
+        return invalid_argument("group {} of level {} has rows [{}, {}) of {}", g, l, begin, end, num_rows);
+      }
+      const std::int64_t pages = num_pages(kv_len);
+      if (kv_len < 0 || level.list_begins[g] < 0 || level.list_begins[g] + pages > level.num_page_indices) {
+        return out_of_range("group {} of level {} has {} tokens from entry {} of page_indices on, which has {}", g, l,
+                            kv_len, level.list_begins[g], level.num_page_indices);
+      }
+      if (begin == end || (kv_len == 0 && !last)) continue;
+      if (options_.checked) note_pages(g, level.page_indices + level.list_begins[g], pages);
+      abi::BlockRow block_row{};
+      block_row.row_begin = static_cast<std::uint32_t>(begin);
+      block_row.row_count = static_cast<std::uint32_t>(end - begin);
+      block_row.list_begin = static_cast<std::uint32_t>(base + level.list_begins[g]);
+      block_row.num_tokens = static_cast<std::uint32_t>(kv_len);
+      block_row.position_base = seen_tokens_[static_cast<std::size_t>(begin)];
+      block_row.positions_begin = abi::kNone;
+      block_row.length_slot = abi::kNone;
+      block_row.window_left = -1;
+      block_row.head_end = static_cast<std::uint16_t>(options_.num_kv_heads);
+      block_row.mask = last ? abi::MaskKind::kCausal : abi::MaskKind::kNone;
+      block_row.flags = abi::kRowsContiguous;
+      block_row.num_requests = static_cast<std::uint32_t>(end - begin);
+      block_rows_.push_back(block_row);
+      for (std::int32_t r = begin; r < end; ++r) {
+        seen_tokens_[static_cast<std::size_t>(r)] = block_row.position_base + kv_len;
+        q_pos_[static_cast<std::size_t>(r)] = block_row.position_base + kv_len - end + r;
+      }
+    }
+  }
+  entries_ = table_;
+  BlockRowBatch made;
+  made.num_rows = num_rows;
+  made.block_rows = block_rows_;
+  made.row_indices = row_indices_;
+  made.q_pos = q_pos_;
+  made.page_entries = table_.data();
+  return made;
+}
+
+}  // namespace fovea

@@ -1,0 +1,148 @@
+#include "backend/attention_checks.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "base/status.h"
+
+namespace fovea {
+
+std::string device_name(DevicePlace place) {
+  return place.kind == DeviceKind::kCpu ? "cpu" : fmt::format("cuda:{}", place.index);
+}
+
+std::string describe(const TensorView& tensor) {
+  const int rank = std::clamp(tensor.rank, 0, TensorView::kMaxRank);
+  return fmt::format("{} [{}] on {}", dtype_name(tensor.dtype),
+                     fmt::join(tensor.shape.begin(), tensor.shape.begin() + rank, ", "),
+                     device_name({tensor.device, tensor.device_index}));
+}
+
+Result<DevicePlace> parse_device(const std::string& text) {
+  if (text == "cpu") return DevicePlace{};
+  if (text == "cuda") return DevicePlace{DeviceKind::kCuda, 0};
+  if (text.starts_with("cuda:")) {
+    DevicePlace place{DeviceKind::kCuda, 0};
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + 5, end, place.index);
+    if (error == std::errc() && stop == end && place.index >= 0) return place;
+  }
+  return invalid_argument("device is \"{}\", expected \"cpu\", \"cuda\" or \"cuda:N\"", text);
+}
+
+Status check_place(const char* name, const TensorView& tensor, DevicePlace place) {
+  if (tensor.rank < 0 || tensor.rank > TensorView::kMaxRank) {
+    return invalid_argument("{} has rank {}, expected 0..{}", name, tensor.rank, TensorView::kMaxRank);
+  }
+  const bool same =
+      tensor.device == place.kind && (place.kind == DeviceKind::kCpu || tensor.device_index == place.index);
+  if (!same) return invalid_argument("{} is {}, expected it on {}", name, describe(tensor), device_name(place));
+  if (tensor.data == nullptr && tensor.num_elements() != 0) {
+    return invalid_argument("{} is {} without memory", name, describe(tensor));
+  }
+  return ok_status();
+}
+
+Status check_rows(const char* name, const TensorView& tensor, std::int64_t rows, std::int64_t heads,
+                  std::int64_t head_dim, DType dtype, DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_place(name, tensor, place));
+  if (tensor.rank != 3 || tensor.dtype != dtype || tensor.shape[0] < rows || tensor.shape[1] != heads ||
+      tensor.shape[2] != head_dim) {
+    return invalid_argument("{} is {}, expected {} [{}, {}, {}]", name, describe(tensor), dtype_name(dtype), rows,
+                            heads, head_dim);
+  }
+  if (tensor.strides[2] != 1) {
+    return invalid_argument("{} has stride {} in its last dim, expected 1; make it contiguous", name,
+                            tensor.strides[2]);
+  }
+  return ok_status();
+}
+
+Status check_array(const char* name, const TensorView& tensor, std::initializer_list<std::int64_t> shape, DType dtype,
+                   DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_place(name, tensor, place));
+  bool fits = tensor.dtype == dtype && tensor.rank == static_cast<std::int32_t>(shape.size());
+  for (int i = 0; fits && i < tensor.rank; ++i) {
+    const std::int64_t wanted = shape.begin()[i];
+    fits = i == 0 ? tensor.shape[0] >= wanted : tensor.shape[i] == wanted;
+  }
+  if (!fits) {
+    return invalid_argument("{} is {}, expected {} [{}]", name, describe(tensor), dtype_name(dtype),
+                            fmt::join(shape, ", "));
+  }
+  std::int64_t stride = 1;
+  for (int i = tensor.rank - 1; i >= 0; --i) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != stride) {
+      return invalid_argument("{} is {} with stride {} in dim {}, expected {}; make it contiguous", name,
+                              describe(tensor), tensor.strides[i], i, stride);
+    }
+    stride *= tensor.shape[i];
+  }
+  return ok_status();
+}
+
+Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
+                                  std::int64_t page_tokens, DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_place("k", kv.k, place));
+  FOVEA_RETURN_IF_ERROR(check_place("v", kv.v, place));
+  const bool heads_first = kv.layout == KvLayout::kHND;
+  const int head = heads_first ? 1 : 2;
+  const int token = heads_first ? 2 : 1;
+  for (const auto* tensor : {&kv.k, &kv.v}) {
+    const bool fits = tensor->rank == 4 && tensor->shape[head] == num_kv_heads && tensor->shape[3] == head_dim &&
+                      tensor->shape[token] >= 1 && (page_tokens == 0 || tensor->shape[token] == page_tokens);
+    if (!fits) {
+      const std::string tokens = page_tokens == 0 ? "page_tokens" : fmt::format("{}", page_tokens);
+      return invalid_argument("{} is {}, expected [pages, {}, {}, {}] ({} layout)", tensor == &kv.k ? "k" : "v",
+                              describe(*tensor), heads_first ? fmt::format("{}", num_kv_heads) : tokens,
+                              heads_first ? tokens : fmt::format("{}", num_kv_heads), head_dim,
+                              heads_first ? "HND" : "NHD");
+    }
+    if (tensor->strides[3] != 1) {
+      return invalid_argument("{} has stride {} in its last dim, expected 1", tensor == &kv.k ? "k" : "v",
+                              tensor->strides[3]);
+    }
+  }
+  if (kv.k.dtype != kv.v.dtype || kv.k.shape != kv.v.shape || kv.k.strides != kv.v.strides) {
+    return invalid_argument("k is {} and v {}; expected the same type, shape and strides", describe(kv.k),
+                            describe(kv.v));
+  }
+  if (kv.k.shape[0] > std::numeric_limits<std::int32_t>::max() || kv.k.shape[token] > 65536) {
+    return out_of_range("k is {}, expected fewer than 2^31 pages of at most 65536 tokens", describe(kv.k));
+  }
+  abi::KvPoolView pool{};
+  switch (kv.k.dtype) {
+    case DType::kF32: pool.dtype = abi::KvDType::kF32; break;
+    case DType::kF16: pool.dtype = abi::KvDType::kF16; break;
+    case DType::kBF16: pool.dtype = abi::KvDType::kBF16; break;
+    case DType::kF8E4M3: pool.dtype = abi::KvDType::kF8E4M3; break;
+    default: return unsupported("k is {}, expected f32, f16, bf16 or fp8_e4m3", describe(kv.k));
+  }
+  pool.k = kv.k.data;
+  pool.v = kv.v.data;
+  pool.page_stride = kv.k.strides[0];
+  pool.token_stride = kv.k.strides[token];
+  pool.head_stride = kv.k.strides[head];
+  pool.num_pages = static_cast<std::int32_t>(kv.k.shape[0]);
+  pool.page_tokens = static_cast<std::int32_t>(kv.k.shape[token]);
+  pool.entry_tokens = pool.page_tokens;
+  pool.entries_per_page = 1;
+  for (const bool keys : {true, false}) {
+    const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
+    if (is_empty(scale)) continue;
+    if (pool.dtype != abi::KvDType::kF8E4M3) {
+      return unsupported("{} is for fp8_e4m3 pools, this one is {}", keys ? "k_scale" : "v_scale",
+                         dtype_name(kv.k.dtype));
+    }
+    FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale, {num_kv_heads}, DType::kF32, place));
+    (keys ? pool.k_scale : pool.v_scale) = scale.data;
+    pool.granularity = abi::ScaleGranularity::kHead;
+  }
+  if ((pool.k_scale == nullptr) != (pool.v_scale == nullptr)) {
+    return invalid_argument("k_scale and v_scale come together, one of them is empty");
+  }
+  return pool;
+}
+
+}  // namespace fovea

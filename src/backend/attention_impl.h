@@ -1,0 +1,44 @@
+// What stands behind fovea::Attention (fovea/attention.h): one implementation a device kind. Made by Attention::create.
+#pragma once
+
+#include <memory>
+
+#include "backend/attention_batch.h"
+#include "core/plan/planner.h"
+#include "fovea/attention.h"
+#include "variant/params.h"
+
+namespace fovea {
+
+class Attention::Impl {
+ public:
+  explicit Impl(AttentionOptions options) : options_(std::move(options)) {}
+  virtual ~Impl() = default;
+
+  virtual Status plan(const RequestBatch& batch, Stream stream) = 0;
+  virtual Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) = 0;
+  virtual Status grow(const std::int32_t* kv_lens, Stream stream) = 0;
+  virtual Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
+                     Stream stream) = 0;
+  virtual std::size_t workspace_bytes() const = 0;
+  virtual std::size_t plan_bytes() const = 0;
+  virtual const Planner& planner() const = 0;
+  const AttentionOptions& options() const { return options_; }
+
+ protected:
+  AttentionOptions options_;
+};
+
+// The variant that the options ask for and its parameters; kUnsupported for combinations there are none of.
+struct VariantChoice {
+  VariantId id = VariantId::kPlain;
+  AttentionParams params;
+};
+Result<VariantChoice> choose_variant(const AttentionOptions& options);
+
+// Planner options that follow from the public ones; num_workers and the cost model are the device's to set.
+PlannerOptions planner_options(const AttentionOptions& options);
+
+Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const AttentionOptions& options);
+
+}  // namespace fovea

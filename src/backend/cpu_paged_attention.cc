@@ -1,0 +1,204 @@
+// The public attention API on the CPU: plans with core/plan, runs with cpu/attention. f16 queries go through fp32,
+// which is what the CPU computes in.
+#include <algorithm>
+#include <vector>
+
+#include "backend/attention_checks.h"
+#include "backend/attention_impl.h"
+#include "backend/cpu_paged_ops.h"
+#include "base/half.h"
+#include "base/status.h"
+#include "cpu/append.h"
+#include "cpu/attention/attention.h"
+#include "cpu/merge_states.h"
+
+namespace fovea {
+namespace {
+
+constexpr DevicePlace kHere{};
+
+class CpuPagedAttention : public Attention::Impl {
+ public:
+  CpuPagedAttention(const AttentionOptions& options, const VariantChoice& variant, Planner planner,
+                    std::unique_ptr<ThreadPool> own_threads, ThreadPool& threads)
+      : Impl(options),
+        variant_(variant),
+        planner_(std::move(planner)),
+        translator_(options),
+        own_threads_(std::move(own_threads)),
+        threads_(threads) {}
+
+  Status plan(const RequestBatch& batch, Stream) override {
+    planned_ = false;
+    if (batch.page_indices_device != DeviceKind::kCpu) return invalid_argument("page_indices must be on the CPU");
+    FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
+    return done(planner_.plan(translated));
+  }
+  Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream) override {
+    planned_ = false;
+    for (const CascadeLevel& level : levels) {
+      if (level.page_indices_device != DeviceKind::kCpu) return invalid_argument("page_indices must be on the CPU");
+    }
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
+    return done(planner_.plan_block_rows(translated));
+  }
+  Status grow(const std::int32_t* kv_lens, Stream) override {
+    if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
+    planned_ = false;
+    FOVEA_RETURN_IF_ERROR(planner_.grow(kv_lens));
+    return done(translator_.refresh(kv_lens));
+  }
+
+  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream) override {
+    if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
+    const AttentionOptions& o = options_;
+    const std::int64_t rows = planner_.view().header->num_rows;
+    FOVEA_RETURN_IF_ERROR(check_rows("q", q, rows, o.num_qo_heads, o.head_dim, o.q_dtype, kHere));
+    FOVEA_RETURN_IF_ERROR(check_rows("out", out, rows, o.num_qo_heads, o.head_dim, o.q_dtype, kHere));
+    if (!is_empty(lse)) {
+      FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, kHere));
+    }
+    FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, kHere));
+    if (kv.k.dtype != o.kv_dtype) {
+      return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(o.kv_dtype));
+    }
+    FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
+    if (o.q_dtype == DType::kF16) return run_f16(q, pool, out, static_cast<float*>(lse.data));
+    return cpu::run_attention(planner_.view(), variant_.params, variant_.id, q, &pool, 1, out,
+                              static_cast<float*>(lse.data), workspace_, threads_);
+  }
+
+  std::size_t workspace_bytes() const override {
+    const auto row_bytes = (static_cast<std::size_t>(options_.head_dim) + 1) * sizeof(float);
+    return planner_.max_partial_rows() * row_bytes + widened_.capacity() * sizeof(float);
+  }
+  std::size_t plan_bytes() const override { return 0; }
+  const Planner& planner() const override { return planner_; }
+
+  Status reserve() {
+    const PlannerOptions& p = planner_.options();
+    return workspace_.reserve(planner_.max_partial_rows(), p.head_dim, p.tile_rows, threads_.size());
+  }
+
+ private:
+  Status done(Status status) {
+    planned_ = status.ok();
+    return status;
+  }
+
+  Status run_f16(const TensorView& q, const abi::KvPoolView& pool, const TensorView& out, float* lse) {
+    const std::int64_t rows = planner_.view().header->num_rows;
+    const std::int64_t heads = options_.num_qo_heads;
+    const std::int64_t dim = options_.head_dim;
+    const std::int64_t size = rows * heads * dim;
+    widened_.resize(static_cast<std::size_t>(2 * size));
+    float* const q_wide = widened_.data();
+    float* const out_wide = q_wide + size;
+    for_each_head(
+        rows,
+        [&](std::int64_t row, std::int64_t head, float* wide) {
+          const auto* from = static_cast<const std::uint16_t*>(q.data) + row * q.strides[0] + head * q.strides[1];
+          for (std::int64_t d = 0; d < dim; ++d) wide[d] = f16_to_float(from[d]);
+        },
+        q_wide);
+    FOVEA_RETURN_IF_ERROR(cpu::run_attention(
+        planner_.view(), variant_.params, variant_.id, cpu_tensor(q_wide, DType::kF32, rows, heads, dim), &pool, 1,
+        cpu_tensor(out_wide, DType::kF32, rows, heads, dim), lse, workspace_, threads_));
+    for_each_head(
+        rows,
+        [&](std::int64_t row, std::int64_t head, const float* wide) {
+          auto* to = static_cast<std::uint16_t*>(out.data) + row * out.strides[0] + head * out.strides[1];
+          for (std::int64_t d = 0; d < dim; ++d) to[d] = float_to_f16(wide[d]);
+        },
+        out_wide);
+    return ok_status();
+  }
+  // f(row, head, elements of that head in a contiguous [rows, heads, dim]).
+  template <typename F>
+  void for_each_head(std::int64_t rows, F f, float* wide) {
+    const std::int64_t heads = options_.num_qo_heads;
+    threads_.parallel_for(rows, 16, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin * heads; i < end * heads; ++i) f(i / heads, i % heads, wide + i * options_.head_dim);
+    });
+  }
+
+  VariantChoice variant_;
+  Planner planner_;
+  BatchTranslator translator_;
+  std::unique_ptr<ThreadPool> own_threads_;
+  ThreadPool& threads_;
+  cpu::AttentionWorkspace workspace_;
+  std::vector<float> widened_;
+  bool planned_ = false;
+};
+
+// One pool for every object that asks for no number of threads of its own, and for append and merge.
+ThreadPool& process_threads() {
+  static ThreadPool threads;
+  return threads;
+}
+
+bool cpu_type(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
+
+}  // namespace
+
+Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const AttentionOptions& options) {
+  if (!cpu_type(options.q_dtype) || !cpu_type(options.kv_dtype)) {
+    return unsupported("q_dtype is {} and kv_dtype {}; the CPU computes attention over f32, f16 and bf16",
+                       dtype_name(options.q_dtype), dtype_name(options.kv_dtype));
+  }
+  FOVEA_ASSIGN_OR_RETURN(VariantChoice variant, choose_variant(options));
+  const bool bf16 = options.q_dtype == DType::kBF16 && !options.batch_invariant;
+  variant.params.products = bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32;
+  std::unique_ptr<ThreadPool> own;
+  if (options.num_threads > 0) own = std::make_unique<ThreadPool>(options.num_threads);
+  ThreadPool& threads = own != nullptr ? *own : process_threads();
+  PlannerOptions p = planner_options(options);
+  p.num_workers = options.num_workers > 0 ? options.num_workers : threads.size();
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(p));
+  auto impl = std::make_unique<CpuPagedAttention>(options, variant, std::move(planner), std::move(own), threads);
+  FOVEA_RETURN_IF_ERROR(impl->reserve());
+  return std::unique_ptr<Attention::Impl>(std::move(impl));
+}
+
+Status cpu_append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places,
+                           const abi::KvPoolView& pool) {
+  const std::int64_t rows = k.shape[0];
+  if (!is_empty(places.slots)) {
+    return cpu::append_kv(k, v, static_cast<const std::int32_t*>(places.slots.data), pool, process_threads());
+  }
+  const auto* requests = static_cast<const std::int32_t*>(places.batch_indices.data);
+  const auto* positions = static_cast<const std::int32_t*>(places.positions.data);
+  const auto* indices = static_cast<const std::int32_t*>(places.page_indices.data);
+  const auto* indptr = static_cast<const std::int32_t*>(places.page_indptr.data);
+  const std::int64_t num_requests = places.page_indptr.shape[0] - 1;
+  const std::int64_t num_indices = places.page_indices.shape[0];
+  std::vector<std::int32_t> slots(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t request = requests[i];
+    if (request < 0 || request >= num_requests || positions[i] < 0) {
+      return out_of_range(
+          "row {} is position {} of request {}, expected a request in 0..{} and a position of 0 or more", i,
+          positions[i], request, num_requests - 1);
+    }
+    const std::int64_t entry = std::int64_t{indptr[request]} + positions[i] / pool.page_tokens;
+    if (entry < 0 || entry >= std::min<std::int64_t>(indptr[request + 1], num_indices)) {
+      return out_of_range("position {} of row {} lies beyond the pages of request {}", positions[i], i, request);
+    }
+    if (indices[entry] < 0 || indices[entry] >= pool.num_pages) {
+      return out_of_range("page {} of request {} lies outside of the pool's {} pages", indices[entry], request,
+                          pool.num_pages);
+    }
+    const std::int64_t slot = std::int64_t{indices[entry]} * pool.page_tokens + positions[i] % pool.page_tokens;
+    if (slot > INT32_MAX) return out_of_range("slot {} does not fit 32 bits", slot);
+    slots[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(slot);
+  }
+  return cpu::append_kv(k, v, slots.data(), pool, process_threads());
+}
+
+Status cpu_merge_states(const MergeStates& merge) {
+  cpu::merge_states(merge, process_threads());
+  return ok_status();
+}
+
+}  // namespace fovea
