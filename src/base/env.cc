@@ -15,6 +15,11 @@ constexpr std::array<EnvEntry, static_cast<std::size_t>(EnvVar::kCount)> kTable 
     {EnvVar::kLogLevel, "FOVEA_LOG_LEVEL", "what is logged to stderr: trace, debug, info, warning, error, off", "off"},
     {EnvVar::kNumThreads, "FOVEA_NUM_THREADS", "compute threads; 0 takes what affinity and cgroup limits leave", "0"},
     {EnvVar::kModelDir, "FOVEA_MODEL_DIR", "model folder to use instead of the embedded one", ""},
+    {EnvVar::kCacheDir, "FOVEA_CACHE_DIR", "folder of compiled kernels; else XDG_CACHE_HOME/fovea or ~/.cache/fovea",
+     ""},
+    {EnvVar::kCacheLimitMib, "FOVEA_CACHE_LIMIT_MIB", "what that folder may hold before the oldest kernels go", "1024"},
+    {EnvVar::kNvrtc, "FOVEA_NVRTC", "libnvrtc.so.* or its folder, where it is not found by itself", ""},
+    {EnvVar::kCxx, "FOVEA_CXX", "C++ compiler of variants for the CPU; else c++, g++ or clang++ of PATH", ""},
 }};
 
 }  // namespace

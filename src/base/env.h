@@ -16,6 +16,10 @@ enum class EnvVar : std::uint8_t {
   kLogLevel,
   kNumThreads,
   kModelDir,
+  kCacheDir,
+  kCacheLimitMib,
+  kNvrtc,
+  kCxx,
   kCount,  // not a variable
 };
 

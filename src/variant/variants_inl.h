@@ -34,6 +34,31 @@ struct RowPlace {
   int head_dim;
 };
 
+// What the hooks of a variant take: its own Params, derived from AttentionParams, where it declares them.
+template <class Variant>
+struct ParamsOf {
+  using Type = AttentionParams;
+};
+template <class Variant>
+requires requires { typename Variant::Params; }
+struct ParamsOf<Variant> {
+  using Type = typename Variant::Params;
+};
+template <class Variant>
+const typename ParamsOf<Variant>::Type& params_of(const AttentionParams& params) {
+  return static_cast<const typename ParamsOf<Variant>::Type&>(params);
+}
+
+// Whether a hook is the one that Plain has: tells generated code which hooks a user wrote.
+template <class A, class B>
+constexpr bool same_hook(A, B) {
+  return false;
+}
+template <class A>
+constexpr bool same_hook(A a, A b) {
+  return a == b;
+}
+
 struct Plain {
   static constexpr bool kSoftmax = true;
   static constexpr bool kHasLogit = false;    // logit() is not the identity

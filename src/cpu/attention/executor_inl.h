@@ -32,6 +32,7 @@ template <class Variant>
 HWY_INLINE float weigh_row(const AttentionParams& params, float* HWY_RESTRICT s, int tokens, uint64_t seen,
                            bool all_seen, const variant::LogitPlace<SimdF>& row_place, const float* positions,
                            float& max, float& sum) {
+  [[maybe_unused]] const auto& own = variant::params_of<Variant>(params);
   const DF d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   auto block_max = hn::Set(d, kMinusInf);
@@ -40,16 +41,16 @@ HWY_INLINE float weigh_row(const AttentionParams& params, float* HWY_RESTRICT s,
     auto place = row_place;
     if constexpr (Variant::kHasLogit || Variant::kHasVisible) place.kv_pos = {hn::Load(d, positions + t)};
     if constexpr (Variant::kHasLogit) {
-      x = Variant::template logit<SimdMath>(params, {x}, place).v;
+      x = Variant::template logit<SimdMath>(own, {x}, place).v;
       if constexpr (Variant::kSoftmax) x = hn::Mul(x, hn::Set(d, variant::kLog2e));
     }
     if (!all_seen) x = hn::IfThenElse(mask_from(seen, t), x, hn::Set(d, kMinusInf));
     if constexpr (Variant::kHasVisible) {
-      x = hn::IfThenElse(Variant::template visible<SimdMath>(params, place), x, hn::Set(d, kMinusInf));
+      x = hn::IfThenElse(Variant::template visible<SimdMath>(own, place), x, hn::Set(d, kMinusInf));
     }
     if constexpr (!Variant::kSoftmax) {
       const auto hidden = hn::Eq(x, hn::Set(d, kMinusInf));
-      x = hn::IfThenZeroElse(hidden, Variant::template weight<SimdMath>(params, {x}).v);
+      x = hn::IfThenZeroElse(hidden, Variant::template weight<SimdMath>(own, {x}).v);
     }
     hn::Store(x, d, s + t);
     block_max = hn::Max(block_max, x);
@@ -103,7 +104,8 @@ HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const F
     if constexpr (Variant::kHasQuery) {
       float* raw = args.scratch.kv_rows;
       read_row(*args.q, rows.q_row(i), place.head, args.head_dim, raw);
-      for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * Variant::query(params, raw, d, place));
+      const auto& own = variant::params_of<Variant>(params);
+      for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * Variant::query(own, raw, d, place));
     } else {
       read_row(*args.q, rows.q_row(i), place.head, args.head_dim, q);
       for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * q[d]);
@@ -116,13 +118,14 @@ HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const F
 template <class Variant, bool kKeys>
 HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const float* positions, int tokens,
                                const void** rows) {
+  const auto& own = variant::params_of<Variant>(*args.params);
   alignas(64) float raw[kMaxHeadDim];
   for (int t = 0; t < tokens; ++t) {
     ops.expand_row(rows[t], args.head_dim, raw);
     float* to = args.scratch.kv_rows + static_cast<size_t>(t) * args.head_dim;
     const variant::RowPlace place{static_cast<int>(positions[t]), args.work.kv_head, args.head_dim};
     for (int d = 0; d < args.head_dim; ++d) {
-      to[d] = kKeys ? Variant::key(*args.params, raw, d, place) : Variant::value(*args.params, raw, d, place);
+      to[d] = kKeys ? Variant::key(own, raw, d, place) : Variant::value(own, raw, d, place);
     }
     rows[t] = to;
   }
@@ -132,6 +135,7 @@ HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const
 template <class Variant>
 HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const FormatOps& value_ops) {
   const ItemScratch& scratch = args.scratch;
+  [[maybe_unused]] const auto& own = variant::params_of<Variant>(*args.params);
   const bool direct = args.work.item->flags & abi::kItemDirect;
   const uint32_t partial =
       direct ? 0 : abi::partial_row(*args.work.item, *args.work.block_row, args.work.kv_head, args.group);
@@ -140,7 +144,7 @@ HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const For
     const int head = rows.q_head(i);
     if (direct) {
       if constexpr (Variant::kHasExtraLogit) {
-        state.extra = Variant::extra_logit(*args.params, head) * variant::kLog2e;
+        state.extra = Variant::extra_logit(own, head) * variant::kLog2e;
       }
     }
     float* row = direct ? scratch.kv_rows : args.partial_out + static_cast<size_t>(partial + i) * args.head_dim;
@@ -152,7 +156,7 @@ HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const For
     }
     if constexpr (Variant::kHasOutput) {
       const variant::RowPlace place{rows.position(i), head, args.head_dim};
-      for (int d = 0; d < args.head_dim; ++d) row[d] = Variant::output(*args.params, row[d], d, place);
+      for (int d = 0; d < args.head_dim; ++d) row[d] = Variant::output(own, row[d], d, place);
     }
     write_row(row, args.head_dim, *args.out, rows.q_row(i), head);
     if (args.lse != nullptr) args.lse[rows.q_row(i) * args.q->shape[1] + head] = result.lse;
@@ -235,6 +239,7 @@ void run_item(const ItemArgs& args) {
 // Output row = sum of the parts' outputs, each by its share of the weight; parts in the order of the list.
 template <class Variant>
 void merge(const MergeArgs& args, uint32_t begin, uint32_t end) {
+  [[maybe_unused]] const auto& own = variant::params_of<Variant>(*args.params);
   const DF d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const int head_dim = args.head_dim;
@@ -246,7 +251,7 @@ void merge(const MergeArgs& args, uint32_t begin, uint32_t end) {
     for (int g = 0; g < args.group; ++g) {
       const int head = entry.head * args.group + g;
       float extra = kMinusInf;
-      if constexpr (Variant::kHasExtraLogit) extra = Variant::extra_logit(*args.params, head) * variant::kLog2e;
+      if constexpr (Variant::kHasExtraLogit) extra = Variant::extra_logit(own, head) * variant::kLog2e;
       float max = extra;
       if constexpr (Variant::kSoftmax) {
         for (int i = 0; i < entry.num_parts; ++i) max = std::max(max, args.partial_lse[parts[i] + g]);
@@ -275,7 +280,7 @@ void merge(const MergeArgs& args, uint32_t begin, uint32_t end) {
       }
       if constexpr (Variant::kHasOutput) {
         const variant::RowPlace place{args.plan->q_pos[entry.row], head, head_dim};
-        for (int c = 0; c < head_dim; ++c) row[c] = Variant::output(*args.params, row[c], c, place);
+        for (int c = 0; c < head_dim; ++c) row[c] = Variant::output(own, row[c], c, place);
       }
       write_row(row, head_dim, *args.out, q_row, head);
       if (args.lse != nullptr) {

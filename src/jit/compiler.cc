@@ -1,0 +1,90 @@
+// The order of looking: memory, disk, compile.
+#include "jit/compiler.h"
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "jit/nvrtc.h"
+#include "jit/sources.h"
+
+namespace fovea::jit {
+namespace {
+
+// Of everything but the compiler's version, which is part of the file's name: a machine without NVRTC takes a kernel
+// of any version.
+std::string key_of(const KernelSource& source) {
+  static const std::string sources = fmt::format("{:016x}", sources_hash(device_sources()));
+  std::string flags;
+  for (const std::string& flag : source.flags) flags += flag + "\n";
+  return cache_key({"cubin", source.arch, sources, flags, source.text});
+}
+
+CubinPtr to_cubin(const std::string& name, CacheEntry entry) {
+  auto cubin = std::make_shared<Cubin>();
+  cubin->name = name;
+  cubin->bytes = std::move(entry.data);
+  cubin->kernels = parse_ptxas_log(entry.log);
+  cubin->log = std::move(entry.log);
+  return cubin;
+}
+
+}  // namespace
+
+std::string_view origin_name(Origin origin) {
+  switch (origin) {
+    case Origin::kMemory: return "memory";
+    case Origin::kDisk: return "disk";
+    case Origin::kCompiled: return "compiled";
+  }
+  return "?";
+}
+
+std::uint64_t cache_limit_bytes() {
+  constexpr std::int64_t kDefaultMib = 1024;
+  const Result<std::int64_t> mib = env_int(EnvVar::kCacheLimitMib, 1, std::int64_t{1} << 30);
+  if (!mib.ok()) log_warning("{}; taking {}", mib.status().message(), kDefaultMib);
+  return static_cast<std::uint64_t>(mib.ok() ? *mib : kDefaultMib) << 20;
+}
+
+Compiler::Compiler(std::string folder, std::uint64_t limit_bytes) : disk_(std::move(folder), limit_bytes) {}
+
+Compiler& Compiler::shared() {
+  static Compiler compiler(default_cache_folder(), cache_limit_bytes());
+  return compiler;
+}
+
+Result<CubinPtr> Compiler::get(const KernelSource& source, Origin* origin) {
+  Origin unused;
+  Origin& from = origin != nullptr ? *origin : unused;
+  from = Origin::kMemory;
+  const std::string key = key_of(source);
+  return memory_.get(key, [&] { return make(source, key, &from); });
+}
+
+Result<CubinPtr> Compiler::make(const KernelSource& source, const std::string& key, Origin* origin) {
+  const Result<NvrtcPlace> place = find_nvrtc();
+  std::string tool;
+  if (place.ok() && !place->version.empty()) tool = "nvrtc" + place->version;
+  // Where the files do not tell the version, the library does.
+  if (place.ok() && tool.empty()) {
+    FOVEA_ASSIGN_OR_RETURN(const Nvrtc* const nvrtc, Nvrtc::load());
+    tool = "nvrtc" + nvrtc->version();
+  }
+  *origin = Origin::kDisk;
+  if (auto entry = disk_.find(key, tool)) return to_cubin(source.name, *std::move(entry));
+  if (!place.ok()) {
+    return make_status(place.status().code(), "kernel {} for {} is not in the cache ({}), and {}", source.name,
+                       source.arch, disk_.folder().empty() ? "which is off" : disk_.folder(), place.status().message());
+  }
+  FOVEA_ASSIGN_OR_RETURN(const Nvrtc* const nvrtc, Nvrtc::load());
+  tool = "nvrtc" + nvrtc->version();
+  const DiskCache::Lock lock(disk_, key);
+  if (auto entry = disk_.find(key, tool)) return to_cubin(source.name, *std::move(entry));
+  *origin = Origin::kCompiled;
+  CacheEntry entry;
+  FOVEA_ASSIGN_OR_RETURN(entry.data, nvrtc->compile(source, &entry.log));
+  disk_.publish(key, tool, entry);
+  return to_cubin(source.name, std::move(entry));
+}
+
+}  // namespace fovea::jit
