@@ -17,6 +17,10 @@ void store(std::byte* base, DType dtype, std::int64_t index, float x) {
     std::memcpy(base + index * 4, &x, 4);
     return;
   }
+  if (dtype == DType::kF8E4M3) {
+    base[index] = static_cast<std::byte>(e4m3_of(x));
+    return;
+  }
   const std::uint16_t half = dtype == DType::kBF16 ? bf16_of(x) : f16_of(x);
   std::memcpy(base + index * 2, &half, 2);
 }
@@ -27,13 +31,19 @@ float load(const std::byte* base, DType dtype, std::int64_t index) {
     std::memcpy(&x, base + index * 4, 4);
     return x;
   }
+  if (dtype == DType::kF8E4M3) return float_of_e4m3(static_cast<std::uint8_t>(base[index]));
   std::uint16_t half;
   std::memcpy(&half, base + index * 2, 2);
   return dtype == DType::kBF16 ? float_of_bf16(half) : float_of_f16(half);
 }
 
 abi::KvDType pool_dtype(DType dtype) {
-  return dtype == DType::kF32 ? abi::KvDType::kF32 : dtype == DType::kF16 ? abi::KvDType::kF16 : abi::KvDType::kBF16;
+  switch (dtype) {
+    case DType::kF32: return abi::KvDType::kF32;
+    case DType::kF16: return abi::KvDType::kF16;
+    case DType::kF8E4M3: return abi::KvDType::kF8E4M3;
+    default: return abi::KvDType::kBF16;
+  }
 }
 
 std::int64_t element_index(const abi::KvPoolView& pool, std::int64_t page, std::int64_t offset, int head) {
@@ -130,6 +140,28 @@ float float_of_f16(std::uint16_t x) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
+std::uint8_t e4m3_of(float x) {
+  const auto sign = static_cast<std::uint8_t>(std::signbit(x) ? 0x80u : 0u);
+  if (!std::isfinite(x)) return static_cast<std::uint8_t>(sign | 0x7fu);  // there is no infinity
+  const double size = std::min(std::abs(static_cast<double>(x)), 448.0);
+  if (size == 0.0) return sign;
+  // Units of the last place: 2^-9 below 2^-6, else 2^(exponent - 3).
+  const int exponent = std::max(std::ilogb(size), -6);
+  const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(size, 3 - exponent)));
+  if (units >= 16) return static_cast<std::uint8_t>(sign | static_cast<std::uint32_t>((exponent + 8) << 3));
+  if (units < 8) return static_cast<std::uint8_t>(sign | units);
+  return static_cast<std::uint8_t>(sign | static_cast<std::uint32_t>((exponent + 7) << 3) | (units - 8));
+}
+
+float float_of_e4m3(std::uint8_t x) {
+  const float sign = (x & 0x80u) ? -1.0f : 1.0f;
+  const int exponent = (x >> 3) & 15;
+  const int mantissa = x & 7;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), -9);
+  return sign * std::ldexp(static_cast<float>(mantissa + 8), exponent - 10);
+}
+
 float AttentionCase::element(bool key, int request, int token, int kv_head, int d) const {
   const std::int64_t page =
       page_table[static_cast<std::size_t>(request) * page_table_stride + token / spec.page_tokens];
@@ -220,6 +252,7 @@ AttentionCase make_case(const CaseSpec& spec) {
   for (float& x : c.q) {
     x = normal(random) * spec.logit_scale;
     if (spec.q_bf16) x = float_of_bf16(bf16_of(x));
+    if (spec.q_f16) x = float_of_f16(f16_of(x));
   }
   if (spec.mask == abi::MaskKind::kBits) fill_mask(c, random);
   return c;

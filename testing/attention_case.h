@@ -20,7 +20,7 @@ struct CaseSpec {
   int group = 4;
   int head_dim = 64;
   int page_tokens = 16;
-  DType kv_dtype = DType::kBF16;  // kF32, kF16, kBF16
+  DType kv_dtype = DType::kBF16;  // kF32, kF16, kBF16, kF8E4M3
   bool heads_first = false;       // HND pages instead of NHD
   int pad_elements = 0;           // unused elements after each token's heads (NHD) or tokens (HND)
   abi::MaskKind mask = abi::MaskKind::kCausal;
@@ -28,6 +28,7 @@ struct CaseSpec {
   int mask_tail = 0;         // kBits: bits cover the last so many tokens only; 0: all
   int shared_tokens = 0;     // leading tokens whose full pages all requests share
   bool q_bf16 = false;       // queries hold bf16 values
+  bool q_f16 = false;        // queries hold f16 values
   bool poison = true;        // NaN and infinity wherever no token lives
   float logit_scale = 1.0f;  // queries are this large; 1: logits about N(0, 1) after 1/sqrt(head_dim)
   // Below 0: keys are independent. Else all keys of a head are one row plus this much noise, so that logits are nearly
@@ -69,5 +70,8 @@ std::uint16_t bf16_of(float x);
 float float_of_bf16(std::uint16_t x);
 std::uint16_t f16_of(float x);
 float float_of_f16(std::uint16_t x);
+// e4m3 without infinities: the largest value is 448, larger ones become it; infinity becomes NaN.
+std::uint8_t e4m3_of(float x);
+float float_of_e4m3(std::uint8_t x);
 
 }  // namespace fovea::testing

@@ -9,6 +9,14 @@
 namespace fovea::testing {
 namespace {
 
+// x in a type of fewer bits; kF32 stands for as it is.
+template <typename Real>
+Real rounded(Real x, DType dtype) {
+  if (dtype == DType::kBF16) return static_cast<Real>(float_of_bf16(bf16_of(static_cast<float>(x))));
+  if (dtype == DType::kF16) return static_cast<Real>(float_of_f16(f16_of(static_cast<float>(x))));
+  return x;
+}
+
 template <typename Real>
 Real logit_of(const OracleVariant& variant, Real logit, int q_pos, int kv_pos, int head) {
   if (variant.softcap > 0.0)
@@ -20,10 +28,8 @@ Real logit_of(const OracleVariant& variant, Real logit, int q_pos, int kv_pos, i
 }
 
 template <typename Real>
-OracleResult attend(const AttentionCase& c, const OracleVariant& variant, bool round_operands) {
-  const auto operand = [&](Real x) {
-    return round_operands ? static_cast<Real>(float_of_bf16(bf16_of(static_cast<float>(x)))) : x;
-  };
+OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType operands) {
+  const auto operand = [&](Real x) { return static_cast<Real>(rounded(x, operands)); };
   constexpr Real kMinusInf = -std::numeric_limits<Real>::infinity();
   const int heads = c.num_qo_heads();
   const int dim = c.spec.head_dim;
@@ -89,15 +95,14 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant, bool r
 }  // namespace
 
 OracleResult oracle_attention(const AttentionCase& c, const OracleVariant& variant) {
-  return attend<double>(c, variant, false);
+  return attend<double>(c, variant, DType::kF32);
 }
 
 OracleResult float_attention(const AttentionCase& c, const OracleVariant& variant, DType out_dtype,
-                             bool bf16_products) {
-  OracleResult result = attend<float>(c, variant, bf16_products);
-  if (out_dtype == DType::kBF16) {
-    for (double& x : result.out) x = float_of_bf16(bf16_of(static_cast<float>(x)));
-  }
+                             bool rounded_products) {
+  const DType products = out_dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
+  OracleResult result = attend<float>(c, variant, rounded_products ? products : DType::kF32);
+  for (double& x : result.out) x = rounded(x, out_dtype);
   return result;
 }
 

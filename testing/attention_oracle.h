@@ -28,10 +28,11 @@ struct OracleResult {
 };
 
 OracleResult oracle_attention(const AttentionCase& c, const OracleVariant& variant);
-// The same definition computed in fp32, each output rounded once to out_dtype (kF32 or kBF16). With bf16_products,
-// queries and the weights that multiply values are rounded to bf16 first: what products of bf16 pairs cost.
+// The same definition computed in fp32, each output rounded once to out_dtype (kF32, kBF16 or kF16). With
+// rounded_products, queries and the weights that multiply values are rounded first, to f16 where that is the output's
+// type and to bf16 else: what products of such pairs cost.
 OracleResult float_attention(const AttentionCase& c, const OracleVariant& variant, DType out_dtype,
-                             bool bf16_products = false);
+                             bool rounded_products = false);
 
 // How far a result is from the truth.
 struct ErrorNorms {

@@ -59,6 +59,23 @@ TEST(AttentionOracleTest, SeesByTheMask) {
   EXPECT_FALSE(c.sees(0, 0, 3));
 }
 
+TEST(AttentionCaseTest, ConvertsEveryE4M3Value) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float value = float_of_e4m3(static_cast<std::uint8_t>(bits));
+    if (std::isnan(value)) {
+      EXPECT_EQ(bits & 0x7f, 0x7f);
+      continue;
+    }
+    EXPECT_EQ(e4m3_of(value), bits);
+  }
+  EXPECT_EQ(float_of_e4m3(0x38), 1.0f);
+  EXPECT_EQ(float_of_e4m3(0x7e), 448.0f);
+  EXPECT_EQ(float_of_e4m3(0x01), 0.001953125f);
+  EXPECT_EQ(e4m3_of(1.0625f), 0x38);  // halfway: to even
+  EXPECT_EQ(e4m3_of(1e9f), 0x7e);
+  EXPECT_EQ(e4m3_of(std::numeric_limits<float>::quiet_NaN()), 0x7f);
+}
+
 // What cheaper arithmetic would give must not pass: weights or queries rounded to bf16, a denominator off by 1 in 1e5.
 TEST(ErrorBarTest, FailsWhenArithmeticIsCheaper) {
   CaseSpec spec;

@@ -1,0 +1,191 @@
+// Running cases through the public API; see agreement.h.
+#include "tests/gpu/agreement.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "base/half.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+
+namespace fovea::gpu_test {
+namespace {
+
+using testing::AttentionCase;
+
+std::vector<std::uint16_t> halves(const std::vector<float>& values, DType dtype) {
+  std::vector<std::uint16_t> bits(values.size());
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    bits[i] = dtype == DType::kBF16 ? float_to_bf16(values[i]) : float_to_f16(values[i]);
+  }
+  return bits;
+}
+
+}  // namespace
+
+std::string judge(const AttentionCase& c, const Configuration& config, const AgreementRunner::Output& actual) {
+  const testing::OracleResult truth = testing::oracle_attention(c, config.variant);
+  const testing::OracleResult cost = testing::float_attention(c, config.variant, config.options.q_dtype, true);
+  std::string wrong = testing::check_error_bar(truth.out, cost.out, actual.out);
+  for (std::size_t i = 0; i < truth.lse.size() && wrong.empty(); ++i) {
+    const double error = truth.lse[i] == actual.lse[i] ? 0.0 : std::abs(truth.lse[i] - actual.lse[i]);
+    if (!(error <= 2e-4 + 2e-5 * std::abs(truth.lse[i]))) {
+      wrong = "log-sum-exp " + std::to_string(i) + " is " + std::to_string(actual.lse[i]) + " for " +
+              std::to_string(truth.lse[i]);
+    }
+  }
+  return wrong;
+}
+
+CaseBatch::CaseBatch(const AttentionCase& c) {
+  view.num_requests = c.num_requests();
+  view.q_lens = c.spec.q_lens.data();
+  view.kv_lens = c.spec.kv_lens.data();
+  view.page_indices = c.page_table.data();
+  view.num_page_indices = static_cast<std::int64_t>(c.page_table.size());
+  view.page_stride = c.page_table_stride;
+  view.mask = static_cast<AttentionMask>(c.spec.mask);
+  view.window_left = c.spec.window_left;
+  if (c.spec.mask != abi::MaskKind::kBits) return;
+  for (int r = 0; r < c.num_requests(); ++r) {
+    const auto rows = static_cast<std::size_t>(c.spec.q_lens[r]), tokens = static_cast<std::size_t>(c.spec.kv_lens[r]);
+    mask_offsets.push_back(static_cast<std::int64_t>(mask.size()) * 8);
+    mask.resize(mask.size() + (rows * tokens + 7) / 8);
+    for (std::size_t i = 0; i < rows * tokens; ++i) {
+      if (!c.sees(r, static_cast<int>(i / tokens), static_cast<int>(i % tokens))) continue;
+      mask[static_cast<std::size_t>(mask_offsets.back()) / 8 + i / 8] |= static_cast<std::uint8_t>(1u << (i % 8));
+    }
+  }
+  if (mask.empty()) mask.push_back(0);
+  view.mask_bits = mask.data();
+  view.mask_bytes = static_cast<std::int64_t>(mask.size());
+  view.mask_offsets = mask_offsets.data();
+}
+
+PagedKv paged_kv(const Place& place, const AttentionCase& c, const void* k, const void* v) {
+  const abi::KvPoolView& p = c.pool;
+  PagedKv kv;
+  kv.layout = c.spec.heads_first ? KvLayout::kHND : KvLayout::kNHD;
+  if (c.spec.heads_first) {
+    kv.k = place.view(k, c.spec.kv_dtype, p.num_pages, c.spec.kv_heads, p.page_tokens, c.spec.head_dim);
+    kv.k.strides = {p.page_stride, p.head_stride, p.token_stride, 1, 0};
+  } else {
+    kv.k = place.view(k, c.spec.kv_dtype, p.num_pages, p.page_tokens, c.spec.kv_heads, c.spec.head_dim);
+    kv.k.strides = {p.page_stride, p.token_stride, p.head_stride, 1, 0};
+  }
+  kv.v = kv.k;
+  kv.v.data = const_cast<void*>(v);
+  return kv;
+}
+
+Result<AgreementRunner> AgreementRunner::create(Place& place, const Configuration& config) {
+  AttentionOptions options = config.options;
+  options.device = place.name();
+  std::vector<std::shared_ptr<void>> kept;
+  const auto tensor = [&](const std::vector<float>& values, TensorView& into) -> Status {
+    if (values.empty()) return ok_status();
+    FOVEA_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, upload(place, values));
+    into = place.view(memory.get(), DType::kF32, static_cast<std::int64_t>(values.size()));
+    kept.push_back(std::move(memory));
+    return ok_status();
+  };
+  FOVEA_RETURN_IF_ERROR(tensor(config.variant.sinks, options.sinks));
+  FOVEA_RETURN_IF_ERROR(tensor(config.variant.alibi_slopes, options.alibi_slopes));
+  FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(options));
+  AgreementRunner runner(place, std::move(attention));
+  runner.kept_ = std::move(kept);
+  return runner;
+}
+
+Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
+  const DType dtype = attention_.options().q_dtype;
+  const std::size_t size = c.q.size(), states = size / static_cast<std::size_t>(c.spec.head_dim);
+  FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> k, upload(*place_, c.k));
+  FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> v, upload(*place_, c.v));
+  FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> q, upload(*place_, halves(c.q, dtype)));
+  // What is not written shows as NaN.
+  FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> out, upload(*place_, std::vector<std::uint16_t>(size, 0x7fff)));
+  FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> lse,
+                         upload(*place_, std::vector<float>(states, std::numeric_limits<float>::quiet_NaN())));
+  const CaseBatch batch(c);
+  FOVEA_RETURN_IF_ERROR(attention_.plan(batch.view, place_->stream()));
+  FOVEA_RETURN_IF_ERROR(attention_.run(place_->view(q.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
+                                       paged_kv(*place_, c, k.get(), v.get()),
+                                       place_->view(out.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
+                                       place_->view(lse.get(), DType::kF32, c.num_rows, c.num_qo_heads()),
+                                       place_->stream()));
+  FOVEA_RETURN_IF_ERROR(place_->wait());
+  Output result;
+  result.bytes.resize(size * 2);
+  std::vector<float> lse_values(states);
+  if (size > 0) {
+    FOVEA_RETURN_IF_ERROR(place_->download(result.bytes.data(), out.get(), result.bytes.size()));
+    FOVEA_RETURN_IF_ERROR(place_->download(lse_values.data(), lse.get(), states * 4));
+  }
+  const auto* bits = reinterpret_cast<const std::uint16_t*>(result.bytes.data());
+  for (std::size_t i = 0; i < size; ++i) {
+    result.out.push_back(dtype == DType::kBF16 ? bf16_to_float(bits[i]) : f16_to_float(bits[i]));
+  }
+  result.lse.assign(lse_values.begin(), lse_values.end());
+  return result;
+}
+
+AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter) {
+  const std::vector<Configuration> configs = configurations();
+  AgreementCounts counts;
+  std::mutex device, result;
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < configs.size(); i = next++) {
+      const Configuration& config = configs[i];
+      if (config.name.find(filter) == std::string::npos) continue;
+      std::optional<AgreementRunner> runner;
+      std::string failure;
+      int done = 0, requests = 0;
+      bool unsupported = false;
+      {
+        const std::lock_guard lock(device);
+        auto made = AgreementRunner::create(place, config);
+        unsupported = made.status().code() == StatusCode::kUnsupported;
+        if (made.ok())
+          runner.emplace(std::move(*made));
+        else if (!unsupported)
+          failure = made.status().to_string();
+      }
+      for (int n = 0; runner && n < cases && failure.empty(); ++n) {
+        const AttentionCase c =
+            testing::make_case(random_spec(config, seed + i * 1000003 + static_cast<std::uint64_t>(n)));
+        Result<AgreementRunner::Output> actual = [&] {
+          const std::lock_guard lock(device);
+          return runner->run(c);
+        }();
+        failure = actual.ok() ? judge(c, config, *actual) : actual.status().to_string();
+        if (!failure.empty()) failure = c.describe() + ": " + failure;
+        ++done;
+        requests += c.num_requests();
+      }
+      if (runner) {
+        const std::lock_guard lock(device);
+        runner.reset();
+      }
+      const std::lock_guard lock(result);
+      ++counts.configurations;
+      counts.unsupported += unsupported ? 1 : 0;
+      counts.cases += done;
+      counts.requests += requests;
+      if (!failure.empty()) counts.failures.push_back(config.name + ": " + failure);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 1; t < default_num_threads(); ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  std::sort(counts.failures.begin(), counts.failures.end());
+  return counts;
+}
+
+}  // namespace fovea::gpu_test

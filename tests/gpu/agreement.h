@@ -1,0 +1,78 @@
+// Generated attention cases for every kernel that a device can be asked for, run through the public API and judged by
+// the fp64 oracle. Used by the tests of this folder: on the CPU a few of each, on a GPU thousands.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fovea/attention.h"
+#include "testing/attention_case.h"
+#include "testing/attention_oracle.h"
+#include "tests/gpu/place.h"
+
+namespace fovea::gpu_test {
+
+// What is fixed while cases change: one Attention object, and the layout of the cache.
+struct Configuration {
+  std::string name;
+  AttentionOptions options;  // device and tensors are filled in by AgreementRunner
+  bool heads_first = false;
+  int pad_elements = 0;
+  testing::OracleVariant variant;
+};
+
+// Head dims, group sizes, page sizes, types, layouts and variants, spread so that every value meets every kernel.
+std::vector<Configuration> configurations();
+
+// Lengths of 0, 1, page - 1, page, page + 1 and more, 0 to 8 query tokens (now and then hundreds), shared prefixes, all
+// masks, NaN and infinity where no token lives.
+testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed);
+
+// An Attention of a configuration on a place. One call at a time.
+class AgreementRunner {
+ public:
+  static Result<AgreementRunner> create(Place& place, const Configuration& config);
+
+  struct Output {
+    std::vector<std::byte> bytes;  // of the output, as stored
+    std::vector<double> out, lse;
+  };
+  Result<Output> run(const testing::AttentionCase& c);
+
+ private:
+  AgreementRunner(Place& place, Attention attention) : place_(&place), attention_(std::move(attention)) {}
+  Place* place_;
+  Attention attention_;
+  std::vector<std::shared_ptr<void>> kept_;  // tensors of the variant
+};
+
+// Output and log-sum-exps against the project's bar, that is against what arithmetic in fp32 over operands of the
+// query's type costs; empty when it holds. Log-sum-exps, a few of each case, have an absolute bound.
+std::string judge(const testing::AttentionCase& c, const Configuration& config, const AgreementRunner::Output& actual);
+
+struct AgreementCounts {
+  int configurations = 0;
+  int unsupported = 0;  // configurations that the device has no kernel for, as create() says
+  int cases = 0;
+  int requests = 0;
+  std::vector<std::string> failures;  // the first of each configuration
+};
+
+// `cases` random cases of each configuration, on all threads that the machine has; the device is used by one at a time.
+// `filter`: only configurations whose name holds it.
+AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter = "");
+
+// The request batch of a case with whole masks; owns what it names and borrows the case.
+struct CaseBatch {
+  explicit CaseBatch(const testing::AttentionCase& c);
+  RequestBatch view;
+  std::vector<std::int64_t> mask_offsets;
+  std::vector<std::uint8_t> mask;
+};
+
+// K and V of a case at other addresses.
+PagedKv paged_kv(const Place& place, const testing::AttentionCase& c, const void* k, const void* v);
+
+}  // namespace fovea::gpu_test

@@ -1,0 +1,144 @@
+// What the agreement tests spread their cases over; see agreement.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+
+#include "tests/gpu/agreement.h"
+
+namespace fovea::gpu_test {
+namespace {
+
+constexpr int kMaxTokens = 700;
+
+struct HeadCounts {
+  int kv, group;
+};
+
+// Every group size from 1 to 8 and 16.
+constexpr std::array<HeadCounts, 10> kHeads = {
+    {{2, 4}, {3, 1}, {2, 2}, {1, 3}, {2, 5}, {1, 6}, {2, 7}, {2, 8}, {1, 16}, {1, 12}}};
+
+Configuration make(int head_dim, DType q_dtype, DType kv_dtype, int page, HeadCounts heads, bool heads_first) {
+  Configuration c;
+  AttentionOptions& o = c.options;
+  o.num_kv_heads = heads.kv;
+  o.num_qo_heads = heads.kv * heads.group;
+  o.head_dim = head_dim;
+  o.q_dtype = q_dtype;
+  o.kv_dtype = kv_dtype;
+  o.page_tokens = page;
+  o.max_requests = 16;
+  o.max_rows = 2048;
+  o.max_pages_per_request = kMaxTokens / page + 2;
+  o.max_mask_bytes = 1 << 20;
+  c.heads_first = heads_first;
+  c.variant.sm_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  c.name = "D" + std::to_string(head_dim) + " " + std::string(dtype_name(q_dtype)) + "/" +
+           std::string(dtype_name(kv_dtype)) + " page " + std::to_string(page) + " heads " +
+           std::to_string(o.num_qo_heads) + "/" + std::to_string(heads.kv) + (heads_first ? " HND" : " NHD");
+  return c;
+}
+
+std::vector<float> some_floats(int count, float low, float high) {
+  std::vector<float> values;
+  for (int i = 0; i < count; ++i) {
+    values.push_back(low + (high - low) * static_cast<float>(i * 7 % count) / static_cast<float>(count));
+  }
+  return values;
+}
+
+void add_variants(std::vector<Configuration>& all) {
+  for (const int page : {1, 16}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const auto add = [&](const char* name, auto change) {
+        Configuration c = make(128, dtype, dtype, page, {2, 4}, page == 1);
+        change(c);
+        c.name = std::string(name) + " " + c.name;
+        all.push_back(std::move(c));
+      };
+      add("softcap", [](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+      add("sinks", [](Configuration& c) { c.variant.sinks = some_floats(8, -2.0f, 3.0f); });
+      add("softcap+sinks", [](Configuration& c) {
+        c.variant.softcap = c.options.softcap = 20.0f;
+        c.variant.sinks = some_floats(8, -2.0f, 3.0f);
+      });
+      add("alibi", [](Configuration& c) { c.variant.alibi_slopes = some_floats(8, 0.01f, 0.5f); });
+      add("sigmoid", [](Configuration& c) {
+        c.options.sigmoid = c.variant.sigmoid = true;
+        c.options.sigmoid_bias = -3.0f;
+        c.variant.sigmoid_bias = -3.0;
+      });
+      add("invariant", [](Configuration& c) { c.options.batch_invariant = true; });
+      add("unshared", [](Configuration& c) { c.options.share_prefixes = false; });
+      add("checked", [](Configuration& c) { c.options.checked = true; });
+      add("scaled", [](Configuration& c) { c.variant.sm_scale = c.options.sm_scale = 0.3f; });
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Configuration> configurations() {
+  std::vector<Configuration> all;
+  std::size_t n = 0;
+  const auto heads = [&] { return kHeads[n++ % kHeads.size()]; };
+  for (const int head_dim : {64, 128, 256}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int page : {1, 3, 8, 16, 32, 64, 100, 128, 256}) {
+        for (const bool heads_first : {false, true}) {
+          all.push_back(make(head_dim, dtype, dtype, page, heads(), heads_first));
+          if (n % 3 == 0) all.back().pad_elements = 8;
+        }
+      }
+    }
+    for (const int page : {1, 16, 64}) {
+      all.push_back(make(head_dim, DType::kBF16, DType::kF8E4M3, page, heads(), page == 16));
+      all.push_back(make(head_dim, DType::kF16, DType::kF8E4M3, page, heads(), page == 1));
+    }
+  }
+  for (const HeadCounts h : kHeads) all.push_back(make(128, DType::kBF16, DType::kBF16, 16, h, false));
+  for (const int head_dim : {32, 48, 80, 96, 112, 144, 160, 192, 224, 240}) {
+    for (const int page : {1, 16})
+      all.push_back(make(head_dim, DType::kBF16, DType::kBF16, page, heads(), head_dim % 32 == 0));
+  }
+  add_variants(all);
+  return all;
+}
+
+testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); };
+  const AttentionOptions& o = config.options;
+  testing::CaseSpec spec;
+  spec.kv_heads = o.num_kv_heads;
+  spec.group = o.num_qo_heads / o.num_kv_heads;
+  spec.head_dim = o.head_dim;
+  spec.page_tokens = o.page_tokens;
+  spec.kv_dtype = o.kv_dtype;
+  spec.q_bf16 = o.q_dtype == DType::kBF16;
+  spec.q_f16 = o.q_dtype == DType::kF16;
+  spec.heads_first = config.heads_first;
+  spec.pad_elements = config.pad_elements;
+  spec.seed = seed * 2654435761u + 1;
+  spec.logit_scale = std::array<float, 4>{1.0f, 1.0f, 0.0f, 6.0f}[static_cast<std::size_t>(below(4))];
+  const int page = o.page_tokens;
+  const std::array<int, 12> lengths = {0, 1, page - 1, page, page + 1, 2 * page, 63, 64, 65, 129, 300, kMaxTokens};
+  const int requests = 1 + below(below(3) == 0 ? 12 : 4);
+  const bool one_token = below(3) == 0;
+  for (int r = 0; r < requests; ++r) {
+    int tokens = below(2) == 0 ? lengths[static_cast<std::size_t>(below(12))] : below(200);
+    tokens = std::min(tokens, kMaxTokens);
+    int queries = one_token ? 1 : below(9);
+    if (below(40) == 0) queries = 1 + below(300);
+    spec.kv_lens.push_back(tokens);
+    spec.q_lens.push_back(std::min(queries, tokens));
+  }
+  spec.mask = static_cast<abi::MaskKind>(below(4));
+  if (spec.mask == abi::MaskKind::kWindow)
+    spec.window_left = std::array<int, 5>{0, 1, 15, 64, 200}[static_cast<std::size_t>(below(5))];
+  if (below(3) == 0) spec.shared_tokens = below(4 * page + 100);
+  return spec;
+}
+
+}  // namespace fovea::gpu_test
