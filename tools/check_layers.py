@@ -25,6 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "jit": {"kernels", "variant", "abi", "base", "public"},
     "cpu": {"jit", "core", "variant", "abi", "base", "public"},
     "backend": {"cpu", "core", "variant", "abi", "base", "public"},
+    "capi": {"public"},
     "engine": {"backend", "core", "variant", "abi", "base", "public"},
     "server": {"base", "public"},
     "apps": {"server", "engine", "backend", "cpu", "workload", "core", "variant", "abi", "base", "public"},
@@ -61,7 +62,7 @@ TEST_ONLY = ("gtest/", "gmock/")
 # C and POSIX headers, open to all but the layers that device code shares.
 SYSTEM = re.compile(
     r"^((sys|linux|netinet|arpa|asm)/.*|(aio|assert|cpuid|cxxabi|dirent|dlfcn|errno|execinfo|fcntl|fenv|float|glob|inttypes|"
-    r"limits|locale|malloc|math|netdb|poll|pthread|sched|signal|spawn|stdint|stdio|stdlib|string|strings|termios|time|"
+    r"limits|locale|malloc|math|netdb|poll|pthread|sched|signal|spawn|stddef|stdint|stdio|stdlib|string|strings|termios|time|"
     r"unistd|wchar)\.h)$")
 DEVICE_LAYERS = {"abi", "variant"}
 DEVICE_HEADERS = {"cstdint", "cstddef"}  # and <cmath>, <limits> behind a test for NVRTC

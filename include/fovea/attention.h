@@ -61,6 +61,7 @@ struct AttentionOptions {
   std::int32_t max_requests = 256;
   std::int32_t max_rows = 4096;  // query tokens of a batch
   std::int32_t max_pages_per_request = 2048;
+  std::int64_t max_page_entries = 0;      // of host page lists; 0: max_requests * max_pages_per_request
   std::int32_t max_cascade_levels = 0;    // of plan_cascade() over max_rows; 0: smaller cascades only
   std::int64_t max_mask_bytes = 1 << 20;  // of AttentionMask::kBits; CUDA only
 
@@ -96,7 +97,7 @@ struct RequestBatch {
 };
 
 // One level of a cascade: groups of consecutive rows that share a run of KV. Levels go from what most rows share to the
-// rows' own; the last level is causal, the others are seen whole. Host arrays.
+// rows' own. Host arrays.
 struct CascadeLevel {
   std::int32_t num_groups = 0;
   const std::int32_t* row_begins = nullptr;    // [num_groups + 1], ascending: rows of group i
@@ -105,6 +106,7 @@ struct CascadeLevel {
   DeviceKind page_indices_device = DeviceKind::kCpu;
   std::int64_t num_page_indices = 0;          // must be given
   const std::int64_t* list_begins = nullptr;  // [num_groups]
+  bool causal = false;  // last level only: rows of a group are the last tokens of its run; else they see all of it
 };
 
 enum class KvLayout : std::uint8_t {
@@ -149,7 +151,7 @@ class Attention {
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream = {});
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
   // must hold the new pages already; host lists are read again.
-  Status grow(const std::int32_t* kv_lens, Stream stream = {});
+  Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 
   // out = attention of q over kv by the last plan. q, out: [rows, num_qo_heads, head_dim] of q_dtype, the last dim
   // contiguous; rows beyond the planned ones are left alone. lse: f32 [rows, num_qo_heads], contiguous, or empty. CUDA:

@@ -108,7 +108,7 @@ Status Attention::plan(const RequestBatch& batch, Stream stream) { return impl_-
 Status Attention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
   return impl_->plan_cascade(num_rows, levels, stream);
 }
-Status Attention::grow(const std::int32_t* kv_lens, Stream stream) { return impl_->grow(kv_lens, stream); }
+Status Attention::grow(std::span<const std::int32_t> kv_lens, Stream stream) { return impl_->grow(kv_lens, stream); }
 Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
                       Stream stream) {
   return impl_->run(q, kv, out, lse, stream);

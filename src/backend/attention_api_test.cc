@@ -239,7 +239,7 @@ TEST(AttentionApi, GrownEqualsPlannedAnew) {
     const std::vector<std::int32_t> before = {70, 33, 40};
     batch.view.kv_lens = before.data();
     ASSERT_TRUE(attention->plan(batch.view).ok());
-    const Status grown = attention->grow(c.spec.kv_lens.data());
+    const Status grown = attention->grow(c.spec.kv_lens);
     ASSERT_TRUE(grown.ok()) << grown.to_string();
     expect_near(oracle_attention(c, scaled(c)), run_case(*attention, c), 2e-5, lists ? "lists" : "table");
   }
@@ -262,8 +262,8 @@ TEST(AttentionApi, CascadeEqualsTheFlatBatch) {
   const std::vector<std::int64_t> shared_begin = {0}, own_begins = {4, stride + 4, 2 * stride + 4, 3 * stride + 4};
   const auto entries = static_cast<std::int64_t>(c.page_table.size());
   const CascadeLevel levels[] = {
-      {1, all.data(), shared_len.data(), c.page_table.data(), DeviceKind::kCpu, entries, shared_begin.data()},
-      {4, each.data(), own_lens.data(), c.page_table.data(), DeviceKind::kCpu, entries, own_begins.data()}};
+      {1, all.data(), shared_len.data(), c.page_table.data(), DeviceKind::kCpu, entries, shared_begin.data(), false},
+      {4, each.data(), own_lens.data(), c.page_table.data(), DeviceKind::kCpu, entries, own_begins.data(), true}};
   const Status planned = attention->plan_cascade(c.num_rows, levels);
   ASSERT_TRUE(planned.ok()) << planned.to_string();
   expect_near(oracle_attention(c, scaled(c)), run_case(*attention, c), 2e-5, "cascade");

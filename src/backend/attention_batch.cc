@@ -104,10 +104,14 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   return made;
 }
 
-Status BatchTranslator::refresh(const std::int32_t* kv_lens) {
+Status BatchTranslator::grow(std::span<const std::int32_t> kv_lens) {
+  if (num_requests_ < 0) return unsupported("grow() after plan_cascade(): plan the longer levels again");
+  if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
+    return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
+  }
   const std::int64_t stride = table_stride_;
   const std::size_t entries = table_.size();
-  FOVEA_RETURN_IF_ERROR(read_lists(kv_lens));
+  FOVEA_RETURN_IF_ERROR(read_lists(kv_lens.data()));
   if (table_stride_ != stride || table_.size() != entries) {
     return make_status(StatusCode::kOutOfRange,
                        "a request grew to {} pages, the page lists planned hold {}; plan again", table_stride_, stride);
@@ -121,7 +125,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
   }
   const auto rows = static_cast<std::size_t>(num_rows);
   smallest_ = largest_ = {};
-  num_requests_ = 0;
+  num_requests_ = -1;
   table_.clear();
   block_rows_.clear();
   row_indices_.resize(rows);
@@ -140,6 +144,8 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
     table_.resize(table_.size() + static_cast<std::size_t>(std::max<std::int64_t>(level.num_page_indices, 0)));
     std::copy_n(level.page_indices, table_.size() - static_cast<std::size_t>(base), table_.begin() + base);
     const bool last = l + 1 == levels.size();
+    if (level.causal && !last)
+      return invalid_argument("level {} of {} is causal; only the last one may be", l, levels.size());
     for (std::int32_t g = 0; g < level.num_groups; ++g) {
       const std::int32_t begin = level.row_begins[g];
       const std::int32_t end = level.row_begins[g + 1];
@@ -164,7 +170,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
       block_row.length_slot = abi::kNone;
       block_row.window_left = -1;
       block_row.head_end = static_cast<std::uint16_t>(options_.num_kv_heads);
-      block_row.mask = last ? abi::MaskKind::kCausal : abi::MaskKind::kNone;
+      block_row.mask = level.causal ? abi::MaskKind::kCausal : abi::MaskKind::kNone;
       block_row.flags = abi::kRowsContiguous;
       block_row.num_requests = static_cast<std::uint32_t>(end - begin);
       block_rows_.push_back(block_row);

@@ -20,8 +20,8 @@ class BatchTranslator {
   Result<AttentionBatch> requests(const RequestBatch& batch);
   // Page lists of all levels lie one behind the other in page_entries().
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
-  // Reads the page lists of the last requests() again, for lengths that grew.
-  Status refresh(const std::int32_t* kv_lens);
+  // Reads the page lists of the last requests() again, for lengths that grew. kUnsupported after cascade().
+  Status grow(std::span<const std::int32_t> kv_lens);
 
   // Host entries that the last batch points into.
   std::span<const std::int32_t> page_entries() const { return entries_; }
@@ -40,7 +40,7 @@ class BatchTranslator {
   const std::int32_t* page_indices_ = nullptr;
   std::int64_t num_page_indices_ = 0;
   std::int64_t page_stride_ = 0;
-  std::int32_t num_requests_ = 0;
+  std::int32_t num_requests_ = 0;          // -1 after cascade()
   std::vector<std::int64_t> list_begins_;  // empty: page_indices_ is a table already
 
   std::int64_t table_stride_ = 0;

@@ -42,11 +42,11 @@ class CpuPagedAttention : public Attention::Impl {
     FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
     return done(planner_.plan_block_rows(translated));
   }
-  Status grow(const std::int32_t* kv_lens, Stream) override {
+  Status grow(std::span<const std::int32_t> kv_lens, Stream) override {
     if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
     planned_ = false;
-    FOVEA_RETURN_IF_ERROR(planner_.grow(kv_lens));
-    return done(translator_.refresh(kv_lens));
+    FOVEA_RETURN_IF_ERROR(translator_.grow(kv_lens));
+    return done(planner_.grow(kv_lens.data()));
   }
 
   Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream) override {

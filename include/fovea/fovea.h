@@ -1,0 +1,177 @@
+/* C ABI of Fovea's attention: what fovea/attention.h has, for other languages; the Python package `fovea` is built on
+ * it. Meanings, shapes and units are those of fovea/attention.h. Every function is safe to call with wrong arguments:
+ * it returns a code and fovea_last_error() says what was wrong. Structs grow at their end only; struct_bytes says which
+ * version the caller knows. */
+#ifndef FOVEA_FOVEA_H_
+#define FOVEA_FOVEA_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define FOVEA_API __attribute__((visibility("default")))
+#else
+#define FOVEA_API
+#endif
+
+typedef enum fovea_status {
+  FOVEA_OK = 0,
+  FOVEA_INVALID_ARGUMENT = 1,
+  FOVEA_NOT_FOUND = 2,
+  FOVEA_UNSUPPORTED = 3,
+  FOVEA_OUT_OF_RANGE = 4,
+  FOVEA_RESOURCE_EXHAUSTED = 5,
+  FOVEA_UNAVAILABLE = 6,
+  FOVEA_CANCELLED = 7,
+  FOVEA_DATA_LOSS = 8,
+  FOVEA_INTERNAL = 9
+} fovea_status;
+
+/* A tensor as DLPack lays it out (DLTensor): pass one by casting its pointer. Devices 1 (CPU), 3 (pinned), 2 (CUDA) and
+ * 13 (managed); strides in elements, NULL for row-major. */
+typedef struct fovea_tensor {
+  void* data;
+  struct {
+    int32_t type;
+    int32_t id;
+  } device;
+  int32_t ndim;
+  struct {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+  } dtype;
+  const int64_t* shape;
+  const int64_t* strides;
+  uint64_t byte_offset;
+} fovea_tensor;
+
+/* Values of fovea::DType. */
+enum { FOVEA_F32 = 0, FOVEA_F16 = 1, FOVEA_BF16 = 2, FOVEA_F8E4M3 = 3 };
+enum { FOVEA_MASK_NONE = 0, FOVEA_MASK_CAUSAL = 1, FOVEA_MASK_WINDOW = 2, FOVEA_MASK_BITS = 3 };
+enum { FOVEA_NHD = 0, FOVEA_HND = 1 };
+
+/* fovea::AttentionOptions. Fill with fovea_attention_options_init(), then change what differs. Tensors may be NULL. */
+typedef struct fovea_attention_options {
+  size_t struct_bytes;
+  const char* device;
+  int32_t num_qo_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t q_dtype;
+  int32_t kv_dtype;
+  int32_t page_tokens;
+  float sm_scale;
+  float softcap;
+  float sigmoid_bias;
+  int32_t sigmoid;
+  const fovea_tensor* sinks;
+  const fovea_tensor* alibi_slopes;
+  int32_t max_requests;
+  int32_t max_rows;
+  int32_t max_pages_per_request;
+  int32_t max_cascade_levels;
+  int64_t max_page_entries;
+  int64_t max_mask_bytes;
+  int32_t share_prefixes;
+  int32_t batch_invariant;
+  int32_t checked;
+  int32_t num_threads;
+  int32_t num_workers;
+} fovea_attention_options;
+
+/* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host, or on the device too. */
+typedef struct fovea_batch {
+  size_t struct_bytes;
+  int32_t num_requests;
+  int32_t mask;
+  const int32_t* q_lens;
+  const int32_t* kv_lens;
+  const int32_t* page_indices;
+  int32_t page_indices_device;
+  int32_t window_left;
+  int64_t num_page_indices;
+  const int64_t* list_begins;
+  int64_t page_stride;
+  const uint8_t* mask_bits;
+  int64_t mask_bytes;
+  const int64_t* mask_offsets;
+} fovea_batch;
+
+/* fovea::CascadeLevel. */
+typedef struct fovea_cascade_level {
+  int32_t num_groups;
+  int32_t page_indices_device;
+  const int32_t* row_begins;
+  const int32_t* kv_lens;
+  const int32_t* page_indices;
+  int64_t num_page_indices;
+  const int64_t* list_begins;
+  int32_t causal;
+} fovea_cascade_level;
+
+/* fovea::PagedKv; scales may be NULL. A uint8 pool is taken as fp8_e4m3. */
+typedef struct fovea_paged_kv {
+  const fovea_tensor* k;
+  const fovea_tensor* v;
+  const fovea_tensor* k_scale;
+  const fovea_tensor* v_scale;
+  int32_t layout;
+} fovea_paged_kv;
+
+/* fovea::AttentionStats. */
+typedef struct fovea_attention_stats {
+  uint64_t kv_bytes;
+  uint64_t kv_bytes_unshared;
+  uint64_t partial_bytes;
+  uint64_t plan_bytes;
+  uint32_t num_workers;
+  uint32_t num_items;
+  double imbalance;
+} fovea_attention_stats;
+
+typedef struct fovea_attention fovea_attention;
+
+FOVEA_API const char* fovea_version(void);
+/* What the last failed call of this thread said; "" before any. Valid until the thread's next call. */
+FOVEA_API const char* fovea_last_error(void);
+
+FOVEA_API void fovea_attention_options_init(fovea_attention_options* options);
+FOVEA_API fovea_status fovea_attention_create(const fovea_attention_options* options, fovea_attention** attention);
+/* NULL is allowed. On a CUDA device nothing may be using the object any more. */
+FOVEA_API void fovea_attention_destroy(fovea_attention* attention);
+
+FOVEA_API fovea_status fovea_attention_plan(fovea_attention* attention, const fovea_batch* batch, void* stream);
+FOVEA_API fovea_status fovea_attention_plan_cascade(fovea_attention* attention, int32_t num_rows,
+                                                    const fovea_cascade_level* levels, int32_t num_levels,
+                                                    void* stream);
+FOVEA_API fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_lens, int32_t num_requests,
+                                            void* stream);
+/* lse may be NULL. */
+FOVEA_API fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv,
+                                           const fovea_tensor* out, const fovea_tensor* lse, void* stream);
+FOVEA_API size_t fovea_attention_workspace_bytes(const fovea_attention* attention);
+FOVEA_API void fovea_attention_get_stats(const fovea_attention* attention, fovea_attention_stats* stats);
+/* The last plan in words, cut to `bytes`, ended by a zero; returns the bytes that all of it takes. */
+FOVEA_API size_t fovea_attention_explain(const fovea_attention* attention, char* text, size_t bytes);
+
+/* slots, or the other four; those not used are NULL. */
+FOVEA_API fovea_status fovea_append_paged_kv(const fovea_tensor* k, const fovea_tensor* v, const fovea_tensor* slots,
+                                             const fovea_tensor* batch_indices, const fovea_tensor* positions,
+                                             const fovea_tensor* page_indices, const fovea_tensor* page_indptr,
+                                             const fovea_paged_kv* kv, void* stream);
+FOVEA_API fovea_status fovea_merge_states(const fovea_tensor* v, const fovea_tensor* lse, const fovea_tensor* out,
+                                          const fovea_tensor* lse_out, void* stream);
+FOVEA_API fovea_status fovea_merge_state(const fovea_tensor* v_a, const fovea_tensor* lse_a, const fovea_tensor* v_b,
+                                         const fovea_tensor* lse_b, const fovea_tensor* out,
+                                         const fovea_tensor* lse_out, const fovea_tensor* mask, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FOVEA_FOVEA_H_ */

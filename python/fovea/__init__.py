@@ -1,0 +1,15 @@
+"""Fovea's attention for Python: tensors of any framework in and out through DLPack.
+
+    attention = fovea.Attention(num_qo_heads=32, num_kv_heads=8, head_dim=128, device="cuda")
+    attention.plan(q_lens, kv_lens, page_table)
+    out = attention.run(q, (k_pages, v_pages))
+
+`fovea.flashinfer` has the same under FlashInfer's names.
+"""
+
+from ._library import Error, InvalidArgument, OutOfRange, ResourceExhausted, Unavailable, Unsupported, library as _c
+from .attention import Attention, append_paged_kv, merge_state, merge_state_in_place, merge_states
+
+__version__ = _c.fovea_version().decode()
+__all__ = ["Attention", "Error", "InvalidArgument", "OutOfRange", "ResourceExhausted", "Unavailable", "Unsupported",
+           "append_paged_kv", "merge_state", "merge_state_in_place", "merge_states"]

@@ -1,0 +1,212 @@
+"""libfovea_c through ctypes: its records (include/fovea/fovea.h), its functions, and its errors as exceptions.
+
+Tensors cross as DLPack: a tensor's capsule holds a DLTensor, and that is what the library takes, so nothing is copied or
+converted here. Works with any Python of any version; needs no compiler and imports no framework.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint8, c_uint32, \
+    c_uint64, c_void_p
+from pathlib import Path
+
+CPU, CUDA = 1, 2  # DLPack device types
+DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "fp8_e4m3": 3}
+MASKS = {"none": 0, "causal": 1, "window": 2, "bits": 3}
+LAYOUTS = {"NHD": 0, "HND": 1}
+
+
+class Error(RuntimeError):
+    """What the library refused, in its words."""
+
+
+class InvalidArgument(Error, ValueError):
+    """Something malformed: wrong type, shape, stride, device, alignment or option."""
+
+
+class OutOfRange(Error, ValueError):
+    """Beyond a declared maximum, or a page outside of the pool."""
+
+
+class Unsupported(Error, NotImplementedError):
+    """Understood, but this device or build cannot do it; the message says why."""
+
+
+class ResourceExhausted(Error, MemoryError):
+    """Memory ran out."""
+
+
+class Unavailable(Error):
+    """No such device, driver or compiler; the message says what to do."""
+
+
+_ERRORS = {1: InvalidArgument, 2: Unavailable, 3: Unsupported, 4: OutOfRange, 5: ResourceExhausted, 6: Unavailable}
+
+
+class Options(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t), ("device", c_char_p), ("num_qo_heads", c_int32), ("num_kv_heads", c_int32),
+        ("head_dim", c_int32), ("q_dtype", c_int32), ("kv_dtype", c_int32), ("page_tokens", c_int32), ("sm_scale", c_float),
+        ("softcap", c_float), ("sigmoid_bias", c_float), ("sigmoid", c_int32), ("sinks", c_void_p),
+        ("alibi_slopes", c_void_p), ("max_requests", c_int32), ("max_rows", c_int32), ("max_pages_per_request", c_int32),
+        ("max_cascade_levels", c_int32), ("max_page_entries", c_int64), ("max_mask_bytes", c_int64),
+        ("share_prefixes", c_int32), ("batch_invariant", c_int32), ("checked", c_int32), ("num_threads", c_int32),
+        ("num_workers", c_int32),
+    ]
+
+
+class Batch(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t), ("num_requests", c_int32), ("mask", c_int32), ("q_lens", c_void_p),
+        ("kv_lens", c_void_p), ("page_indices", c_void_p), ("page_indices_device", c_int32), ("window_left", c_int32),
+        ("num_page_indices", c_int64), ("list_begins", c_void_p), ("page_stride", c_int64), ("mask_bits", c_void_p),
+        ("mask_bytes", c_int64), ("mask_offsets", c_void_p),
+    ]
+
+
+class CascadeLevel(Structure):
+    _fields_ = [
+        ("num_groups", c_int32), ("page_indices_device", c_int32), ("row_begins", c_void_p), ("kv_lens", c_void_p),
+        ("page_indices", c_void_p), ("num_page_indices", c_int64), ("list_begins", c_void_p), ("causal", c_int32),
+    ]
+
+
+class PagedKv(Structure):
+    _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p), ("layout", c_int32)]
+
+
+class Stats(Structure):
+    _fields_ = [
+        ("kv_bytes", c_uint64), ("kv_bytes_unshared", c_uint64), ("partial_bytes", c_uint64), ("plan_bytes", c_uint64),
+        ("num_workers", c_uint32), ("num_items", c_uint32), ("imbalance", c_double),
+    ]
+
+
+class _DlTensor(Structure):
+    _fields_ = [
+        ("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8),
+        ("bits", c_uint8), ("lanes", ctypes.c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    ]
+
+
+def _load() -> ctypes.CDLL:
+    named = os.environ.get("FOVEA_LIBRARY")
+    path = Path(named) if named else Path(__file__).parent / "lib" / "libfovea_c.so"
+    if not path.exists():
+        raise ImportError(f"{path} does not exist; install the package with `pip install .`, or let FOVEA_LIBRARY name a "
+                          "libfovea_c.so that was built")
+    library = ctypes.CDLL(str(path))
+    tensor, void = c_void_p, c_void_p
+    for name, result, arguments in (
+        ("fovea_version", c_char_p, []),
+        ("fovea_last_error", c_char_p, []),
+        ("fovea_attention_options_init", None, [POINTER(Options)]),
+        ("fovea_attention_create", c_int32, [POINTER(Options), POINTER(c_void_p)]),
+        ("fovea_attention_destroy", None, [void]),
+        ("fovea_attention_plan", c_int32, [void, POINTER(Batch), void]),
+        ("fovea_attention_plan_cascade", c_int32, [void, c_int32, POINTER(CascadeLevel), c_int32, void]),
+        ("fovea_attention_grow", c_int32, [void, void, c_int32, void]),
+        ("fovea_attention_run", c_int32, [void, tensor, POINTER(PagedKv), tensor, tensor, void]),
+        ("fovea_attention_workspace_bytes", c_size_t, [void]),
+        ("fovea_attention_get_stats", None, [void, POINTER(Stats)]),
+        ("fovea_attention_explain", c_size_t, [void, c_char_p, c_size_t]),
+        ("fovea_append_paged_kv", c_int32, [tensor] * 7 + [POINTER(PagedKv), void]),
+        ("fovea_merge_states", c_int32, [tensor] * 4 + [void]),
+        ("fovea_merge_state", c_int32, [tensor] * 7 + [void]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+library = _load()
+
+
+def check(code: int) -> None:
+    """Raises what the last call of this thread reported."""
+    if code:
+        raise _ERRORS.get(code, Error)(library.fovea_last_error().decode(errors="replace"))
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+
+
+def _torch_tensor(x):
+    """The torch module when x is one of its tensors; torch is never imported here."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(x, torch.Tensor) else None
+
+
+class Borrowed:
+    """Tensors lent to one call: their DLTensors live as long as this object does."""
+
+    def __init__(self):
+        self._capsules = []
+
+    def __call__(self, x):
+        """Pointer to the DLTensor of x, or None for None."""
+        if x is None:
+            return None
+        torch = _torch_tensor(x)
+        if torch is not None:
+            if x.dtype == torch.float8_e4m3fn or x.dtype == torch.bool:
+                x = x.view(torch.uint8)  # the library knows from the options what is stored
+            capsule = torch.utils.dlpack.to_dlpack(x.detach() if x.requires_grad else x)
+        elif not hasattr(x, "__dlpack__"):
+            raise TypeError(f"{type(x).__name__} is no tensor: it has no __dlpack__")
+        elif x.__dlpack_device__()[0] == CUDA:
+            capsule = x.__dlpack__(stream=-1)  # no synchronization: the caller's stream orders things
+        else:
+            capsule = x.__dlpack__()
+        self._capsules.append(capsule)
+        return _capsule_pointer(capsule, b"dltensor")
+
+
+def describe(pointer) -> _DlTensor:
+    return ctypes.cast(pointer, POINTER(_DlTensor)).contents
+
+
+def device_of(x) -> tuple[int, int]:
+    """(DLPack device type, index); pinned memory counts as CPU, managed memory as CUDA."""
+    torch = _torch_tensor(x)
+    if torch is not None:
+        return (CUDA, x.device.index or 0) if x.is_cuda else (CPU, 0)
+    kind, index = x.__dlpack_device__()
+    return (CUDA, int(index)) if int(kind) in (2, 13) else (CPU, 0)
+
+
+def host_array(values, kind=c_int32):
+    """(ctypes array, length) of integers from a sequence or a tensor; a tensor on a device is copied, which waits for it."""
+    if hasattr(values, "__dlpack__"):
+        values = (values if device_of(values)[0] == CPU else values.get() if hasattr(values, "get") else values.cpu()).tolist()
+    values = list(values)
+    return (kind * max(len(values), 1))(*values), len(values)
+
+
+def stream_of(stream, x):
+    """The stream handle given, or the current stream of the framework that x comes from (if it is loaded already)."""
+    if stream is not None:
+        return c_void_p(int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))))
+    torch = _torch_tensor(x)
+    if torch is not None:
+        return c_void_p(torch.cuda.current_stream(x.device).cuda_stream) if x.is_cuda else None
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        return c_void_p(cupy.cuda.get_current_stream().ptr)
+    return None
+
+
+def empty_like(x, shape, dtype=None):
+    """A new tensor of x's framework and device; dtype "f32" or None for x's own."""
+    torch = _torch_tensor(x)
+    if torch is not None:
+        return x.new_empty(shape, dtype=torch.float32 if dtype == "f32" else x.dtype)
+    module = sys.modules[type(x).__module__.split(".")[0]]
+    return module.empty(shape, dtype="float32" if dtype == "f32" else x.dtype)
+
+

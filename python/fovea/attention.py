@@ -1,0 +1,270 @@
+"""Attention over paged KV: plan a batch, run it once a layer. The same on the CPU and on a CUDA device."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import byref
+
+from . import _library as lib
+
+
+def _dtype(name) -> int:
+    """Number of a type given as "bf16", "bfloat16", "torch.bfloat16", numpy.float16 ..."""
+    text = getattr(name, "__name__", None) or str(name)
+    text = text.split(".")[-1]
+    text = {"float32": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3",
+            "float8_e4m3": "fp8_e4m3"}.get(text, text)
+    if text not in lib.DTYPES:
+        raise lib.InvalidArgument(f"type {name} is none of {', '.join(lib.DTYPES)}")
+    return lib.DTYPES[text]
+
+
+def _number(table: dict, what: str, name: str) -> int:
+    if name not in table:
+        raise lib.InvalidArgument(f"{what} is {name!r}, expected one of {', '.join(table)}")
+    return table[name]
+
+
+def split_kv(kv):
+    """(k, v) of a pair, or of one tensor [pages, 2, ...]."""
+    if isinstance(kv, (tuple, list)):
+        k, v = kv
+        return k, v
+    if len(kv.shape) != 5 or kv.shape[1] != 2:
+        raise lib.InvalidArgument(f"a KV cache of shape {tuple(kv.shape)}, expected a pair (k, v) or one tensor [pages, 2, ..]")
+    return kv[:, 0], kv[:, 1]
+
+
+def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None):
+    k, v = split_kv(kv)
+    return lib.PagedKv(borrow(k), borrow(v), borrow(k_scale), borrow(v_scale), _number(lib.LAYOUTS, "kv_layout", layout))
+
+
+class Attention:
+    """Plans batches of the declared maxima and runs them. One call at a time.
+
+    device: "cpu", "cuda" or "cuda:N". q_dtype (of q and the output) and kv_dtype: "bf16", "f16", "f32" (CPU), and
+    "fp8_e4m3" for kv_dtype on CUDA; types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given. softcap:
+    logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
+    here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
+    the pool. max_*: memory follows from these alone, and larger batches raise OutOfRange.
+    """
+
+    def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
+                 q_dtype="bf16", kv_dtype=None, sm_scale: float | None = None, softcap: float = 0.0, sinks=None,
+                 alibi_slopes=None, sigmoid_bias: float | None = None, max_requests: int = 256, max_rows: int = 4096,
+                 max_pages_per_request: int = 2048, max_page_entries: int = 0, max_cascade_levels: int = 0,
+                 max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
+                 checked: bool = False, num_threads: int = 0, num_workers: int = 0):
+        self._handle = None
+        borrow = lib.Borrowed()
+        o = lib.Options()
+        lib.library.fovea_attention_options_init(byref(o))
+        o.device = str(device).encode()
+        o.num_qo_heads, o.num_kv_heads, o.head_dim, o.page_tokens = num_qo_heads, num_kv_heads, head_dim, page_tokens
+        o.q_dtype = _dtype(q_dtype)
+        o.kv_dtype = o.q_dtype if kv_dtype is None else _dtype(kv_dtype)
+        o.sm_scale, o.softcap = sm_scale or 0.0, softcap or 0.0
+        o.sinks, o.alibi_slopes = borrow(sinks), borrow(alibi_slopes)
+        o.sigmoid, o.sigmoid_bias = sigmoid_bias is not None, sigmoid_bias or 0.0
+        o.max_requests, o.max_rows, o.max_pages_per_request = max_requests, max_rows, max_pages_per_request
+        o.max_page_entries, o.max_cascade_levels, o.max_mask_bytes = max_page_entries, max_cascade_levels, max_mask_bytes
+        o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
+        o.num_threads, o.num_workers = num_threads, num_workers
+        handle = ctypes.c_void_p()
+        lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
+        self._handle = handle
+        self._per_head = (sinks, alibi_slopes)
+        self._lent = ()
+        self._rows = 0
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            lib.library.fovea_attention_destroy(self._handle)
+            self._handle = None
+
+    def plan(self, q_lens, kv_lens, page_indices, page_indptr=None, *, mask: str = "causal", window_left: int = -1,
+             mask_bits=None, mask_offsets=None, stream=None) -> None:
+        """Plans a batch; runs follow it until the next plan.
+
+        q_lens, kv_lens: integers, one a request (lists or tensors; query tokens are the last of a request's tokens).
+        page_indices: int32, either a table [requests, stride], or all lists one behind the other with page_indptr, where
+        request i owns entries from page_indptr[i] on. On the CPU or on the device; there it is read at its address, also
+        by graph replays, and kept alive here until the next plan. mask: "none", "causal", "window" (with window_left) or
+        "bits" (mask_bits: uint8, bit mask_offsets[i] + r * kv_len + t is query token r and KV token t, lowest bit first).
+        """
+        q, n = lib.host_array(q_lens)
+        kv, kv_count = lib.host_array(kv_lens)
+        if n != kv_count:
+            raise lib.InvalidArgument(f"{n} q_lens and {kv_count} kv_lens")
+        borrow = lib.Borrowed()
+        b = lib.Batch(struct_bytes=ctypes.sizeof(lib.Batch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
+                      window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
+        keep = [page_indices, mask_bits]
+        shape = self._lend_pages(b, page_indices, borrow, keep)
+        if page_indptr is not None:
+            begins, count = lib.host_array(page_indptr, ctypes.c_int64)
+            if count < n or len(shape) != 1:
+                raise lib.InvalidArgument(f"page_indptr has {count} entries for {n} requests, and page_indices rank "
+                                          f"{len(shape)}; expected an entry a request at least, and rank 1")
+            b.list_begins = ctypes.addressof(begins)
+            keep.append(begins)
+        elif len(shape) != 2 or shape[0] < n:
+            raise lib.InvalidArgument(f"page_indices has shape {tuple(shape)}, expected [{n}, stride]; lists need page_indptr")
+        else:
+            b.page_stride = shape[1]
+        if mask_bits is not None:
+            bits = lib.describe(borrow(mask_bits))
+            if bits.bits != 8 or bits.ndim != 1:
+                raise lib.InvalidArgument("mask_bits must be uint8 of rank 1")
+            b.mask_bits, b.mask_bytes = (bits.data or 0) + bits.byte_offset, bits.shape[0]
+            offsets, count = lib.host_array(mask_offsets, ctypes.c_int64)
+            if count < n:
+                raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
+            b.mask_offsets = ctypes.addressof(offsets)
+            keep.append(offsets)
+        self._lent = (keep, borrow)
+        lib.check(lib.library.fovea_attention_plan(self._handle, byref(b), lib.stream_of(stream, page_indices)))
+        self._rows = sum(q[:n])
+
+    @staticmethod
+    def _lend_pages(record, page_indices, borrow, keep):
+        """Fills the page_indices fields of a batch or level; returns the shape."""
+        if not hasattr(page_indices, "__dlpack__"):
+            rows = [list(row) if hasattr(row, "__len__") else row for row in page_indices]
+            table = bool(rows) and isinstance(rows[0], list)
+            shape = (len(rows), len(rows[0])) if table else (len(rows),)
+            if table and any(len(row) != shape[1] for row in rows):
+                raise lib.InvalidArgument("rows of page_indices differ in length")
+            array, count = lib.host_array([entry for row in rows for entry in row] if table else rows)
+            keep.append(array)
+            record.page_indices, record.page_indices_device = ctypes.addressof(array), lib.CPU
+            record.num_page_indices = count
+            return shape
+        t = lib.describe(borrow(page_indices))
+        shape = [t.shape[i] for i in range(t.ndim)]
+        stride, compact = 1, True
+        for i in reversed(range(t.ndim)):
+            compact = compact and (not t.strides or shape[i] == 1 or t.strides[i] == stride)
+            stride *= shape[i]
+        if t.code != 0 or t.bits != 32 or not compact:
+            raise lib.InvalidArgument("page_indices must be a contiguous int32 tensor")
+        record.page_indices, record.page_indices_device = (t.data or 0) + t.byte_offset, t.device_type
+        record.num_page_indices = stride
+        return shape
+
+    def plan_cascade(self, num_rows: int, levels, *, causal: bool = True, stream=None) -> None:
+        """Plans rows that share KV by levels, in one launch.
+
+        levels: from what most rows share to the rows' own, each (row_begins [groups + 1], kv_lens [groups], page_indices,
+        page_indptr [groups or more]); rows of group i are row_begins[i] up to row_begins[i + 1]. causal: the last level's
+        rows are the last tokens of their run. Needs max_cascade_levels for more than a few rows.
+        """
+        borrow = lib.Borrowed()
+        keep = [levels]
+        records = (lib.CascadeLevel * max(len(levels), 1))()
+        pages = None
+        for i, (row_begins, kv_lens, page_indices, page_indptr) in enumerate(levels):
+            r = records[i]
+            begins, count = lib.host_array(row_begins)
+            lens, r.num_groups = lib.host_array(kv_lens)
+            lists, num_lists = lib.host_array(page_indptr, ctypes.c_int64)
+            if count != r.num_groups + 1 or num_lists < r.num_groups:
+                raise lib.InvalidArgument(f"level {i} has {r.num_groups} kv_lens, {count} row_begins and {num_lists} lists")
+            r.row_begins, r.kv_lens, r.list_begins = (ctypes.addressof(a) for a in (begins, lens, lists))
+            r.causal = causal and i + 1 == len(levels)
+            if len(self._lend_pages(r, page_indices, borrow, keep)) != 1:
+                raise lib.InvalidArgument(f"page_indices of level {i} must have rank 1")
+            pages = page_indices
+            keep += [begins, lens, lists]
+        self._lent = (keep, borrow)
+        lib.check(lib.library.fovea_attention_plan_cascade(self._handle, num_rows, records, len(levels),
+                                                           lib.stream_of(stream, pages)))
+        self._rows = num_rows
+
+    def grow(self, kv_lens, *, stream=None) -> None:
+        """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages."""
+        lens, count = lib.host_array(kv_lens)
+        pages = self._lent[0][0] if self._lent else None
+        lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_of(stream, pages)))
+
+    def run(self, q, kv, out=None, *, lse=None, return_lse: bool = False, kv_layout: str = "NHD", k_scale=None, v_scale=None,
+            stream=None):
+        """Attention of q [rows, num_qo_heads, head_dim] over kv by the last plan; returns out, or (out, lse).
+
+        kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
+        [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are. lse: float32 [rows, num_qo_heads], base
+        2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools. On CUDA this only enqueues, on the caller's current
+        stream unless one is given, and can be captured in a graph.
+        """
+        borrow = lib.Borrowed()
+        if out is None:
+            out = lib.empty_like(q, tuple(q.shape))
+        if lse is None and return_lse:
+            lse = lib.empty_like(q, tuple(q.shape[:2]), "f32")
+        pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale)
+        lib.check(lib.library.fovea_attention_run(self._handle, borrow(q), byref(pool), borrow(out), borrow(lse),
+                                                  lib.stream_of(stream, q)))
+        return (out, lse) if return_lse else out
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of q that the last plan covers."""
+        return self._rows
+
+    def workspace_bytes(self) -> int:
+        """Bytes of the object's buffers on its device."""
+        return lib.library.fovea_attention_workspace_bytes(self._handle)
+
+    def stats(self) -> dict:
+        """Of the last plan: bytes read (and if nothing were shared), bytes of partial states and of the plan, imbalance."""
+        s = lib.Stats()
+        lib.library.fovea_attention_get_stats(self._handle, byref(s))
+        return {name: getattr(s, name) for name, _ in lib.Stats._fields_}
+
+    def explain(self) -> str:
+        """The last plan in words."""
+        size = lib.library.fovea_attention_explain(self._handle, None, 0)
+        text = ctypes.create_string_buffer(size)
+        lib.library.fovea_attention_explain(self._handle, text, size)
+        return text.value.decode()
+
+
+def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None, page_indices=None, page_indptr=None,
+                    kv_layout: str = "NHD", stream=None) -> None:
+    """Writes rows k, v [rows, num_kv_heads, head_dim] to the pages of kv, converted to their type.
+
+    Either slots (int32 [rows]: page * page_tokens + token in the page; negative skips the row), or batch_indices and
+    positions (int32 [rows]) with the lists page_indices, page_indptr (int32). All on the device of kv.
+    """
+    borrow = lib.Borrowed()
+    pool = _paged_kv(borrow, kv, kv_layout)
+    places = [borrow(x) for x in (slots, batch_indices, positions, page_indices, page_indptr)]
+    lib.check(lib.library.fovea_append_paged_kv(borrow(k), borrow(v), *places, byref(pool), lib.stream_of(stream, k)))
+
+
+def merge_states(v, lse, *, stream=None):
+    """(out, lse) of states v [rows, states, heads, head_dim], lse float32 [rows, states, heads], base 2."""
+    borrow = lib.Borrowed()
+    rows, _, heads, dim = v.shape
+    out, lse_out = lib.empty_like(v, (rows, heads, dim)), lib.empty_like(v, (rows, heads), "f32")
+    lib.check(lib.library.fovea_merge_states(borrow(v), borrow(lse), borrow(out), borrow(lse_out), lib.stream_of(stream, v)))
+    return out, lse_out
+
+
+def merge_state(v_a, lse_a, v_b, lse_b, *, stream=None):
+    """(out, lse) of two states [rows, heads, head_dim], float32 [rows, heads] (base 2) over disjoint KV."""
+    out, lse_out = lib.empty_like(v_a, tuple(v_a.shape)), lib.empty_like(v_a, tuple(v_a.shape[:2]), "f32")
+    _merge_pair(v_a, lse_a, v_b, lse_b, out, lse_out, None, stream)
+    return out, lse_out
+
+
+def merge_state_in_place(v, lse, v_other, lse_other, mask=None, *, stream=None) -> None:
+    """Merges the other state into (v, lse). mask: uint8 or bool [rows]; rows with 0 stay as they are."""
+    _merge_pair(v, lse, v_other, lse_other, v, lse, mask, stream)
+
+
+def _merge_pair(v_a, lse_a, v_b, lse_b, out, lse_out, mask, stream) -> None:
+    borrow = lib.Borrowed()
+    pointers = [borrow(x) for x in (v_a, lse_a, v_b, lse_b, out, lse_out, mask)]
+    lib.check(lib.library.fovea_merge_state(*pointers, lib.stream_of(stream, v_a)))

@@ -1,0 +1,423 @@
+"""FlashInfer's names and signatures (flashinfer 0.6) over Fovea: `import fovea.flashinfer as flashinfer`.
+
+Same meaning: causal masks align bottom-right, window_left is inclusive, log-sum-exps are base 2, page tables are CSR
+(indptr, indices, last_page_len), custom masks are one flat mask a request, packed lowest bit first. What differs: head dims
+are multiples of 16 up to 256; workspaces given are not used (sizes follow from the first plan, or from the buffers of
+use_cuda_graph=True); rotary embedding inside of attention (pos_encoding_mode) and k/v scales as tensors need fp8 pools or
+are refused with NotImplementedError. Any group size and query length is served by one kernel, so use_tensor_cores, backend
+and the like change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+
+from . import _library as lib
+from .attention import Attention, append_paged_kv, merge_state, merge_state_in_place, merge_states
+
+__all__ = [
+    "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+    "MultiLevelCascadeAttentionWrapper", "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state",
+    "merge_state_in_place", "merge_states", "packbits", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
+]
+
+
+def _refuse_encoding(pos_encoding_mode: str) -> None:
+    if pos_encoding_mode != "NONE":
+        raise lib.Unsupported(f"pos_encoding_mode is {pos_encoding_mode!r}; rotate q and k before, expected 'NONE'")
+
+
+def _ints(values) -> list[int]:
+    array, count = lib.host_array(values)
+    return array[:count]
+
+
+def _device_name(x) -> str:
+    kind, index = lib.device_of(x)
+    return "cpu" if kind == lib.CPU else f"cuda:{index}"
+
+
+def get_seq_lens(kv_indptr, kv_last_page_len, page_size: int):
+    """Tokens of each request of a CSR page table: (pages - 1) * page_size + last_page_len, 0 without pages."""
+    pages = kv_indptr[1:] - kv_indptr[:-1]
+    return ((pages - 1) * page_size + kv_last_page_len) * (pages > 0)
+
+
+def get_batch_indices_positions(append_indptr, seq_lens, nnz: int):
+    """(batch_indices, positions), int32 [nnz], of rows appended at the ends of requests whose lengths are seq_lens then."""
+    counts = append_indptr[1:] - append_indptr[:-1]
+    torch = lib._torch_tensor(append_indptr)
+    if torch is not None:
+        requests = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=nnz)
+        rows = torch.arange(nnz, device=counts.device)
+        positions = rows - append_indptr[requests] + (seq_lens - counts)[requests]
+        return requests.to(torch.int32), positions.to(torch.int32)
+    import numpy
+    requests = numpy.repeat(numpy.arange(len(counts)), counts)
+    positions = numpy.arange(nnz) - append_indptr[requests] + (seq_lens - counts)[requests]
+    return requests.astype(numpy.int32), positions.astype(numpy.int32)
+
+
+def append_paged_kv_cache(append_key, append_value, batch_indices, positions, paged_kv_cache, kv_indices, kv_indptr,
+                          kv_last_page_len, kv_layout: str = "NHD") -> None:
+    """Writes row i to token positions[i] of request batch_indices[i]; the table counts the new tokens already."""
+    append_paged_kv(append_key, append_value, paged_kv_cache, batch_indices=batch_indices, positions=positions,
+                    page_indices=kv_indices, page_indptr=kv_indptr, kv_layout=kv_layout)
+
+
+def packbits(mask, mask_lens) -> tuple[bytes, list[int]]:
+    """Masks one behind the other, each packed lowest bit first into bytes of its own: (bytes, begin of each in bytes)."""
+    bits = mask.reshape(-1).tolist()
+    packed, begins, at = bytearray(), [], 0
+    for count in mask_lens:
+        begins.append(len(packed))
+        value = sum(1 << i for i, bit in enumerate(bits[at:at + count]) if bit)
+        packed += value.to_bytes((count + 7) // 8, "little")
+        at += count
+    if at != len(bits):
+        raise lib.InvalidArgument(f"custom_mask has {len(bits)} elements, the batch needs {at}")
+    return bytes(packed), begins
+
+
+class _PagedWrapper:
+    """What the wrappers share: an Attention made for the first plan, and made anew when a plan needs more."""
+
+    def __init__(self, float_workspace_buffer, kv_layout: str = "NHD", use_cuda_graph: bool = False, indptr_buffer=None,
+                 indices_buffer=None):
+        if kv_layout not in lib.LAYOUTS:
+            raise lib.InvalidArgument(f"kv_layout is {kv_layout!r}, expected 'NHD' or 'HND'")
+        if use_cuda_graph and (indptr_buffer is None or indices_buffer is None):
+            raise lib.InvalidArgument("use_cuda_graph needs the indptr and indices buffers: they declare the maxima")
+        self._workspace = float_workspace_buffer
+        self._layout = kv_layout
+        self._graph = use_cuda_graph
+        self._indptr_buffer = indptr_buffer
+        self._indices_buffer = indices_buffer
+        self._attention = None
+        self._made_for = None
+        self._capacity = (0, 0, 0, 0)
+        self._logit_scale = 1.0
+        self._sinks = None
+
+    @property
+    def is_cuda_graph_enabled(self) -> bool:
+        return self._graph
+
+    def reset_workspace_buffer(self, float_workspace_buffer, int_workspace_buffer=None) -> None:
+        """Kept for callers: Fovea's buffers are its own."""
+        self._workspace = float_workspace_buffer
+
+    def end_forward(self) -> None:
+        """Kept for callers."""
+
+    def workspace_bytes(self) -> int:
+        """Bytes that the planned attention holds on its device."""
+        return 0 if self._attention is None else self._attention.workspace_bytes()
+
+    def _need(self, config: dict, requests: int, rows: int, mask_bytes: int = 0, levels: int = 0,
+              entries: int = 1) -> Attention:
+        """The attention for a configuration, with the scales and sinks that run() was last given, and for these sizes."""
+        scale = config["sm_scale"] or 1.0 / math.sqrt(config["head_dim"])
+        config = dict(config, sm_scale=scale * self._logit_scale, max_cascade_levels=levels)
+        wanted = (config, id(self._sinks))
+        capacity = (requests, rows, mask_bytes, entries)
+        fits = all(a <= b for a, b in zip(capacity, self._capacity))
+        if self._attention is None or self._made_for != wanted or not fits:
+            if self._graph and self._attention is not None:
+                raise lib.OutOfRange("a graph's wrapper keeps its settings and maxima (requests, rows, mask bytes: "
+                                     f"{self._capacity[:3]}); this plan needs {capacity[:3]}, or other settings")
+            if self._graph:
+                requests = max(requests, len(self._indptr_buffer) - 1)
+                rows = max(rows, requests)
+            else:  # room to grow, so that few plans make a new object
+                requests, rows, mask_bytes, entries = (1 << max(n - 1, 15).bit_length() for n in capacity)
+            self._attention = Attention(
+                max_requests=requests, max_rows=rows, max_mask_bytes=max(mask_bytes, 1), max_page_entries=entries,
+                max_pages_per_request=(1 << 22) // config["page_tokens"], sinks=self._sinks, **config)
+            self._made_for, self._capacity = wanted, (requests, rows, mask_bytes, entries)
+        return self._attention
+
+    def _device_indices(self, indices):
+        """Indices at an address that graph replays may read."""
+        if not self._graph:
+            return indices
+        if len(indices) > len(self._indices_buffer):
+            raise lib.OutOfRange(f"{len(indices)} indices, the buffer given holds {len(self._indices_buffer)}")
+        self._indices_buffer[:len(indices)] = indices
+        return self._indices_buffer
+
+    def _config(self, indices, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, kv_data_type, sm_scale,
+                logits_soft_cap):
+        return dict(device=_device_name(indices), num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
+                    page_tokens=page_size, q_dtype=str(q_data_type).split(".")[-1],
+                    kv_dtype=str(kv_data_type or q_data_type).split(".")[-1], sm_scale=sm_scale,
+                    softcap=logits_soft_cap or 0.0)
+
+    def _run(self, q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks):
+        if self._attention is None:
+            raise lib.InvalidArgument("run() needs a plan; call plan() first")
+        attention, value_scale = self._scaled(q, q_scale, k_scale, v_scale, sinks)
+        scales = {}
+        if hasattr(k_scale, "__dlpack__") or hasattr(v_scale, "__dlpack__"):
+            scales = dict(k_scale=k_scale, v_scale=v_scale)
+        out = attention.run(q, paged_kv_cache, out, lse=lse, return_lse=return_lse or lse is not None,
+                            kv_layout=self._layout, **scales)
+        result, lse = out if isinstance(out, tuple) else (out, None)
+        if value_scale != 1.0:
+            result *= value_scale
+        return (result, lse) if return_lse else result
+
+    def _scaled(self, q, q_scale, k_scale, v_scale, sinks):
+        """The attention for scalar scales (they fold into sm_scale and the output) and sinks; planned again if they changed."""
+        logit_scale = float(q_scale or 1.0) * (1.0 if k_scale is None or hasattr(k_scale, "__dlpack__") else float(k_scale))
+        value_scale = 1.0 if v_scale is None or hasattr(v_scale, "__dlpack__") else float(v_scale)
+        if logit_scale != self._logit_scale or sinks is not self._sinks:
+            self._logit_scale, self._sinks = logit_scale, sinks
+            self._replan()
+        return self._attention, value_scale
+
+
+class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
+    """Decode of a batch over paged KV: one query token a request, or q_len_per_req of them (causal)."""
+
+    def __init__(self, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
+                 use_tensor_cores: bool = False, paged_kv_indptr_buffer=None, paged_kv_indices_buffer=None,
+                 paged_kv_last_page_len_buffer=None, backend: str = "auto", jit_args=None):
+        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, paged_kv_indptr_buffer, paged_kv_indices_buffer)
+
+    def plan(self, indptr, indices, last_page_len, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
+             pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None,
+             q_data_type="float16", kv_data_type=None, o_data_type=None, data_type=None, sm_scale: float | None = None,
+             rope_scale=None, rope_theta=None, non_blocking: bool = True, block_tables=None, seq_lens=None,
+             fixed_split_size=None, disable_split_kv: bool = False, q_len_per_req: int = 1) -> None:
+        """indptr [batch + 1], indices, last_page_len [batch]: int32. indptr and last_page_len are read on the host."""
+        _refuse_encoding(pos_encoding_mode)
+        q_data_type = data_type if data_type is not None else q_data_type
+        begins, last = _ints(indptr), _ints(last_page_len)
+        kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
+        config = self._config(indices, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, kv_data_type, sm_scale,
+                              logits_soft_cap)
+        indices = self._device_indices(indices)
+        mask = dict(mask="window", window_left=window_left) if window_left >= 0 else dict(mask="causal")
+
+        def replan():
+            q_lens = [q_len_per_req] * len(kv_lens)
+            attention = self._need(config, len(kv_lens), sum(q_lens))
+            attention.plan(q_lens, kv_lens, indices, begins, **mask)
+
+        self._replan = replan
+        replan()
+
+    begin_forward = plan
+
+    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
+            return_lse: bool = False, enable_pdl=None, window_left=None, sinks=None, q_len_per_req: int | None = None):
+        """q: [batch * q_len_per_req, num_qo_heads, head_dim]; returns out of the same shape, or (out, lse)."""
+        return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks)
+
+    def run_return_lse(self, q, paged_kv_cache, **options):
+        """(out, lse)."""
+        return self.run(q, paged_kv_cache, return_lse=True, **options)
+
+    forward_return_lse = run_return_lse
+
+
+class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
+    """The decode wrapper for graphs: the buffers given declare the maxima and stay where they are."""
+
+    def __init__(self, workspace_buffer, indptr_buffer, indices_buffer, last_page_len_buffer, kv_layout: str = "NHD",
+                 use_tensor_cores: bool = False):
+        super().__init__(workspace_buffer, kv_layout, True, use_tensor_cores, indptr_buffer, indices_buffer,
+                         last_page_len_buffer)
+
+
+class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
+    """Prefill, append and verify over paged KV: any number of query tokens a request."""
+
+    def __init__(self, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False, qo_indptr_buf=None,
+                 paged_kv_indptr_buf=None, paged_kv_indices_buf=None, paged_kv_last_page_len_buf=None, custom_mask_buf=None,
+                 mask_indptr_buf=None, backend: str = "auto", jit_args=None, jit_kwargs=None):
+        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, paged_kv_indptr_buf, paged_kv_indices_buf)
+
+    def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads: int,
+             num_kv_heads: int, head_dim_qk: int, page_size: int, head_dim_vo: int | None = None, custom_mask=None,
+             packed_custom_mask=None, causal: bool = False, pos_encoding_mode: str = "NONE",
+             use_fp16_qk_reduction: bool = False, sm_scale: float | None = None, window_left: int = -1,
+             logits_soft_cap: float | None = None, rope_scale=None, rope_theta=None, q_data_type="float16",
+             kv_data_type=None, o_data_type=None, non_blocking: bool = True, prefix_len_ptr=None, token_pos_in_items_ptr=None,
+             token_pos_in_items_len: int = 0, max_item_len_ptr=None, seq_lens=None, block_tables=None,
+             fixed_split_size=None, disable_split_kv: bool = False) -> None:
+        """Query tokens of request i are rows [qo_indptr[i], qo_indptr[i + 1]) of q.
+
+        custom_mask: bool, flat, [q_len, kv_len] of every request one behind the other; packed_custom_mask: the same packed,
+        each request from a byte of its own. They replace causal.
+        """
+        _refuse_encoding(pos_encoding_mode)
+        if head_dim_vo not in (None, head_dim_qk):
+            raise lib.Unsupported(f"head_dim_vo is {head_dim_vo}, expected {head_dim_qk} as for queries and keys")
+        if prefix_len_ptr is not None:
+            raise lib.Unsupported("multi-item scoring (prefix_len_ptr); use a custom_mask")
+        rows, begins, last = _ints(qo_indptr), _ints(paged_kv_indptr), _ints(paged_kv_last_page_len)
+        q_lens = [b - a for a, b in zip(rows, rows[1:])]
+        kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
+        config = self._config(paged_kv_indices, num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type,
+                              sm_scale, logits_soft_cap)
+        mask, mask_bytes = dict(mask="causal" if causal else "none"), 0
+        if custom_mask is not None or packed_custom_mask is not None:
+            if window_left >= 0:
+                raise lib.Unsupported("a custom mask with window_left; put the window into the mask")
+            mask, mask_bytes = self._bit_mask(custom_mask, packed_custom_mask, q_lens, kv_lens)
+        elif window_left >= 0:
+            if not causal and any(n > 1 for n in q_lens):
+                raise lib.Unsupported("window_left without causal; windows here are causal")
+            mask = dict(mask="window", window_left=window_left)
+        indices = self._device_indices(paged_kv_indices)
+
+        def replan():
+            attention = self._need(config, len(kv_lens), sum(q_lens), mask_bytes)
+            attention.plan(q_lens, kv_lens, indices, begins, **mask)
+
+        self._replan = replan
+        replan()
+
+    begin_forward = plan
+
+    @staticmethod
+    def _bit_mask(custom_mask, packed_custom_mask, q_lens, kv_lens):
+        counts = [q * kv for q, kv in zip(q_lens, kv_lens)]
+        if packed_custom_mask is not None:
+            offsets, at = [], 0
+            for count in counts:
+                offsets.append(at * 8)
+                at += (count + 7) // 8
+            packed = packed_custom_mask
+            if not hasattr(packed, "__dlpack__") or lib.device_of(packed)[0] != lib.CPU:
+                packed = packed.cpu() if hasattr(packed, "cpu") else packed.get()
+        else:
+            data, begins = packbits(custom_mask, counts)
+            offsets, at = [b * 8 for b in begins], len(data)
+            packed = _bytes_tensor(data)
+        return dict(mask="bits", mask_bits=packed, mask_offsets=offsets), at
+
+    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
+            return_lse: bool = False, enable_pdl=None, window_left=None, sinks=None):
+        """q: [rows, num_qo_heads, head_dim]; returns out of the same shape, or (out, lse)."""
+        return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks)
+
+    def run_return_lse(self, q, paged_kv_cache, **options):
+        """(out, lse)."""
+        return self.run(q, paged_kv_cache, return_lse=True, **options)
+
+    forward_return_lse = run_return_lse
+
+
+class MultiLevelCascadeAttentionWrapper(_PagedWrapper):
+    """Shared prefixes by levels. All levels are one plan and one launch."""
+
+    def __init__(self, num_levels: int, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
+                 qo_indptr_buf_arr=None, paged_kv_indptr_buf_arr=None, paged_kv_indices_buf_arr=None,
+                 paged_kv_last_page_len_buf_arr=None, backend: str = "auto"):
+        if use_cuda_graph:
+            raise lib.Unsupported("use_cuda_graph of this wrapper; fovea.Attention.plan_cascade serves graphs")
+        super().__init__(float_workspace_buffer, kv_layout)
+        self._num_levels = num_levels
+
+    def plan(self, qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len, num_qo_heads: int,
+             num_kv_heads: int, head_dim: int, page_size: int, causal: bool = False, pos_encoding_mode: str = "NONE",
+             use_fp16_qk_reduction: bool = False, sm_scale: float | None = None, window_left: int = -1,
+             logits_soft_cap: float | None = None, rope_scale=None, rope_theta=None, q_data_type="float16",
+             kv_data_type=None) -> None:
+        """Arrays of num_levels tensors, from what most rows share to the rows' own; causal is about the last level."""
+        _refuse_encoding(pos_encoding_mode)
+        if window_left >= 0:
+            raise lib.Unsupported("window_left in a cascade")
+        levels, groups, entries = [], 0, 0
+        for qo_indptr, indptr, indices, last_page_len in zip(qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr,
+                                                             paged_kv_last_page_len):
+            begins, last = _ints(indptr), _ints(last_page_len)
+            kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
+            levels.append((_ints(qo_indptr), kv_lens, indices, begins))
+            groups, entries = groups + len(kv_lens), entries + len(indices)
+        if len(levels) != self._num_levels:
+            raise lib.InvalidArgument(f"{len(levels)} levels, the wrapper was made for {self._num_levels}")
+        rows = levels[-1][0][-1]
+        config = self._config(paged_kv_indices_arr[0], num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type,
+                              kv_data_type, sm_scale, logits_soft_cap)
+
+        def replan():
+            attention = self._need(config, groups, rows, levels=self._num_levels, entries=entries)
+            attention.plan_cascade(rows, levels, causal=causal)
+
+        self._replan = replan
+        replan()
+
+    begin_forward = plan
+
+    def run(self, q, paged_kv_cache, out=None, lse=None, return_lse: bool = False):
+        """q: [rows, num_qo_heads, head_dim]."""
+        return self._run(q, paged_kv_cache, None, None, None, out, lse, return_lse, None)
+
+    forward = run
+
+
+def _bytes_tensor(data: bytes):
+    """uint8 on the host, of whatever framework is loaded."""
+    import sys
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return torch.frombuffer(bytearray(data or b"\0"), dtype=torch.uint8)
+    import numpy
+    return numpy.frombuffer(bytearray(data or b"\0"), dtype=numpy.uint8)
+
+
+_singles: dict = {}
+
+
+def _single(q, k, v, q_len, kv_layout, mask, sm_scale, soft_cap, window_left, return_lse, q_scale, k_scale, v_scale):
+    """One request whose KV lies in one piece, taken as pages of the largest size that divides it."""
+    kv_len = k.shape[0 if kv_layout == "NHD" else 1]
+    kv_heads, dim = k.shape[1 if kv_layout == "NHD" else 0], k.shape[2]
+    page = next(p for p in (64, 32, 16, 8, 4, 2, 1) if kv_len % p == 0) if kv_len else 1
+    pages = kv_len // page
+    if kv_layout == "NHD":
+        k, v = (x.reshape(pages, page, kv_heads, dim) for x in (k, v))
+    else:
+        k, v = (x.reshape(kv_heads, pages, page, dim).swapaxes(0, 1) for x in (k, v))
+    heads = q.shape[1]
+    key = (_device_name(q), heads, kv_heads, dim, page, str(q.dtype), str(k.dtype), sm_scale, soft_cap,
+           float(q_scale or 1.0) * float(k_scale or 1.0), 1 << (q_len - 1).bit_length(), 1 << max(pages, 1).bit_length())
+    if key not in _singles:
+        _singles[key] = Attention(device=key[0], num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=dim, page_tokens=page,
+                                  q_dtype=q.dtype, kv_dtype=k.dtype, softcap=soft_cap or 0.0, max_requests=1,
+                                  sm_scale=(sm_scale or 1.0 / math.sqrt(dim)) * key[9], max_rows=key[10],
+                                  max_pages_per_request=key[11])
+    attention = _singles[key]
+    attention.plan([q_len], [kv_len], [list(range(pages)) or [0]], mask="window" if window_left >= 0 else mask,
+                   window_left=window_left, stream=lib.stream_of(None, q))
+    result = attention.run(q, (k, v), return_lse=return_lse, kv_layout=kv_layout)
+    if v_scale not in (None, 1.0):
+        out = result[0] if return_lse else result
+        out *= float(v_scale)
+    return result
+
+
+def single_decode_with_kv_cache(q, k, v, kv_layout: str = "NHD", pos_encoding_mode: str = "NONE",
+                                use_tensor_cores: bool = False, q_scale=None, k_scale=None, v_scale=None,
+                                window_left: int = -1, logits_soft_cap: float | None = None, sm_scale: float | None = None,
+                                rope_scale=None, rope_theta=None, return_lse: bool = False):
+    """q: [num_qo_heads, head_dim]; k, v: [kv_len, num_kv_heads, head_dim] (NHD) or [num_kv_heads, kv_len, head_dim]."""
+    _refuse_encoding(pos_encoding_mode)
+    result = _single(q[None], k, v, 1, kv_layout, "causal", sm_scale, logits_soft_cap, window_left, return_lse, q_scale,
+                     k_scale, v_scale)
+    return (result[0][0], result[1][0]) if return_lse else result[0]
+
+
+def single_prefill_with_kv_cache(q, k, v, causal: bool = False, kv_layout: str = "NHD", pos_encoding_mode: str = "NONE",
+                                 sm_scale: float | None = None, window_left: int = -1,
+                                 logits_soft_cap: float | None = None, return_lse: bool = False, backend: str = "auto"):
+    """q: [q_len, num_qo_heads, head_dim]; k, v as in single_decode_with_kv_cache."""
+    _refuse_encoding(pos_encoding_mode)
+    if window_left >= 0 and not causal:
+        raise lib.Unsupported("window_left without causal; windows here are causal")
+    return _single(q, k, v, q.shape[0], kv_layout, "causal" if causal else "none", sm_scale, logits_soft_cap, window_left,
+                   return_lse, None, None, None)
