@@ -1,0 +1,9 @@
+"""Lets the tests import the package from the source tree with the library of the release build."""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests")]
+os.environ.setdefault("FOVEA_LIBRARY", str(ROOT / "build" / "release" / "lib" / "libfovea_c.so"))
