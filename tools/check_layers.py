@@ -23,12 +23,13 @@ LAYERS: dict[str, set[str]] = {
     "workload": {"core", "variant", "abi", "base", "public"},
     "kernels": {"variant", "abi"},
     "jit": {"kernels", "variant", "abi", "base", "public"},
+    "cuda": {"abi", "base", "public"},
     "cpu": {"jit", "core", "variant", "abi", "base", "public"},
-    "backend": {"cpu", "core", "variant", "abi", "base", "public"},
+    "backend": {"cuda", "cpu", "core", "variant", "abi", "base", "public"},
     "capi": {"public"},
     "engine": {"backend", "core", "variant", "abi", "base", "public"},
     "server": {"base", "public"},
-    "apps": {"server", "engine", "backend", "cpu", "workload", "core", "variant", "abi", "base", "public"},
+    "apps": {"server", "engine", "backend", "cuda", "cpu", "workload", "core", "variant", "abi", "base", "public"},
     # Never shipped. The oracle sees batch, page table and mask, never a plan: core is out of its reach.
     "testing": {"abi", "base", "public"},
 }

@@ -1,0 +1,26 @@
+// CUDA graphs: what a function enqueues on a stream, recorded once and launched again. Used by tests, benchmarks and
+// later the engine's runner.
+#pragma once
+
+#include <functional>
+
+#include "cuda/handle.h"
+
+namespace fovea::cuda {
+
+void destroy_graph(const Driver& driver, void* graph);
+
+class Graph {
+ public:
+  Graph() = default;
+  // Records what `enqueue` puts into the stream, which must not be the default stream. Nothing runs. A failure of
+  // enqueue ends the recording and is returned.
+  static Result<Graph> capture(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue);
+
+  Status launch(StreamHandle stream) const;
+
+ private:
+  Handle<destroy_graph> exec_;
+};
+
+}  // namespace fovea::cuda

@@ -1,0 +1,115 @@
+#include "cuda/module.h"
+
+#include "base/status.h"
+#include "cuda/driver_api.h"
+
+namespace fovea::cuda {
+namespace {
+
+constexpr CuResult kCuInvalidImage = 200;
+constexpr CuResult kCuNoBinaryForDevice = 209;
+
+void unload(const Driver& driver, void* module) { driver.api().module_unload(module); }
+
+}  // namespace
+
+Result<Module> Module::load(const Device& device, std::span<const std::byte> cubin) {
+  const ScopedContext context(device);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  CuModule loaded = nullptr;
+  const CuResult code = device.driver().api().module_load(&loaded, cubin.data());
+  const Status status = device.driver().status(code, "cuModuleLoadData");
+  if (code == kCuInvalidImage || code == kCuNoBinaryForDevice) {
+    return unsupported("the kernel was not compiled for {} ({}): {}", device.info().name, device.info().arch(),
+                       status.message());
+  }
+  FOVEA_RETURN_IF_ERROR(status);
+  Module module;
+  module.module_ = std::make_shared<Handle<unload>>(device, loaded);
+  module.device_ = std::make_shared<Device>(device);
+  // The raw handle is what function() needs; the aliasing pointer keeps the owner.
+  module.module_ = std::shared_ptr<const void>(module.module_, loaded);
+  return module;
+}
+
+Result<Function> Module::function(const std::string& name) const {
+  const ScopedContext context(*device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  CuFunction found = nullptr;
+  const Driver& driver = device_->driver();
+  const Status status = driver.status(
+      driver.api().module_get_function(&found, const_cast<void*>(module_.get()), name.c_str()), "cuModuleGetFunction");
+  if (!status.ok()) return not_found("the module has no kernel {}: {}", name, status.message());
+  Function function;
+  function.module_ = module_;
+  function.device_ = device_;
+  function.function_ = found;
+  return function;
+}
+
+Result<FunctionAttributes> Function::attributes() const {
+  const ScopedContext context(*device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  const Driver& driver = device_->driver();
+  const auto get = [&](CuFunctionAttribute which, int& value) {
+    return driver.status(driver.api().function_get_attribute(&value, which, function_), "cuFuncGetAttribute");
+  };
+  FunctionAttributes a;
+  FOVEA_RETURN_IF_ERROR(get(kCuNumRegisters, a.registers));
+  FOVEA_RETURN_IF_ERROR(get(kCuLocalBytes, a.local_bytes));
+  FOVEA_RETURN_IF_ERROR(get(kCuStaticSharedBytes, a.static_smem_bytes));
+  FOVEA_RETURN_IF_ERROR(get(kCuMaxThreadsPerBlock, a.max_threads));
+  return a;
+}
+
+Status Function::set_max_smem(std::size_t bytes) const {
+  const ScopedContext context(*device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  if (bytes > static_cast<std::size_t>(device_->info().smem_optin_bytes)) {
+    return unsupported("a kernel asks for {} bytes of shared memory, {} gives a CTA {}", bytes, device_->info().name,
+                       device_->info().smem_optin_bytes);
+  }
+  const Driver& driver = device_->driver();
+  return driver.status(
+      driver.api().function_set_attribute(function_, kCuMaxDynamicSharedBytes, static_cast<int>(bytes)),
+      "cuFuncSetAttribute");
+}
+
+Result<int> Function::ctas_per_sm(int threads, std::size_t smem_bytes) const {
+  const ScopedContext context(*device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  const Driver& driver = device_->driver();
+  int ctas = 0;
+  FOVEA_RETURN_IF_ERROR(driver.status(driver.api().occupancy(&ctas, function_, threads, smem_bytes),
+                                      "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
+  return ctas;
+}
+
+Status launch(const Function& function, const LaunchConfig& c, std::span<void* const> args) {
+  CuLaunchAttribute attributes[3];
+  CuLaunchConfig config{};
+  for (int i = 0; i < 3; ++i) {
+    config.grid[i] = c.grid[i];
+    config.block[i] = c.block[i];
+  }
+  config.shared_bytes = c.smem_bytes;
+  config.stream = c.stream;
+  config.attributes = attributes;
+  const auto add = [&](CuLaunchAttributeId id) -> CuLaunchAttribute& {
+    CuLaunchAttribute& attribute = attributes[config.num_attributes++];
+    attribute = {};
+    attribute.id = id;
+    return attribute;
+  };
+  if (c.cluster[0] * c.cluster[1] * c.cluster[2] > 1) {
+    CuLaunchAttribute& cluster = add(kCuLaunchClusterDimension);
+    for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = c.cluster[i];
+  }
+  if (c.programmatic_serialization) add(kCuLaunchProgrammaticSerialization).value.flag = 1;
+  if (c.cooperative) add(kCuLaunchCooperative).value.flag = 1;
+  const Driver& driver = function.device().driver();
+  return driver.status(driver.api().launch(&config, function.handle(), const_cast<void**>(args.data()), nullptr),
+                       "cuLaunchKernelEx");
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,67 @@
+// Kernels that jit/ compiled, loaded on a device, and their launch. Backends keep a Function for each kernel that they
+// launch, so that the hot path looks nothing up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "cuda/handle.h"
+
+namespace fovea::cuda {
+
+struct FunctionAttributes {
+  int registers = 0;          // a thread
+  int local_bytes = 0;        // a thread: spills and arrays
+  int static_smem_bytes = 0;  // a CTA
+  int max_threads = 0;        // of a CTA
+};
+
+// A kernel of a module, which it keeps loaded. Copies are the same kernel.
+class Function {
+ public:
+  Function() = default;
+
+  void* handle() const { return function_; }
+  const Device& device() const { return *device_; }
+  Result<FunctionAttributes> attributes() const;
+  // Lets launches ask for this much dynamic shared memory; beyond 48 KB it must be called before the launch.
+  Status set_max_smem(std::size_t bytes) const;
+  // CTAs of so many threads and so much dynamic shared memory that an SM holds at once.
+  Result<int> ctas_per_sm(int threads, std::size_t smem_bytes) const;
+
+ private:
+  friend class Module;
+  std::shared_ptr<const void> module_;
+  std::shared_ptr<const Device> device_;
+  void* function_ = nullptr;
+};
+
+class Module {
+ public:
+  // A cubin for this device. kUnsupported when it was compiled for another one.
+  static Result<Module> load(const Device& device, std::span<const std::byte> cubin);
+  // kNotFound: no kernel of this name (extern "C").
+  Result<Function> function(const std::string& name) const;
+
+ private:
+  std::shared_ptr<const void> module_;
+  std::shared_ptr<const Device> device_;
+};
+
+struct LaunchConfig {
+  std::uint32_t grid[3] = {1, 1, 1};   // CTAs
+  std::uint32_t block[3] = {1, 1, 1};  // threads
+  std::uint32_t smem_bytes = 0;        // dynamic
+  std::uint32_t cluster[3] = {1, 1, 1};
+  StreamHandle stream = nullptr;
+  bool programmatic_serialization = false;  // may start before the kernel ahead of it has ended (PDL)
+  bool cooperative = false;
+};
+
+// args: a pointer to each parameter of the kernel, which are copied. The device's context must be current.
+Status launch(const Function& function, const LaunchConfig& config, std::span<void* const> args);
+
+}  // namespace fovea::cuda
