@@ -23,13 +23,16 @@ LAYERS: dict[str, set[str]] = {
     "workload": {"core", "variant", "abi", "base", "public"},
     "kernels": {"variant", "abi"},
     "jit": {"kernels", "variant", "abi", "base", "public"},
-    "cuda": {"abi", "base", "public"},
+    "cuda": {"jit", "abi", "base", "public"},
     "cpu": {"jit", "core", "variant", "abi", "base", "public"},
-    "backend": {"cuda", "cpu", "core", "variant", "abi", "base", "public"},
+    "tune": {"abi", "base", "public"},
+    "backend": {"tune", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
     "capi": {"public"},
     "engine": {"backend", "core", "variant", "abi", "base", "public"},
     "server": {"base", "public"},
-    "apps": {"server", "engine", "backend", "cuda", "cpu", "workload", "core", "variant", "abi", "base", "public"},
+    "apps": {
+        "server", "engine", "backend", "tune", "cuda", "cpu", "jit", "workload", "core", "variant", "abi", "base", "public",
+    },
     # Never shipped. The oracle sees batch, page table and mask, never a plan: core is out of its reach.
     "testing": {"abi", "base", "public"},
 }
