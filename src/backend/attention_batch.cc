@@ -6,10 +6,10 @@
 
 namespace fovea {
 
-void BatchTranslator::note_pages(std::int32_t list, const std::int32_t* entries, std::int64_t count) {
+void BatchTranslator::note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    if (smallest_.list < 0 || entries[i] < smallest_.page) smallest_ = {entries[i], list};
-    if (largest_.list < 0 || entries[i] > largest_.page) largest_ = {entries[i], list};
+    if (smallest_.list < 0 || entries[i] < smallest_.page) smallest_ = {entries[i], static_cast<std::int64_t>(list)};
+    if (largest_.list < 0 || entries[i] > largest_.page) largest_ = {entries[i], static_cast<std::int64_t>(list)};
   }
 }
 
@@ -22,37 +22,28 @@ Status BatchTranslator::check_pages(std::int64_t num_pages) const {
   return ok_status();
 }
 
-// Lists with beginnings of their own become rows of one table; a table is taken as it is.
+// Checks that the lists lie in page_indices, and packs them where they are to be packed.
 Status BatchTranslator::read_lists(const std::int32_t* kv_lens) {
   smallest_ = largest_ = {};
-  const auto requests = static_cast<std::size_t>(num_requests_);
-  const std::int64_t most = options_.max_pages_per_request;
-  if (!list_begins_.empty()) {
-    table_stride_ = 1;
-    for (std::size_t i = 0; i < requests; ++i) {
-      table_stride_ = std::max(table_stride_, std::min(num_pages(kv_lens[i]), most));
-    }
-    table_.resize(requests * static_cast<std::size_t>(table_stride_));
-  } else {
-    if (page_stride_ < 0 || page_stride_ > INT32_MAX) {
-      return invalid_argument("page_stride is {}, expected 0 to 2^31", page_stride_);
-    }
-    table_stride_ = page_stride_;
-  }
-  for (std::size_t i = 0; i < requests; ++i) {
-    const std::int64_t count = std::clamp<std::int64_t>(num_pages(kv_lens[i]), 0, std::min(most, table_stride_));
-    const std::int64_t begin = list_begins_.empty() ? static_cast<std::int64_t>(i) * page_stride_ : list_begins_[i];
+  for (std::size_t i = 0; i < static_cast<std::size_t>(num_requests_); ++i) {
+    const std::int64_t most = given_begins_.empty()
+                                  ? std::min<std::int64_t>(page_stride_, options_.max_pages_per_request)
+                                  : options_.max_pages_per_request;
+    const std::int64_t count = std::clamp<std::int64_t>(num_pages(kv_lens[i]), 0, most);
+    const std::int64_t begin = source_begin(i);
     if (begin < 0 || (num_page_indices_ > 0 && begin + count > num_page_indices_)) {
       return out_of_range("request {} has {} pages from entry {} of page_indices on, which has {}", i, count, begin,
                           num_page_indices_);
     }
-    if (!list_begins_.empty()) {
-      std::copy_n(page_indices_ + begin, count, table_.begin() + static_cast<std::int64_t>(i) * table_stride_);
+    if (page_indices_ == nullptr) continue;
+    if (options_.checked) note_pages(i, page_indices_ + begin, count);
+    if (!pack_lists_) continue;
+    if (packed_begins_[i] + count > packed_begins_[i + 1]) {
+      return out_of_range("request {} grew to {} pages, its list was planned with room for {}; plan again", i, count,
+                          packed_begins_[i + 1] - packed_begins_[i]);
     }
-    if (options_.checked) note_pages(static_cast<std::int32_t>(i), page_indices_ + begin, count);
+    std::copy_n(page_indices_ + begin, count, entries_.begin() + packed_begins_[i]);
   }
-  entries_ = list_begins_.empty() ? std::span(page_indices_, requests * static_cast<std::size_t>(page_stride_))
-                                  : std::span<const std::int32_t>(table_);
   return ok_status();
 }
 
@@ -65,43 +56,66 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   if (requests != 0 && (batch.q_lens == nullptr || batch.kv_lens == nullptr || batch.page_indices == nullptr)) {
     return invalid_argument("a batch of {} requests needs q_lens, kv_lens and page_indices", requests);
   }
-  page_indices_ = batch.page_indices;
+  if (batch.page_stride < 0 || batch.page_stride > INT32_MAX) {
+    return invalid_argument("page_stride is {}, expected 0 to 2^31", batch.page_stride);
+  }
+  page_indices_ = batch.page_indices_device == DeviceKind::kCpu ? batch.page_indices : nullptr;
   num_page_indices_ = batch.num_page_indices;
   page_stride_ = batch.page_stride;
   num_requests_ = batch.num_requests;
-  list_begins_.clear();
-  if (batch.list_begins != nullptr) list_begins_.assign(batch.list_begins, batch.list_begins + requests);
-  FOVEA_RETURN_IF_ERROR(read_lists(batch.kv_lens));
+  given_begins_.clear();
+  if (batch.list_begins != nullptr) given_begins_.assign(batch.list_begins, batch.list_begins + requests);
 
   AttentionBatch made;
   made.num_requests = batch.num_requests;
   made.q_lens = batch.q_lens;
   made.kv_lens = batch.kv_lens;
-  made.page_table = entries_.data();
-  made.page_table_stride = static_cast<std::int32_t>(table_stride_);
   made.mask = static_cast<abi::MaskKind>(batch.mask);
   made.window_left = batch.window_left;
-  if (batch.mask == AttentionMask::kBits && requests != 0) {
-    if (batch.mask_bits == nullptr || batch.mask_offsets == nullptr) {
-      return invalid_argument("a bit mask needs mask_bits and mask_offsets");
-    }
-    mask_offsets_.resize(requests);
-    mask_strides_.resize(requests);
+  entries_.clear();
+  if (pack_lists_ && page_indices_ != nullptr) {
+    // Room for some pages more, so that lengths may grow.
+    constexpr std::int64_t kRoom = 8;
+    packed_begins_.assign(1, 0);
     for (std::size_t i = 0; i < requests; ++i) {
-      const std::int64_t q_len = std::max(batch.q_lens[i], 0);
-      const std::int64_t kv_len = std::max(batch.kv_lens[i], 0);
-      if (batch.mask_offsets[i] < 0 || batch.mask_offsets[i] + q_len * kv_len > batch.mask_bytes * 8) {
-        return out_of_range("the mask of request {} is {} x {} bits from bit {} on; mask_bits has {} bytes", i, q_len,
-                            kv_len, batch.mask_offsets[i], batch.mask_bytes);
-      }
-      mask_offsets_[i] = static_cast<std::uint64_t>(batch.mask_offsets[i]);
-      mask_strides_[i] = static_cast<std::uint32_t>(kv_len);
+      const std::int64_t pages =
+          std::clamp<std::int64_t>(num_pages(batch.kv_lens[i]), 0, options_.max_pages_per_request);
+      packed_begins_.push_back(packed_begins_.back() + pages + kRoom);
     }
-    made.mask_offsets = mask_offsets_.data();
-    made.mask_strides = mask_strides_.data();
-    made.mask_bits = batch.mask_bits;
+    entries_.resize(static_cast<std::size_t>(packed_begins_.back()));
+    made.page_table = entries_.data();
+    made.list_begins = packed_begins_.data();
+  } else {
+    made.page_table = page_indices_;
+    made.page_table_stride = static_cast<std::int32_t>(page_stride_);
+    made.list_begins = given_begins_.empty() ? nullptr : given_begins_.data();
   }
+  FOVEA_RETURN_IF_ERROR(read_lists(batch.kv_lens));
+  if (batch.mask == AttentionMask::kBits && requests != 0) FOVEA_RETURN_IF_ERROR(check_mask(batch, made));
   return made;
+}
+
+Status BatchTranslator::check_mask(const RequestBatch& batch, AttentionBatch& made) {
+  if (batch.mask_bits == nullptr || batch.mask_offsets == nullptr) {
+    return invalid_argument("a bit mask needs mask_bits and mask_offsets");
+  }
+  const auto requests = static_cast<std::size_t>(batch.num_requests);
+  mask_offsets_.resize(requests);
+  mask_strides_.resize(requests);
+  for (std::size_t i = 0; i < requests; ++i) {
+    const std::int64_t q_len = std::max(batch.q_lens[i], 0);
+    const std::int64_t kv_len = std::max(batch.kv_lens[i], 0);
+    if (batch.mask_offsets[i] < 0 || batch.mask_offsets[i] + q_len * kv_len > batch.mask_bytes * 8) {
+      return out_of_range("the mask of request {} is {} x {} bits from bit {} on; mask_bits has {} bytes", i, q_len,
+                          kv_len, batch.mask_offsets[i], batch.mask_bytes);
+    }
+    mask_offsets_[i] = static_cast<std::uint64_t>(batch.mask_offsets[i]);
+    mask_strides_[i] = static_cast<std::uint32_t>(kv_len);
+  }
+  made.mask_offsets = mask_offsets_.data();
+  made.mask_strides = mask_strides_.data();
+  made.mask_bits = batch.mask_bits;
+  return ok_status();
 }
 
 Status BatchTranslator::grow(std::span<const std::int32_t> kv_lens) {
@@ -109,14 +123,7 @@ Status BatchTranslator::grow(std::span<const std::int32_t> kv_lens) {
   if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
     return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
   }
-  const std::int64_t stride = table_stride_;
-  const std::size_t entries = table_.size();
-  FOVEA_RETURN_IF_ERROR(read_lists(kv_lens.data()));
-  if (table_stride_ != stride || table_.size() != entries) {
-    return make_status(StatusCode::kOutOfRange,
-                       "a request grew to {} pages, the page lists planned hold {}; plan again", table_stride_, stride);
-  }
-  return ok_status();
+  return read_lists(kv_lens.data());
 }
 
 Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels) {
@@ -126,7 +133,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
   const auto rows = static_cast<std::size_t>(num_rows);
   smallest_ = largest_ = {};
   num_requests_ = -1;
-  table_.clear();
+  entries_.clear();
   block_rows_.clear();
   row_indices_.resize(rows);
   for (std::size_t r = 0; r < rows; ++r) row_indices_[r] = static_cast<std::uint32_t>(r);
@@ -140,9 +147,11 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
       return invalid_argument("level {} needs row_begins, kv_lens, page_indices and list_begins for its {} groups", l,
                               level.num_groups);
     }
-    const auto base = static_cast<std::int64_t>(table_.size());
-    table_.resize(table_.size() + static_cast<std::size_t>(std::max<std::int64_t>(level.num_page_indices, 0)));
-    std::copy_n(level.page_indices, table_.size() - static_cast<std::size_t>(base), table_.begin() + base);
+    const auto base = static_cast<std::int64_t>(entries_.size());
+    const std::int64_t num_entries = std::max<std::int64_t>(level.num_page_indices, 0);
+    const bool host = level.page_indices_device == DeviceKind::kCpu;
+    entries_.resize(entries_.size() + static_cast<std::size_t>(num_entries));
+    if (host) std::copy_n(level.page_indices, num_entries, entries_.begin() + base);
     const bool last = l + 1 == levels.size();
     if (level.causal && !last)
       return invalid_argument("level {} of {} is causal; only the last one may be", l, levels.size());
@@ -159,7 +168,8 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
                             kv_len, level.list_begins[g], level.num_page_indices);
       }
       if (begin == end || (kv_len == 0 && !last)) continue;
-      if (options_.checked) note_pages(g, level.page_indices + level.list_begins[g], pages);
+      if (options_.checked && host)
+        note_pages(static_cast<std::size_t>(g), level.page_indices + level.list_begins[g], pages);
       abi::BlockRow block_row{};
       block_row.row_begin = static_cast<std::uint32_t>(begin);
       block_row.row_count = static_cast<std::uint32_t>(end - begin);
@@ -180,13 +190,12 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
       }
     }
   }
-  entries_ = table_;
   BlockRowBatch made;
   made.num_rows = num_rows;
   made.block_rows = block_rows_;
   made.row_indices = row_indices_;
   made.q_pos = q_pos_;
-  made.page_entries = table_.data();
+  made.page_entries = entries_.data();
   return made;
 }
 

@@ -1,6 +1,5 @@
-// From the public batch records (fovea/attention.h) to what the planner takes: checks, page lists as one table, and
-// cascades as block rows. Held by each implementation of Attention; allocates only when a batch is larger than any
-// before.
+// From the public batch records (fovea/attention.h) to what the planner takes: checks, page lists, and cascades as
+// block rows. Held by each implementation of Attention; allocates only when a batch is larger than any before.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +13,20 @@ namespace fovea {
 
 class BatchTranslator {
  public:
-  explicit BatchTranslator(const AttentionOptions& options) : options_(options) {}
+  // pack_lists: host lists are laid one behind the other in page_entries(), to be copied to a device; else the plan
+  // points into the caller's.
+  BatchTranslator(const AttentionOptions& options, bool pack_lists) : options_(options), pack_lists_(pack_lists) {}
 
   // Both are valid until the next call; the lists and masks that they name are the caller's.
   Result<AttentionBatch> requests(const RequestBatch& batch);
-  // Page lists of all levels lie one behind the other in page_entries().
+  // Lists of all levels lie one behind the other in page_entries(); of levels whose lists are on a device, room for
+  // them.
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
-  // Reads the page lists of the last requests() again, for lengths that grew. kUnsupported after cascade().
+  // Reads the page lists of the last requests() again, for lengths that grew. kUnsupported after cascade(); kOutOfRange
+  // when packed lists have no room for the new pages.
   Status grow(std::span<const std::int32_t> kv_lens);
 
-  // Host entries that the last batch points into.
+  // The packed entries; empty where the plan points into the caller's.
   std::span<const std::int32_t> page_entries() const { return entries_; }
   // kOutOfRange when the last batch reads a page outside of [0, num_pages). Known in checked mode, for host lists.
   Status check_pages(std::int64_t num_pages) const;
@@ -32,20 +35,24 @@ class BatchTranslator {
   std::int64_t num_pages(std::int64_t tokens) const {
     return (tokens + options_.page_tokens - 1) / options_.page_tokens;
   }
+  std::int64_t source_begin(std::size_t request) const {
+    return given_begins_.empty() ? static_cast<std::int64_t>(request) * page_stride_ : given_begins_[request];
+  }
   Status read_lists(const std::int32_t* kv_lens);
-  void note_pages(std::int32_t list, const std::int32_t* entries, std::int64_t count);
+  Status check_mask(const RequestBatch& batch, AttentionBatch& made);
+  void note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count);
 
   AttentionOptions options_;
+  bool pack_lists_;
   // Lists of the last requests().
-  const std::int32_t* page_indices_ = nullptr;
+  const std::int32_t* page_indices_ = nullptr;  // null: on a device
   std::int64_t num_page_indices_ = 0;
   std::int64_t page_stride_ = 0;
-  std::int32_t num_requests_ = 0;          // -1 after cascade()
-  std::vector<std::int64_t> list_begins_;  // empty: page_indices_ is a table already
+  std::int32_t num_requests_ = 0;           // -1 after cascade()
+  std::vector<std::int64_t> given_begins_;  // empty: a table of page_stride_
 
-  std::int64_t table_stride_ = 0;
-  std::vector<std::int32_t> table_;
-  std::span<const std::int32_t> entries_;
+  std::vector<std::int32_t> entries_;
+  std::vector<std::int64_t> packed_begins_;  // one more than requests
   std::vector<std::uint64_t> mask_offsets_;
   std::vector<std::uint32_t> mask_strides_;
   std::vector<abi::BlockRow> block_rows_;
@@ -56,7 +63,7 @@ class BatchTranslator {
   // Smallest and largest page that the last batch reads, and whose they are.
   struct Extreme {
     std::int32_t page = 0;
-    std::int32_t list = -1;
+    std::int64_t list = -1;
   };
   Extreme smallest_, largest_;
 };

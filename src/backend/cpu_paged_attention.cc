@@ -24,7 +24,7 @@ class CpuPagedAttention : public Attention::Impl {
       : Impl(options),
         variant_(variant),
         planner_(std::move(planner)),
-        translator_(options),
+        translator_(options, false),
         own_threads_(std::move(own_threads)),
         threads_(threads) {}
 

@@ -32,7 +32,10 @@ class Builder {
   }
 
  private:
-  const std::int32_t* pages(std::uint32_t request) const { return in_.page_table + request * in_.stride; }
+  const std::int32_t* pages(std::uint32_t request) const {
+    return in_.page_table +
+           (in_.begins != nullptr ? static_cast<std::size_t>(in_.begins[request]) : request * in_.stride);
+  }
   std::uint32_t limit(std::uint32_t request) const { return in_.rows[request] == 0 ? 0 : in_.shareable_pages[request]; }
 
   // Groups the requests of a slice by the page at frame.depth, in order of first appearance; a request that has no page

@@ -16,10 +16,11 @@ namespace fovea {
 
 struct ForestInput {
   std::uint32_t num_requests = 0;
-  const std::int32_t* page_table = nullptr;        // [num_requests, stride]
-  std::size_t stride = 0;                          // entries
+  const std::int32_t* page_table = nullptr;        // lists of page entries
+  std::size_t stride = 0;                          // entries from one list to the next, where begins is null
   const std::int32_t* rows = nullptr;              // query tokens a request; 0: the request takes no part
   const std::uint32_t* shareable_pages = nullptr;  // leading full pages that every row of the request sees whole
+  const std::int64_t* begins = nullptr;            // by request: first entry of its list
 };
 
 // When a child reads its parent's run again (prefix_aware notes, section 7 point 5, after PAT's packing rule): iff

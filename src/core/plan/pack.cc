@@ -38,10 +38,14 @@ class BatchPacker {
       }
     }
     p_.block_rows.clear();
-    if (config_.share_prefixes && n_ > 1) {
+    if (config_.share_prefixes && n_ > 1 && batch_.page_table != nullptr) {
       for (std::uint32_t i = 0; i < n_; ++i) p_.shareable[i] = shareable_tokens(batch_, i) / config_.page_tokens;
-      const ForestInput input{n_, batch_.page_table, static_cast<std::size_t>(batch_.page_table_stride), p_.q_lens.data,
-                              p_.shareable.data};
+      const ForestInput input{n_,
+                              batch_.page_table,
+                              static_cast<std::size_t>(batch_.page_table_stride),
+                              p_.q_lens.data,
+                              p_.shareable.data,
+                              batch_.list_begins};
       build_forest(input, config_.rule, tail_rows, p_.forest);
       if (p_.forest.nodes.size != 0) {
         result.shared = true;
@@ -112,6 +116,7 @@ class BatchPacker {
   }
 
   std::uint32_t list_of(std::uint32_t request) const {
+    if (batch_.list_begins != nullptr) return static_cast<std::uint32_t>(batch_.list_begins[request]);
     return request * static_cast<std::uint32_t>(batch_.page_table_stride);
   }
 
@@ -186,8 +191,7 @@ Status check_lengths(const AttentionBatch& batch, const PlannerOptions& options)
   const PlanLimits& limits = options.limits;
   std::int64_t rows = 0;
   std::int64_t tail_rows = 0;
-  const std::int64_t most_pages = std::min(batch.page_table_stride, limits.max_pages_per_request);
-  const std::int64_t most_tokens = most_pages * options.page_tokens;
+  const std::int64_t most_tokens = most_tokens_per_request(batch, options);
   for (std::int32_t i = 0; i < batch.num_requests; ++i) {
     const std::int32_t q_len = batch.q_lens[i];
     const std::int32_t kv_len = batch.kv_lens[i];
@@ -199,8 +203,9 @@ Status check_lengths(const AttentionBatch& batch, const PlannerOptions& options)
       return make_status(StatusCode::kOutOfRange,
                          "request {} has {} tokens; its page table row of {} entries and the limit of {} pages of {} "
                          "tokens allow {}",
-                         i, kv_len, batch.page_table_stride, limits.max_pages_per_request, options.page_tokens,
-                         most_tokens);
+                         i, kv_len,
+                         batch.list_begins != nullptr ? limits.max_pages_per_request : batch.page_table_stride,
+                         limits.max_pages_per_request, options.page_tokens, most_tokens);
     }
     if (batch.mask == abi::MaskKind::kBits && batch.mask_tails != nullptr) {
       if (batch.mask_tails[i] < 0) {
@@ -232,8 +237,14 @@ Status check_batch(const AttentionBatch& batch, const PlannerOptions& options) {
                        limits.max_requests);
   }
   if (batch.num_requests == 0) return ok_status();
-  if (batch.q_lens == nullptr || batch.kv_lens == nullptr || batch.page_table == nullptr) {
-    return invalid_argument("a batch of {} requests needs q_lens, kv_lens and page_table", batch.num_requests);
+  if (batch.q_lens == nullptr || batch.kv_lens == nullptr) {
+    return invalid_argument("a batch of {} requests needs q_lens and kv_lens", batch.num_requests);
+  }
+  for (std::int32_t i = 0; batch.list_begins != nullptr && i < batch.num_requests; ++i) {
+    if (batch.list_begins[i] < 0 || batch.list_begins[i] > (std::int64_t{1} << 32) - (1 << 30)) {
+      return invalid_argument("the page list of request {} starts at entry {}, expected 0 or more and below 2^32", i,
+                              batch.list_begins[i]);
+    }
   }
   if (batch.page_table_stride < 0 || std::int64_t{batch.page_table_stride} * batch.num_requests >= (1ll << 31)) {
     return invalid_argument(
@@ -256,6 +267,12 @@ Status check_batch(const AttentionBatch& batch, const PlannerOptions& options) {
     default: return invalid_argument("mask kind {} is not one of 0..3", static_cast<int>(batch.mask));
   }
   return check_lengths(batch, options);
+}
+
+std::int64_t most_tokens_per_request(const AttentionBatch& batch, const PlannerOptions& options) {
+  const std::int32_t limit = options.limits.max_pages_per_request;
+  const std::int32_t pages = batch.list_begins != nullptr ? limit : std::min(batch.page_table_stride, limit);
+  return std::int64_t{pages} * options.page_tokens;
 }
 
 std::uint32_t shareable_tokens(const AttentionBatch& batch, std::uint32_t i) {

@@ -24,6 +24,9 @@ struct PackResult {
 // Lengths and page table row lengths against the limits; the message names the request.
 Status check_batch(const AttentionBatch& batch, const PlannerOptions& options);
 
+// Tokens that page lists and limits give a request room for.
+std::int64_t most_tokens_per_request(const AttentionBatch& batch, const PlannerOptions& options);
+
 // Tokens of request i that every one of its query tokens sees and that growing never changes: what may be shared.
 std::uint32_t shareable_tokens(const AttentionBatch& batch, std::uint32_t request);
 

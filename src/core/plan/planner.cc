@@ -186,8 +186,7 @@ Status Planner::grow(const std::int32_t* kv_lens) {
   if (p.from_block_rows) return unsupported("grow() after plan_block_rows(): plan the grown block rows again");
   if (a.kv_lens.size == 0) return ok_status();
   if (kv_lens == nullptr) return invalid_argument("grow() needs {} lengths", a.kv_lens.size);
-  const std::int64_t most_tokens =
-      std::int64_t{std::min(p.batch.page_table_stride, p.options.limits.max_pages_per_request)} * p.options.page_tokens;
+  const std::int64_t most_tokens = most_tokens_per_request(p.batch, p.options);
   for (std::uint32_t i = 0; i < a.kv_lens.size; ++i) {
     if (kv_lens[i] < a.kv_lens[i]) {
       return invalid_argument("request {} shrank from {} to {} tokens; plan() again", i, a.kv_lens[i], kv_lens[i]);

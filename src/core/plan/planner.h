@@ -18,10 +18,13 @@ namespace fovea {
 // alignment).
 struct AttentionBatch {
   std::int32_t num_requests = 0;
-  const std::int32_t* q_lens = nullptr;      // [num_requests], >= 0
-  const std::int32_t* kv_lens = nullptr;     // [num_requests], >= 0, new tokens included
-  const std::int32_t* page_table = nullptr;  // [num_requests, page_table_stride] page entries
-  std::int32_t page_table_stride = 0;        // entries
+  const std::int32_t* q_lens = nullptr;   // [num_requests], >= 0
+  const std::int32_t* kv_lens = nullptr;  // [num_requests], >= 0, new tokens included
+  // Page entries: request i's stand at entries list_begins[i] on, else at i * page_table_stride on. Null: the lists are
+  // where only the executor reads them (on a device), and nothing is shared.
+  const std::int32_t* page_table = nullptr;
+  std::int32_t page_table_stride = 0;         // entries a request has room for; not read with list_begins
+  const std::int64_t* list_begins = nullptr;  // [num_requests], each below 2^32; borrowed until the next plan
   abi::MaskKind mask = abi::MaskKind::kCausal;
   std::int32_t window_left = -1;  // MaskKind::kWindow: tokens before the query still seen
   // MaskKind::kBits: request i's own mask over all its kv_lens[i] tokens starts at bit mask_offsets[i] and has

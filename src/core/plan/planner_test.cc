@@ -91,6 +91,45 @@ TEST(PlannerTest, SharedPrefixIsReadOnce) {
   EXPECT_EQ(stats.kv_bytes, (1024u + 6u + 16u + 26u) * 8u * 512u);
 }
 
+// Lists of their own beginnings give the plan of the table that they make, but for where lists begin; without host
+// entries nothing is shared.
+TEST(PlannerTest, ListsInsteadOfATable) {
+  PlannerOptions options;
+  options.num_workers = 3;
+  auto of_table = Planner::create(options);
+  auto of_lists = Planner::create(options);
+  ASSERT_TRUE(of_table.ok() && of_lists.ok());
+  Batch batch({1, 1, 1}, {1030, 1040, 1050}, 16);
+  for (int i = 1; i < 3; ++i) std::copy_n(batch.table.begin(), 64, batch.table.begin() + i * batch.stride);
+  ASSERT_TRUE(of_table->plan(batch.view()).ok());
+  std::vector<std::int32_t> packed;
+  std::vector<std::int64_t> begins(3);
+  for (const std::size_t i : {2, 0, 1}) {
+    begins[i] = static_cast<std::int64_t>(packed.size());
+    const auto row = batch.table.begin() + static_cast<std::ptrdiff_t>(i) * batch.stride;
+    packed.insert(packed.end(), row, row + 66);
+  }
+  AttentionBatch lists = batch.view();
+  lists.page_table = packed.data();
+  lists.page_table_stride = 0;
+  lists.list_begins = begins.data();
+  ASSERT_TRUE(of_lists->plan(lists).ok());
+  const abi::PlanView a = of_table->view();
+  const abi::PlanView b = of_lists->view();
+  ASSERT_EQ(a.header->num_items, b.header->num_items);
+  EXPECT_EQ(b.header->num_block_rows, 4u);
+  for (std::uint32_t i = 0; i < a.header->num_items; ++i) {
+    EXPECT_EQ(a.items[i].kv_begin, b.items[i].kv_begin);
+    const std::uint32_t entry = a.items[i].kv_begin / 16;
+    EXPECT_EQ(a.page_entries[a.items[i].list_begin + entry], b.page_entries[b.items[i].list_begin + entry]);
+  }
+  lists.page_table = nullptr;
+  ASSERT_TRUE(of_lists->plan(lists).ok());
+  EXPECT_EQ(of_lists->view().header->num_block_rows, 3u);
+  begins[1] = -1;
+  EXPECT_EQ(of_lists->plan(lists).code(), StatusCode::kInvalidArgument);
+}
+
 TEST(PlannerTest, RefusesBadInput) {
   PlannerOptions options;
   options.limits = {4, 64, 10, 0, 0};

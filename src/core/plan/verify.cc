@@ -231,7 +231,9 @@ Status verify_run(const abi::PlanView& plan, const AttentionBatch& batch, std::i
     return internal_error("block row {} has positions [{}, {}) of {} tokens", run.block_row, b.position_base,
                           b.position_base + b.num_tokens, kv_len);
   }
-  const std::int32_t* own = batch.page_table + static_cast<std::size_t>(request) * batch.page_table_stride;
+  const std::int32_t* own =
+      batch.page_table + (batch.list_begins != nullptr ? batch.list_begins[request]
+                                                       : static_cast<std::int64_t>(request) * batch.page_table_stride);
   const std::int32_t first = b.position_base / page_tokens;
   for (std::uint32_t page = 0; page * static_cast<std::uint32_t>(page_tokens) < b.num_tokens; ++page) {
     if (plan.page_entries[b.list_begin + page] != own[first + static_cast<std::int32_t>(page)]) {
