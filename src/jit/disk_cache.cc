@@ -127,10 +127,9 @@ void DiskCache::publish(const std::string& key, std::string_view tool, const Cac
   const std::string_view payload = std::string_view(bytes).substr(sizeof(Header));
   const Header header{kMagic, entry.log.size(), hash_bytes(payload.data(), payload.size(), entry.log.size())};
   std::memcpy(bytes.data(), &header, sizeof(header));
-  if (const Status status = write_file_atomic(path_of(key, tool), bytes); !status.ok()) {
-    return warn_once(status.message());
-  }
-  evict();
+  const std::string path = path_of(key, tool);
+  if (const Status status = write_file_atomic(path, bytes); !status.ok()) return warn_once(status.message());
+  evict(path);
 }
 
 void DiskCache::warn_once(const std::string& why) {
@@ -145,7 +144,7 @@ void DiskCache::warn_once(const std::string& why) {
 }
 
 // Other processes may add and remove files meanwhile: what cannot be looked at is skipped.
-void DiskCache::evict() {
+void DiskCache::evict(const std::string& keep) {
   struct File {
     fs::file_time_type time;
     std::uint64_t size;
@@ -169,9 +168,10 @@ void DiskCache::evict() {
   }
   if (total <= limit_bytes_) return;
   std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.time < b.time; });
-  // The newest is what the caller just made: it stays whatever its size.
-  for (std::size_t i = 0; i + 1 < files.size() && total > limit_bytes_; ++i) {
-    if (fs::remove(files[i].path, error)) total -= files[i].size;
+  for (const File& file : files) {
+    if (total <= limit_bytes_) break;
+    // What the caller just made stays, whatever its size.
+    if (file.path != keep && fs::remove(file.path, error)) total -= file.size;
   }
 }
 

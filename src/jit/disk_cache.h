@@ -57,7 +57,7 @@ class DiskCache {
   std::optional<CacheEntry> read(const std::string& path) const;
   bool make_folder();
   void warn_once(const std::string& why);
-  void evict();
+  void evict(const std::string& keep);
 
   const std::string folder_;
   const std::uint64_t limit_bytes_;

@@ -76,49 +76,6 @@ VariantSpec shipped_variant(VariantId id) {
   return spec;
 }
 
-Result<VariantSpec> read_variant(const std::string& path, const std::string& name, std::vector<VariantParam> params) {
-  VariantSpec spec;
-  spec.name = name;
-  FOVEA_ASSIGN_OR_RETURN(spec.source, read_file(path, kMaxSourceBytes));
-  spec.file = path;
-  spec.params = std::move(params);
-  return spec;
-}
-
-Status check_variant(const VariantSpec& spec) {
-  if (!is_identifier(spec.name)) {
-    return invalid_argument("the variant's name is \"{}\", expected the C++ name of its struct", spec.name);
-  }
-  if (spec.source.empty() && !spec.params.empty()) {
-    return invalid_argument("variant {} has parameters but no source that reads them", spec.name);
-  }
-  if (spec.source.size() > kMaxSourceBytes) {
-    return out_of_range("the source of variant {} has {} bytes, expected at most {}", spec.name, spec.source.size(),
-                        kMaxSourceBytes);
-  }
-  for (std::size_t i = 0; i < spec.params.size(); ++i) {
-    const std::string& name = spec.params[i].name;
-    if (!is_identifier(name)) {
-      return invalid_argument("parameter {} of variant {} is named \"{}\", expected a C++ identifier", i, spec.name,
-                              name);
-    }
-    if (std::find(std::begin(kShippedParams), std::end(kShippedParams), name) != std::end(kShippedParams)) {
-      return invalid_argument("parameter {} of variant {} has the name of one that every variant has; choose another",
-                              name, spec.name);
-    }
-    for (std::size_t j = 0; j < i; ++j) {
-      if (spec.params[j].name == name) {
-        return invalid_argument("variant {} has two parameters named {}", spec.name, name);
-      }
-    }
-  }
-  if (const std::size_t bytes = layout(spec.params).back(); bytes > abi::kVariantParamBytes) {
-    return out_of_range("the parameters of variant {} take {} bytes, expected at most {}: put scalars into a tensor",
-                        spec.name, bytes, abi::kVariantParamBytes);
-  }
-  return ok_status();
-}
-
 std::string variant_type(const VariantSpec& spec, std::string_view target) {
   if (spec.source.empty()) return fmt::format("fovea::variant{}::{}", target, spec.name);
   return fmt::format("fovea::variant{}::user::FoveaVariant", target);
@@ -215,3 +172,51 @@ Status VariantArgs::check() const {
 }
 
 }  // namespace fovea::jit
+
+namespace fovea {
+
+Result<VariantSpec> read_variant(const std::string& path, const std::string& name, std::vector<VariantParam> params) {
+  VariantSpec spec;
+  spec.name = name;
+  FOVEA_ASSIGN_OR_RETURN(spec.source, read_file(path, jit::kMaxSourceBytes));
+  spec.file = path;
+  spec.params = std::move(params);
+  return spec;
+}
+
+Status check_variant(const VariantSpec& spec) {
+  if (!jit::is_identifier(spec.name)) {
+    return invalid_argument("the variant's name is \"{}\", expected the C++ name of its struct", spec.name);
+  }
+  if (spec.source.empty() && !spec.params.empty()) {
+    return invalid_argument("variant {} has parameters but no source that reads them", spec.name);
+  }
+  if (spec.source.size() > jit::kMaxSourceBytes) {
+    return out_of_range("the source of variant {} has {} bytes, expected at most {}", spec.name, spec.source.size(),
+                        jit::kMaxSourceBytes);
+  }
+  for (std::size_t i = 0; i < spec.params.size(); ++i) {
+    const std::string& name = spec.params[i].name;
+    if (!jit::is_identifier(name)) {
+      return invalid_argument("parameter {} of variant {} is named \"{}\", expected a C++ identifier", i, spec.name,
+                              name);
+    }
+    if (std::find(std::begin(jit::kShippedParams), std::end(jit::kShippedParams), name) !=
+        std::end(jit::kShippedParams)) {
+      return invalid_argument("parameter {} of variant {} has the name of one that every variant has; choose another",
+                              name, spec.name);
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (spec.params[j].name == name) {
+        return invalid_argument("variant {} has two parameters named {}", spec.name, name);
+      }
+    }
+  }
+  if (const std::size_t bytes = jit::layout(spec.params).back(); bytes > abi::kVariantParamBytes) {
+    return out_of_range("the parameters of variant {} take {} bytes, expected at most {}: put scalars into a tensor",
+                        spec.name, bytes, abi::kVariantParamBytes);
+  }
+  return ok_status();
+}
+
+}  // namespace fovea

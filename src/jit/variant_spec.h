@@ -1,5 +1,5 @@
-// A user's attention variant: functors as text, extra parameters by name. The same text compiles for a device and for
-// the CPU. Made by users through the public API; turned into source by attention_spec.h and cpu/attention's compiler.
+// A user's attention variant (fovea/variant.h) as source: the same text for a device and for the CPU. Used by
+// attention_spec.h and by cpu/attention's compiler of variants.
 #pragma once
 
 #include <cstddef>
@@ -10,39 +10,17 @@
 #include <vector>
 
 #include "fovea/status.h"
+#include "fovea/variant.h"
 #include "variant/params.h"
 
 namespace fovea::jit {
 
-enum class VariantParamType : std::uint8_t {
-  kFloat,        // float
-  kInt,          // int
-  kFloatTensor,  // const float*, in memory of the device that runs the variant
-  kIntTensor,    // const int*
-};
-
-struct VariantParam {
-  std::string name;  // a C++ identifier; hooks read it as p.NAME
-  VariantParamType type;
-};
-
-// The text stands in namespace fovea::variant::user, so the names of src/variant (Plain, LogitPlace, ..) need no
-// prefix, and hooks take `const Params& p`, which has the fields of AttentionParams and those of `params`.
-struct VariantSpec {
-  std::string name;    // of the struct that the source defines
-  std::string source;  // C++ text; empty: a variant that src/variant ships
-  std::string file;    // what errors name as the place of the source; empty: "variant NAME"
-  std::vector<VariantParam> params;
-};
+using fovea::VariantParam;
+using fovea::VariantParamType;
+using fovea::VariantSpec;
 
 // A variant of the list in variant/params.h.
 VariantSpec shipped_variant(VariantId id);
-// The variant whose text is in a file, such as a header of the user's. kNotFound, or kOutOfRange beyond 1 MiB.
-Result<VariantSpec> read_variant(const std::string& path, const std::string& name, std::vector<VariantParam> params);
-
-// Names are identifiers, parameters do not repeat or hide those of AttentionParams, and all fit into an argument.
-Status check_variant(const VariantSpec& spec);
-
 // Declares the variant. Target is the namespace below fovea::variant that holds Plain ("" or "::N_AVX2"), math the
 // number type's functions ("ScalarMath"). Line numbers in errors are those of spec.source.
 std::string variant_source(const VariantSpec& spec, std::string_view target, std::string_view math);

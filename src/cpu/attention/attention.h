@@ -51,6 +51,9 @@ class AttentionWorkspace {
 // The kernels of a shipped variant for the instruction set in use (cpu/simd.h).
 AttentionKernels attention_kernels(VariantId variant);
 
+// The function format_ops of matmul_inl.h for the instruction set in use, which variants compiled at run time share.
+void* format_ops_in_use();
+
 // out[row, head, :] = attention of q[row, head, :] over what the plan gives the row. q, out: [rows, num_qo_heads,
 // head_dim], fp32 or bf16, the last dim contiguous; pools: fp32, fp16 or bf16, elements of a row contiguous; head_dim a
 // multiple of 16 from 16 to 256. lse: [rows, num_qo_heads] base-2 log-sum-exp, sinks included, or null; 0 for variants

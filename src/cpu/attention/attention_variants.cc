@@ -23,14 +23,22 @@ AttentionKernels shipped_kernels(VariantId id) {
   return kernels_of<variant::Plain>();
 }
 
+void* shared_format_ops() {
+  using Function = const FormatOps& (*)(abi::KvDType, AttentionProducts);
+  return reinterpret_cast<void*>(Function{&format_ops});
+}
+
 }  // namespace fovea::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace fovea::cpu {
 HWY_EXPORT(shipped_kernels);
+HWY_EXPORT(shared_format_ops);
 
 AttentionKernels attention_kernels(VariantId variant) { return HWY_DYNAMIC_DISPATCH(shipped_kernels)(variant); }
+
+void* format_ops_in_use() { return HWY_DYNAMIC_DISPATCH(shared_format_ops)(); }
 
 }  // namespace fovea::cpu
 #endif

@@ -228,6 +228,11 @@ inline FormatOps with_bf16_products(FormatOps ops) {
   return ops;
 }
 
+#if defined(FOVEA_VARIANT_OBJECT)
+// A variant that is compiled at run time gets it from the program that loads it (variant_compiler.cc): the kernels of
+// the formats are most of what there is to compile, and no variant changes them.
+inline const FormatOps& (*format_ops)(abi::KvDType dtype, AttentionProducts products) = nullptr;
+#else
 HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype, AttentionProducts products) {
   using Rows = std::make_integer_sequence<int, kRowsPerPass>;
   static constexpr FormatOps kF32 = make_format_ops<FormatF32, WordsF32>(Rows());
@@ -237,6 +242,7 @@ HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype, AttentionProducts pro
   if (dtype == abi::KvDType::kBF16 && products == AttentionProducts::kBF16) return kBF16Products;
   return dtype == abi::KvDType::kF32 ? kF32 : dtype == abi::KvDType::kF16 ? kF16 : kBF16;
 }
+#endif
 
 }  // namespace fovea::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
