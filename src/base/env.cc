@@ -19,6 +19,8 @@ constexpr std::array<EnvEntry, static_cast<std::size_t>(EnvVar::kCount)> kTable 
      ""},
     {EnvVar::kCacheLimitMib, "FOVEA_CACHE_LIMIT_MIB", "what that folder may hold before the oldest kernels go", "1024"},
     {EnvVar::kNvrtc, "FOVEA_NVRTC", "libnvrtc.so.* or its folder, where it is not found by itself", ""},
+    {EnvVar::kLibcuda, "FOVEA_LIBCUDA", "the CUDA driver to load instead of the system's libcuda.so.1", ""},
+    {EnvVar::kCublasLt, "FOVEA_CUBLASLT", "libcublasLt.so.* or its folder, where it is not found by itself", ""},
     {EnvVar::kCxx, "FOVEA_CXX", "C++ compiler of variants for the CPU; else c++, g++ or clang++ of PATH", ""},
 }};
 

@@ -19,6 +19,8 @@ enum class EnvVar : std::uint8_t {
   kCacheDir,
   kCacheLimitMib,
   kNvrtc,
+  kLibcuda,
+  kCublasLt,
   kCxx,
   kCount,  // not a variable
 };

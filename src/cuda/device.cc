@@ -1,3 +1,4 @@
+// Opens devices and makes their contexts current.
 #include "cuda/device.h"
 
 #include "base/status.h"

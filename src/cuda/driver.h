@@ -2,6 +2,7 @@
 // folder, and by `fovea doctor`.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "fovea/status.h"
@@ -19,20 +20,29 @@ class Driver {
   int num_devices() const { return num_devices_; }
   const DriverApi& api() const { return *api_; }
 
+  const std::string& path() const { return path_; }  // of the library
+
   // What a result of the driver means. `what`: the call, for the message. kResourceExhausted for memory, kNotFound for
-  // devices, else kInternal.
-  Status status(int code, const char* what) const;
+  // devices, kUnavailable for a device that is taken, else kInternal.
+  Status status(int code, const char* what) const {
+    if (code == 0) return {};
+    return explain(code, what);
+  }
+
+  // Loads the library of this name or path, for the life of the process. Everything but tests calls driver().
+  static Result<const Driver*> load(const std::string& library);
 
  private:
-  friend Result<const Driver*> driver();
-  static Result<const Driver*> load();
+  Status explain(int code, const char* what) const;
 
+  std::string path_;
   int version_ = 0;
   int num_devices_ = 0;
-  const DriverApi* api_ = nullptr;
+  std::shared_ptr<const DriverApi> api_;
 };
 
-// The driver of this machine, loaded once. kUnavailable: there is none, or it is too old, with what to do.
+// The driver of this machine (or the one that FOVEA_LIBCUDA names), loaded once. kUnavailable: there is none, it is too
+// old, or it sees no device, with what to do.
 Result<const Driver*> driver();
 
 }  // namespace fovea::cuda

@@ -20,8 +20,18 @@ using CuGraphExec = void*;
 using CuAddress = std::uint64_t;  // CUdeviceptr
 
 inline constexpr CuResult kCuOutOfMemory = 2;
+inline constexpr CuResult kCuDeviceUnavailable = 46;
 inline constexpr CuResult kCuNoDevice = 100;
 inline constexpr CuResult kCuInvalidDevice = 101;
+inline constexpr CuResult kCuInvalidImage = 200;
+inline constexpr CuResult kCuNoBinaryForDevice = 209;
+inline constexpr CuResult kCuIllegalAddress = 700;
+inline constexpr CuResult kCuLaunchTimeout = 702;
+inline constexpr CuResult kCuContextDestroyed = 709;
+inline constexpr CuResult kCuAssert = 710;
+inline constexpr CuResult kCuHardwareStackError = 714;  // the first of six faults of kernels
+inline constexpr CuResult kCuLaunchFailed = 719;        // the last of them
+inline constexpr CuResult kCuGraphUpdateFailure = 910;
 
 enum CuDeviceAttribute : int {
   kCuClockRate = 13,

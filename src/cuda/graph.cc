@@ -1,3 +1,4 @@
+// Records, changes and launches CUDA graphs.
 #include "cuda/graph.h"
 
 #include "base/status.h"
@@ -8,30 +9,62 @@ namespace {
 
 constexpr int kThreadLocal = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
-}  // namespace
+void destroy_recording(const Driver& driver, void* graph) { driver.api().graph_destroy(graph); }
+using Recording = Handle<destroy_recording>;
 
-void destroy_graph(const Driver& driver, void* graph) { driver.api().graph_exec_destroy(graph); }
-
-Result<Graph> Graph::capture(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
+Result<Recording> record(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
+  if (stream == nullptr) return invalid_argument("the default stream cannot be recorded; pass a stream of your own");
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   const Driver& driver = device.driver();
   const DriverApi& api = driver.api();
   FOVEA_RETURN_IF_ERROR(driver.status(api.stream_begin_capture(stream, kThreadLocal), "cuStreamBeginCapture"));
   const Status enqueued = enqueue();
-  CuGraph recorded = nullptr;
-  const Status ended = driver.status(api.stream_end_capture(stream, &recorded), "cuStreamEndCapture");
+  CuGraph graph = nullptr;
+  const Status ended = driver.status(api.stream_end_capture(stream, &graph), "cuStreamEndCapture");
+  Recording recording(device, graph);
+  FOVEA_RETURN_IF_ERROR(enqueued);  // the cause, where both failed
+  FOVEA_RETURN_IF_ERROR(ended);
+  return recording;
+}
+
+Result<CuGraphExec> instantiate(const Driver& driver, CuGraph graph) {
   CuGraphExec exec = nullptr;
-  Status made = enqueued.ok() ? ended : enqueued;
-  if (made.ok()) made = driver.status(api.graph_instantiate(&exec, recorded, 0), "cuGraphInstantiate");
-  if (recorded != nullptr) api.graph_destroy(recorded);
-  FOVEA_RETURN_IF_ERROR(made);
+  FOVEA_RETURN_IF_ERROR(driver.status(driver.api().graph_instantiate(&exec, graph, 0), "cuGraphInstantiate"));
+  return exec;
+}
+
+}  // namespace
+
+void destroy_graph(const Driver& driver, void* graph) { driver.api().graph_exec_destroy(graph); }
+
+Result<Graph> Graph::capture(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
+  FOVEA_ASSIGN_OR_RETURN(const Recording recording, record(device, stream, enqueue));
+  const ScopedContext context(device);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_ASSIGN_OR_RETURN(const CuGraphExec exec, instantiate(device.driver(), recording.get()));
   Graph graph;
   graph.exec_ = {device, exec};
   return graph;
 }
 
+Status Graph::update(StreamHandle stream, const std::function<Status()>& enqueue) {
+  if (!exec_) return invalid_argument("a graph is updated that was never captured");
+  const Device device = exec_.device();
+  FOVEA_ASSIGN_OR_RETURN(const Recording recording, record(device, stream, enqueue));
+  const ScopedContext context(device);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  const Driver& driver = device.driver();
+  CuGraphExecUpdateResult result{};
+  const CuResult code = driver.api().graph_update(exec_.get(), recording.get(), &result);
+  if (code != kCuGraphUpdateFailure) return driver.status(code, "cuGraphExecUpdate");
+  FOVEA_ASSIGN_OR_RETURN(const CuGraphExec exec, instantiate(driver, recording.get()));
+  exec_ = {device, exec};
+  return ok_status();
+}
+
 Status Graph::launch(StreamHandle stream) const {
+  if (!exec_) return invalid_argument("a graph is launched that was never captured");
   const Driver& driver = exec_.device().driver();
   return driver.status(driver.api().graph_launch(exec_.get(), stream), "cuGraphLaunch");
 }

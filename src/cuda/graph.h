@@ -17,6 +17,9 @@ class Graph {
   // enqueue ends the recording and is returned.
   static Result<Graph> capture(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue);
 
+  // Records again, into this graph: other arguments and grids in place, a new graph where other nodes were recorded.
+  // Not while it runs. After a failure the graph is what it was.
+  Status update(StreamHandle stream, const std::function<Status()>& enqueue);
   Status launch(StreamHandle stream) const;
 
  private:

@@ -1,3 +1,4 @@
+// Allocates, copies and sets memory.
 #include "cuda/memory.h"
 
 #include "base/status.h"
@@ -38,8 +39,10 @@ Result<PinnedBuffer> PinnedBuffer::create(const Device& device, std::size_t byte
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   void* memory = nullptr;
-  FOVEA_RETURN_IF_ERROR(
-      device.driver().status(device.driver().api().host_allocate(&memory, bytes, 0), "cuMemHostAlloc"));
+  const Driver& driver = device.driver();
+  if (const Status s = driver.status(driver.api().host_allocate(&memory, bytes, 0), "cuMemHostAlloc"); !s.ok()) {
+    return Status(s.code(), fmt::format("{} bytes of page-locked host memory: {}", bytes, s.message()));
+  }
   buffer.handle_ = {device, memory};
   buffer.bytes_ = bytes;
   return buffer;

@@ -1,4 +1,7 @@
+// Loads cubins and launches what is in them.
 #include "cuda/module.h"
+
+#include <cstring>
 
 #include "base/status.h"
 #include "cuda/driver_api.h"
@@ -6,14 +9,42 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr CuResult kCuInvalidImage = 200;
-constexpr CuResult kCuNoBinaryForDevice = 209;
+// What is read of an ELF64 header.
+constexpr std::size_t kElfHeaderBytes = 64;
+constexpr std::size_t kElfSectionTable = 40;  // u64: where the section table is
+constexpr std::size_t kElfSectionBytes = 58;  // u16: bytes of a section's entry
+constexpr std::size_t kElfSectionCount = 60;  // u16
+
+template <typename T>
+std::uint64_t read_at(std::span<const std::byte> bytes, std::size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+// The driver takes no size and would read past the end of a file that was cut short; the section table is its last
+// part.
+bool is_whole_cubin(std::span<const std::byte> cubin) {
+  if (cubin.size() < kElfHeaderBytes || std::memcmp(cubin.data(),
+                                                    "\x7f"
+                                                    "ELF",
+                                                    4) != 0)
+    return false;
+  const std::uint64_t table = read_at<std::uint64_t>(cubin, kElfSectionTable);
+  const std::uint64_t bytes =
+      read_at<std::uint16_t>(cubin, kElfSectionBytes) * read_at<std::uint16_t>(cubin, kElfSectionCount);
+  return table <= cubin.size() && bytes <= cubin.size() - table;
+}
 
 void unload(const Driver& driver, void* module) { driver.api().module_unload(module); }
 
 }  // namespace
 
 Result<Module> Module::load(const Device& device, std::span<const std::byte> cubin) {
+  if (!is_whole_cubin(cubin)) {
+    return data_loss("a kernel of {} bytes is no whole cubin; the folder of compiled kernels may be damaged: remove it",
+                     cubin.size());
+  }
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   CuModule loaded = nullptr;
@@ -85,7 +116,25 @@ Result<int> Function::ctas_per_sm(int threads, std::size_t smem_bytes) const {
   return ctas;
 }
 
+namespace {
+
+Status explain_launch(const Status& status, const LaunchConfig& c) {
+  return Status(
+      status.code(),
+      fmt::format("{}: launching {} x {} x {} CTAs of {} x {} x {} threads with {} bytes of "
+                  "dynamic shared memory{}{}{}",
+                  status.message(), c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.smem_bytes,
+                  c.cluster[0] * c.cluster[1] * c.cluster[2] > 1
+                      ? fmt::format(", clusters of {} x {} x {}", c.cluster[0], c.cluster[1], c.cluster[2])
+                      : "",
+                  c.programmatic_serialization ? ", programmatic serialization" : "",
+                  c.cooperative ? ", cooperative" : ""));
+}
+
+}  // namespace
+
 Status launch(const Function& function, const LaunchConfig& c, std::span<void* const> args) {
+  if (function.handle() == nullptr) return invalid_argument("a kernel is launched that was never loaded");
   CuLaunchAttribute attributes[3];
   CuLaunchConfig config{};
   for (int i = 0; i < 3; ++i) {
@@ -108,8 +157,8 @@ Status launch(const Function& function, const LaunchConfig& c, std::span<void* c
   if (c.programmatic_serialization) add(kCuLaunchProgrammaticSerialization).value.flag = 1;
   if (c.cooperative) add(kCuLaunchCooperative).value.flag = 1;
   const Driver& driver = function.device().driver();
-  return driver.status(driver.api().launch(&config, function.handle(), const_cast<void**>(args.data()), nullptr),
-                       "cuLaunchKernelEx");
+  const CuResult code = driver.api().launch(&config, function.handle(), const_cast<void**>(args.data()), nullptr);
+  return code == 0 ? ok_status() : explain_launch(driver.status(code, "cuLaunchKernelEx"), c);
 }
 
 }  // namespace fovea::cuda

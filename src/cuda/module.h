@@ -41,7 +41,7 @@ class Function {
 
 class Module {
  public:
-  // A cubin for this device. kUnsupported when it was compiled for another one.
+  // A cubin for this device. kUnsupported when it was compiled for another one, kDataLoss when it is cut short.
   static Result<Module> load(const Device& device, std::span<const std::byte> cubin);
   // kNotFound: no kernel of this name (extern "C").
   Result<Function> function(const std::string& name) const;

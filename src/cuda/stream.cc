@@ -1,3 +1,4 @@
+// Makes, waits for and records streams and events.
 #include "cuda/stream.h"
 
 #include "base/status.h"

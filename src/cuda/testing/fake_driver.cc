@@ -1,0 +1,405 @@
+// The driver that testing/fake_driver.h describes.
+#include "cuda/testing/fake_driver.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+namespace fovea::cuda::fake {
+
+State& state() {
+  static State the_state;
+  return the_state;
+}
+
+std::string library_path() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&state), &info);
+  return info.dli_fname;
+}
+
+namespace {
+
+constexpr CuResult kInvalidValue = 1;
+constexpr CuResult kInvalidImage = 200;
+constexpr CuResult kInvalidContext = 201;
+constexpr CuResult kNotFound = 500;
+constexpr CuResult kCaptureInvalidated = 901;
+constexpr CuResult kUpdateFailure = 910;
+
+using Work = std::function<void()>;
+struct FakeGraph {
+  std::vector<Work> nodes;
+};
+struct FakeStream {
+  FakeGraph* capture = nullptr;
+  bool invalidated = false;
+};
+struct FakeEvent {
+  bool recorded = false;
+};
+
+int g_context;   // its address is the context
+int g_function;  // its address is the kernel "fill"
+thread_local std::vector<CuContext> g_current;
+std::map<CuAddress, std::size_t> g_memory;
+FakeStream g_default_stream;
+
+FakeStream& stream_of(CuStream stream) {
+  return stream == nullptr ? g_default_stream : *static_cast<FakeStream*>(stream);
+}
+
+// Counts the call, and what it should answer: an injected failure, or that there is no context.
+CuResult begin(const char* name, bool needs_context = true) {
+  ++state().calls[name];
+  if (const auto it = state().failures.find(name); it != state().failures.end()) return it->second;
+  return needs_context && g_current.empty() ? kInvalidContext : 0;
+}
+
+// As begin(); a failure while the stream records spoils the recording, as the driver does it.
+CuResult enqueue(const char* name, CuStream stream, Work work) {
+  FakeStream& s = stream_of(stream);
+  if (const CuResult code = begin(name); code != 0) {
+    s.invalidated = s.capture != nullptr;
+    return code;
+  }
+  if (s.capture != nullptr) {
+    s.capture->nodes.push_back(std::move(work));
+  } else {
+    work();
+  }
+  return 0;
+}
+
+template <typename T>
+T* pointer(CuAddress address) {
+  return reinterpret_cast<T*>(address);
+}
+
+}  // namespace
+}  // namespace fovea::cuda::fake
+
+using namespace fovea::cuda;        // NOLINT: the functions below are C, and stand outside
+using namespace fovea::cuda::fake;  // NOLINT
+
+#define FAKE_BEGIN(...) \
+  if (const CuResult code = fovea::cuda::fake::begin(__func__ __VA_OPT__(, ) __VA_ARGS__); code != 0) return code
+
+extern "C" {
+
+CuResult cuInit(unsigned) {
+  FAKE_BEGIN(false);
+  return state().num_devices == 0 ? kCuNoDevice : 0;
+}
+CuResult cuDriverGetVersion(int* version) {
+  FAKE_BEGIN(false);
+  *version = state().version;
+  return 0;
+}
+CuResult cuGetErrorName(CuResult code, const char** text) {
+  *text = code == kCuOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : nullptr;
+  return *text != nullptr ? 0 : kInvalidValue;
+}
+CuResult cuGetErrorString(CuResult code, const char** text) {
+  *text = code == kCuOutOfMemory ? "out of memory" : nullptr;
+  return *text != nullptr ? 0 : kInvalidValue;
+}
+CuResult cuDeviceGetCount(int* count) {
+  FAKE_BEGIN(false);
+  *count = state().num_devices;
+  return 0;
+}
+CuResult cuDeviceGet(CuDevice* device, int index) {
+  FAKE_BEGIN(false);
+  *device = index;
+  return index < state().num_devices ? 0 : kCuInvalidDevice;
+}
+CuResult cuDeviceGetName(char* name, int bytes, CuDevice) {
+  FAKE_BEGIN(false);
+  std::strncpy(name, "Fake H200", static_cast<std::size_t>(bytes));
+  return 0;
+}
+CuResult cuDeviceGetAttribute(int* value, CuDeviceAttribute attribute, CuDevice) {
+  FAKE_BEGIN(false);
+  switch (attribute) {
+    case kCuClockRate: *value = 1980000; break;
+    case kCuMultiprocessorCount: *value = kMultiprocessors; break;
+    case kCuL2CacheSize: *value = 50 << 20; break;
+    case kCuComputeMajor: *value = 9; break;
+    case kCuComputeMinor: *value = 0; break;
+    case kCuSharedPerMultiprocessor: *value = 233472; break;
+    case kCuSharedPerBlockOptin: *value = 232448; break;
+    default: return kInvalidValue;
+  }
+  return 0;
+}
+CuResult cuDeviceTotalMem_v2(std::size_t* bytes, CuDevice) {
+  FAKE_BEGIN(false);
+  *bytes = state().memory_bytes;
+  return 0;
+}
+
+CuResult cuDevicePrimaryCtxRetain(CuContext* context, CuDevice) {
+  FAKE_BEGIN(false);
+  *context = &g_context;
+  ++state().alive.contexts;
+  return 0;
+}
+CuResult cuDevicePrimaryCtxRelease_v2(CuDevice) {
+  FAKE_BEGIN(false);
+  --state().alive.contexts;
+  return 0;
+}
+CuResult cuCtxGetCurrent(CuContext* context) {
+  FAKE_BEGIN(false);
+  *context = g_current.empty() ? nullptr : g_current.back();
+  return 0;
+}
+CuResult cuCtxPushCurrent_v2(CuContext context) {
+  FAKE_BEGIN(false);
+  g_current.push_back(context);
+  return 0;
+}
+CuResult cuCtxPopCurrent_v2(CuContext* context) {
+  FAKE_BEGIN();
+  *context = g_current.back();
+  g_current.pop_back();
+  return 0;
+}
+CuResult cuCtxSynchronize() {
+  FAKE_BEGIN();
+  return 0;
+}
+
+CuResult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
+  FAKE_BEGIN();
+  *free_bytes = *total_bytes = state().memory_bytes;
+  for (const auto& [address, bytes] : g_memory) *free_bytes -= bytes;
+  return 0;
+}
+CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
+  FAKE_BEGIN();
+  std::size_t available = 0, total = 0;
+  cuMemGetInfo_v2(&available, &total);
+  if (bytes > available) return kCuOutOfMemory;
+  void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  std::memset(memory, 0xcd, bytes);  // nobody may count on zeros
+  *address = reinterpret_cast<CuAddress>(memory);
+  g_memory[*address] = bytes;
+  ++state().alive.device_buffers;
+  return 0;
+}
+CuResult cuMemFree_v2(CuAddress address) {
+  FAKE_BEGIN();
+  if (g_memory.erase(address) == 0) return kInvalidValue;
+  std::free(pointer<void>(address));
+  --state().alive.device_buffers;
+  return 0;
+}
+CuResult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  FAKE_BEGIN();
+  *memory = std::malloc(bytes);
+  ++state().alive.pinned_buffers;
+  return 0;
+}
+CuResult cuMemFreeHost(void* memory) {
+  FAKE_BEGIN();
+  std::free(memory);
+  --state().alive.pinned_buffers;
+  return 0;
+}
+CuResult cuMemcpyHtoDAsync_v2(CuAddress to, const void* from, std::size_t bytes, CuStream stream) {
+  return enqueue(__func__, stream, [=] { std::memcpy(pointer<void>(to), from, bytes); });
+}
+CuResult cuMemcpyDtoHAsync_v2(void* to, CuAddress from, std::size_t bytes, CuStream stream) {
+  return enqueue(__func__, stream, [=] { std::memcpy(to, pointer<void>(from), bytes); });
+}
+CuResult cuMemcpyDtoDAsync_v2(CuAddress to, CuAddress from, std::size_t bytes, CuStream stream) {
+  return enqueue(__func__, stream, [=] { std::memcpy(pointer<void>(to), pointer<void>(from), bytes); });
+}
+CuResult cuMemsetD8Async(CuAddress to, unsigned char value, std::size_t bytes, CuStream stream) {
+  return enqueue(__func__, stream, [=] { std::memset(pointer<void>(to), value, bytes); });
+}
+
+CuResult cuStreamCreate(CuStream* stream, unsigned) {
+  FAKE_BEGIN();
+  *stream = new FakeStream();
+  ++state().alive.streams;
+  return 0;
+}
+CuResult cuStreamDestroy_v2(CuStream stream) {
+  FAKE_BEGIN();
+  delete static_cast<FakeStream*>(stream);
+  --state().alive.streams;
+  return 0;
+}
+CuResult cuStreamSynchronize(CuStream) {
+  FAKE_BEGIN();
+  return 0;
+}
+CuResult cuStreamWaitEvent(CuStream, CuEvent, unsigned) {
+  FAKE_BEGIN();
+  return 0;
+}
+CuResult cuStreamIsCapturing(CuStream stream, int* status) {
+  FAKE_BEGIN();
+  *status = stream_of(stream).capture != nullptr ? 1 : 0;
+  return 0;
+}
+CuResult cuStreamBeginCapture_v2(CuStream stream, int) {
+  FAKE_BEGIN();
+  stream_of(stream).capture = new FakeGraph();
+  ++state().alive.graphs;
+  return 0;
+}
+CuResult cuGraphDestroy(CuGraph graph) {
+  FAKE_BEGIN();
+  delete static_cast<FakeGraph*>(graph);
+  --state().alive.graphs;
+  return 0;
+}
+CuResult cuStreamEndCapture(CuStream stream, CuGraph* graph) {
+  FAKE_BEGIN();
+  FakeStream& s = stream_of(stream);
+  *graph = s.capture;
+  s.capture = nullptr;
+  if (!s.invalidated) return 0;
+  s.invalidated = false;
+  cuGraphDestroy(*graph);
+  *graph = nullptr;
+  return kCaptureInvalidated;
+}
+
+CuResult cuEventCreate(CuEvent* event, unsigned) {
+  FAKE_BEGIN();
+  *event = new FakeEvent();
+  ++state().alive.events;
+  return 0;
+}
+CuResult cuEventDestroy_v2(CuEvent event) {
+  FAKE_BEGIN();
+  delete static_cast<FakeEvent*>(event);
+  --state().alive.events;
+  return 0;
+}
+CuResult cuEventRecord(CuEvent event, CuStream) {
+  FAKE_BEGIN();
+  static_cast<FakeEvent*>(event)->recorded = true;
+  return 0;
+}
+CuResult cuEventQuery(CuEvent) {
+  FAKE_BEGIN();
+  return 0;
+}
+CuResult cuEventSynchronize(CuEvent) {
+  FAKE_BEGIN();
+  return 0;
+}
+CuResult cuEventElapsedTime(float* milliseconds, CuEvent begin_event, CuEvent end_event) {
+  FAKE_BEGIN();
+  const bool both = static_cast<FakeEvent*>(begin_event)->recorded && static_cast<FakeEvent*>(end_event)->recorded;
+  *milliseconds = 0.5f;
+  return both ? 0 : kInvalidValue;
+}
+
+CuResult cuModuleLoadData(CuModule* module, const void* image) {
+  FAKE_BEGIN();
+  if (std::memcmp(image,
+                  "\x7f"
+                  "ELF",
+                  4) != 0)
+    return kInvalidImage;
+  *module = new int(0);
+  ++state().alive.modules;
+  return 0;
+}
+CuResult cuModuleUnload(CuModule module) {
+  FAKE_BEGIN();
+  delete static_cast<int*>(module);
+  --state().alive.modules;
+  return 0;
+}
+CuResult cuModuleGetFunction(CuFunction* function, CuModule, const char* name) {
+  FAKE_BEGIN();
+  *function = &g_function;
+  return std::strcmp(name, "fill") == 0 ? 0 : kNotFound;
+}
+CuResult cuFuncGetAttribute(int* value, CuFunctionAttribute attribute, CuFunction) {
+  FAKE_BEGIN();
+  switch (attribute) {
+    case kCuMaxThreadsPerBlock: *value = 1024; break;
+    case kCuStaticSharedBytes: *value = 64; break;
+    case kCuLocalBytes: *value = 0; break;
+    case kCuNumRegisters: *value = 32; break;
+    default: return kInvalidValue;
+  }
+  return 0;
+}
+CuResult cuFuncSetAttribute(CuFunction, CuFunctionAttribute, int) {
+  FAKE_BEGIN();
+  return 0;
+}
+CuResult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, CuFunction, int threads, std::size_t) {
+  FAKE_BEGIN();
+  *ctas = 2048 / std::max(threads, 1);
+  return 0;
+}
+
+// fill(uint32_t* to, uint32_t value, uint32_t count)
+CuResult cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction, void** parameters, void**) {
+  Launch launch;
+  std::copy_n(config->grid, 3, launch.grid);
+  std::copy_n(config->block, 3, launch.block);
+  launch.smem_bytes = config->shared_bytes;
+  for (std::uint32_t i = 0; i < config->num_attributes; ++i) {
+    const CuLaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == kCuLaunchClusterDimension) std::copy_n(attribute.value.cluster, 3, launch.cluster);
+    if (attribute.id == kCuLaunchProgrammaticSerialization) launch.programmatic = attribute.value.flag == 1;
+    if (attribute.id == kCuLaunchCooperative) launch.cooperative = attribute.value.flag == 1;
+  }
+  state().launch = launch;
+  std::uint32_t* const to = *static_cast<std::uint32_t**>(parameters[0]);
+  const std::uint32_t value = *static_cast<std::uint32_t*>(parameters[1]);
+  const std::uint32_t count = *static_cast<std::uint32_t*>(parameters[2]);
+  return enqueue(__func__, config->stream, [=] { std::fill_n(to, count, value); });
+}
+
+CuResult cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigned long long) {
+  FAKE_BEGIN();
+  *exec = new FakeGraph(*static_cast<FakeGraph*>(graph));
+  ++state().alive.graph_execs;
+  return 0;
+}
+CuResult cuGraphLaunch(CuGraphExec exec, CuStream) {
+  FAKE_BEGIN();
+  for (const Work& work : static_cast<FakeGraph*>(exec)->nodes) work();
+  return 0;
+}
+CuResult cuGraphExecUpdate_v2(CuGraphExec exec, CuGraph graph, CuGraphExecUpdateResult*) {
+  FAKE_BEGIN();
+  FakeGraph& to = *static_cast<FakeGraph*>(exec);
+  const FakeGraph& from = *static_cast<FakeGraph*>(graph);
+  if (to.nodes.size() != from.nodes.size()) return kUpdateFailure;
+  to = from;
+  return 0;
+}
+CuResult cuGraphExecDestroy(CuGraphExec exec) {
+  FAKE_BEGIN();
+  delete static_cast<FakeGraph*>(exec);
+  --state().alive.graph_execs;
+  return 0;
+}
+
+// Writes the address, so that a map can be told from zeros.
+CuResult cuTensorMapEncodeTiled(void* map, int, std::uint32_t, void* address, const std::uint64_t*,
+                                const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int, int) {
+  FAKE_BEGIN(false);
+  std::memcpy(map, &address, sizeof address);
+  return 0;
+}
+
+}  // extern "C"

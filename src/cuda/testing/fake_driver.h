@@ -1,0 +1,56 @@
+// A CUDA driver without a GPU: a library with the functions that cuda/ looks up, for tests of what goes wrong. Device
+// memory is host memory, streams run what they are given at once, and one kernel is known, "fill". FOVEA_LIBCUDA names
+// it (library_path()), and FOVEA_CUBLASLT may, for it has a cuBLASLt too. Used by this folder's tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "cuda/driver_api.h"
+
+namespace fovea::cuda::fake {
+
+// Objects that exist; all zero when nothing leaked.
+struct Alive {
+  int contexts = 0;  // retained
+  int device_buffers = 0;
+  int pinned_buffers = 0;
+  int streams = 0;
+  int events = 0;
+  int modules = 0;
+  int graphs = 0;
+  int graph_execs = 0;
+  int cublas_handles = 0;  // and descriptors
+
+  bool operator==(const Alive&) const = default;
+};
+
+// What the last launch asked for. A dimension of 0: the launch had no such attribute.
+struct Launch {
+  std::uint32_t grid[3] = {};
+  std::uint32_t block[3] = {};
+  std::uint32_t smem_bytes = 0;
+  std::uint32_t cluster[3] = {};
+  bool programmatic = false;
+  bool cooperative = false;
+};
+
+struct State {
+  int version = 13000;
+  int num_devices = 1;
+  std::size_t memory_bytes = std::size_t{1} << 24;  // more cannot be allocated
+  std::map<std::string, int> failures;              // what a function answers, instead of doing anything
+  std::map<std::string, int> calls;                 // how often a function was called
+  Alive alive;
+  Launch launch;
+};
+
+State& state();
+// Where this library is.
+std::string library_path();
+
+inline constexpr int kMultiprocessors = 132;
+
+}  // namespace fovea::cuda::fake
