@@ -31,7 +31,9 @@ struct AttentionArgs {
   float* partial_out;  // [max_partial_rows, head_dim]; sums over exp2(logit - lse) * value, divided by their weight
   float* partial_lse;  // [max_partial_rows] base 2
   uint32_t* merge_counters;  // [max_merges], zero before the first launch; every launch leaves zeros
-  uint32_t num_pages;        // of the pool, for checked builds
+  uint32_t* span_counter;  // zero before the first launch; every launch leaves zero: CTAs claim the queues that they do
+                           // not start with (worker numbers from the grid's size on) by counting it up
+  uint32_t num_pages;      // of the pool, for checked builds
   uint32_t reserved;
   KvPoolView pool;
   alignas(16) uint8_t variant_params[kVariantParamBytes];  // the variant's parameter struct

@@ -54,8 +54,9 @@ std::size_t max_device_plan_bytes(const Planner& planner) {
   const PlannerOptions& options = planner.options();
   const PlanCapacity capacity = plan_capacity(options).value();
   const auto group = static_cast<std::uint64_t>(options.num_qo_heads / options.num_kv_heads);
-  return place({static_cast<std::uint64_t>(options.num_workers), capacity.items, capacity.block_rows, capacity.queue,
-                capacity.row_indices, capacity.merges, capacity.parts, capacity.partial_rows, group})
+  return place({static_cast<std::uint64_t>(options.num_workers * options.span_rounds), capacity.items,
+                capacity.block_rows, capacity.queue, capacity.row_indices, capacity.merges, capacity.parts,
+                capacity.partial_rows, group})
       .bytes;
 }
 

@@ -60,7 +60,8 @@ std::string explain_plan(const Planner& planner) {
   }
   std::uint32_t direct = 0;
   for (std::uint32_t i = 0; i < h.num_items; ++i) direct += (v.items[i].flags & abi::kItemDirect) != 0;
-  const double even = static_cast<double>(stats.total_cost) / o.num_workers;
+  const std::uint32_t queues = v.launches[0].num_workers;
+  const double even = static_cast<double>(stats.total_cost) / queues;
   const double saved =
       static_cast<double>(stats.kv_bytes_unshared) / static_cast<double>(std::max<std::uint64_t>(stats.kv_bytes, 1));
   std::string text;
@@ -73,7 +74,10 @@ std::string explain_plan(const Planner& planner) {
        shared == 0 ? fmt::format("{}, none shared", h.num_block_rows)
                    : fmt::format("{}, {} of them shared, by up to {} requests", h.num_block_rows, shared, widest));
   line("items", fmt::format("{} ({} write directly) in {} queue entries for {} workers", h.num_items, direct,
-                            h.num_queue_entries, o.num_workers));
+                            h.num_queue_entries, o.num_workers) +
+                    (queues > static_cast<std::uint32_t>(o.num_workers)
+                         ? fmt::format(", which claim {} queues, long ones first", queues)
+                         : std::string()));
   line("KV bytes to read", bytes_text(stats.kv_bytes));
   line("if nothing were shared", fmt::format("{} ({:.2f} x)", bytes_text(stats.kv_bytes_unshared), saved));
   line("partial states", fmt::format("{} rows of the workspace, {} written and read again; {} merges",
@@ -81,7 +85,7 @@ std::string explain_plan(const Planner& planner) {
   line("split (tile, head) pairs",
        fmt::format("{}{}", stats.split_rows,
                    o.batch_invariant ? fmt::format(" (batch invariant: chunks of {} tokens)", o.invariant_chunk)
-                                     : fmt::format(", at most {}", o.num_workers - 1)));
+                                     : fmt::format(", at most {}", queues - 1)));
   line("makespan", fmt::format("{:.3f} x an even share of the cost",
                                even > 0 ? static_cast<double>(stats.max_worker_cost) / even : 1.0));
   return text;

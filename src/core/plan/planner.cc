@@ -39,6 +39,7 @@ struct Planner::Impl {
 
   Status init(const PlannerOptions& wanted);
   void make_all_tiles();
+  void choose_rounds();
   void schedule(bool new_tiles);
   Status repack(const std::int32_t* kv_lens);
 };
@@ -46,7 +47,7 @@ struct Planner::Impl {
 Status Planner::Impl::init(const PlannerOptions& wanted) {
   options = wanted;
   FOVEA_ASSIGN_OR_RETURN(capacity, plan_capacity(options));
-  const std::uint32_t workers = as_u32(options.num_workers);
+  const std::uint32_t workers = as_u32(options.num_workers * options.span_rounds);
   Carver measure(nullptr);
   arrays.carve(measure, capacity, workers);
   memory.reset(
@@ -60,8 +61,11 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   const std::uint32_t group = as_u32(options.num_qo_heads / options.num_kv_heads);
   const abi::CostModel cost = cost_model(options);
   tile = {group, as_u32(options.tile_rows), as_u32(options.block_tokens), options.batch_invariant, cost};
-  cut = {workers, group, as_u32(options.block_tokens), options.batch_invariant ? as_u32(options.invariant_chunk) : 0,
-         cost};
+  cut.num_workers = as_u32(options.num_workers);
+  cut.group = group;
+  cut.block_tokens = as_u32(options.block_tokens);
+  cut.invariant_chunk = options.batch_invariant ? as_u32(options.invariant_chunk) : 0;
+  cut.cost = cost;
   pack.page_tokens = as_u32(options.page_tokens);
   pack.num_kv_heads = as_u32(options.num_kv_heads);
   pack.share_prefixes = options.share_prefixes;
@@ -82,10 +86,22 @@ void Planner::Impl::make_all_tiles() {
                                  arrays.tile_begin.data);
 }
 
+// As many rounds as leave the last spans worth a claim.
+void Planner::Impl::choose_rounds() {
+  cut.span_rounds = 1;
+  if (options.span_rounds > 1 && !options.batch_invariant) {
+    const auto least = static_cast<std::uint64_t>(options.min_span_bytes);
+    std::uint64_t left = total_cost(arrays.tiles) / as_u32(options.num_workers);
+    for (left /= 2; left >= least && cut.span_rounds < as_u32(options.span_rounds); left /= 2) ++cut.span_rounds;
+  }
+  cut.num_workers = as_u32(options.num_workers) * cut.span_rounds;
+}
+
 // Cut and merge list over the tiles as they stand, and the header.
 void Planner::Impl::schedule(bool new_tiles) {
   ScheduleOutput out{&arrays.items,      &arrays.splits,          &arrays.queue,
                      arrays.queue_begin, arrays.worker_cost.data, options.batch_invariant ? 0 : tile_partial_rows};
+  choose_rounds();
   if (options.batch_invariant) {
     emit_chunks(arrays.block_rows.data, arrays.tiles, cut, out);
   } else {

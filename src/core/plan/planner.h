@@ -64,7 +64,12 @@ struct PlannerOptions {
   std::int32_t head_dim = 128;
   std::int32_t kv_element_bits = 16;
   std::int32_t page_tokens = 16;  // tokens a page entry names
-  std::int32_t num_workers = 1;
+  std::int32_t num_workers = 1;   // those that start together: threads, or CTAs of a grid
+  // Queues a worker at most: 1 gives each worker one queue, of equal cost; more give num_workers * rounds queues of
+  // falling cost (half of what is left each round), which workers claim in order. For executors of unequal speed: the
+  // SMs of a GPU get up to 1.4 times the bandwidth of each other. At most 8; ignored in batch_invariant mode.
+  std::int32_t span_rounds = 1;
+  std::int64_t min_span_bytes = 1 << 17;  // of cost: plans with less than two of these a worker have one round
   std::int32_t tile_rows = 128;        // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
   std::int32_t block_tokens = 64;      // cuts fall on multiples of this many KV tokens
   bool share_prefixes = true;          // pack requests whose leading full pages are the same

@@ -188,6 +188,17 @@ void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutP
   std::uint32_t most_rows = 0;
   for (const PlanTile& tile : tiles) most_rows = std::max<std::uint32_t>(most_rows, tile.row_count);
   const std::uint64_t dividing = 2 * std::uint64_t{abi::fixed_cost(config.cost, most_rows * config.group, true)};
+  if (config.span_rounds > 1) {
+    const std::uint64_t per_round = workers / config.span_rounds;
+    const auto before_round = [&](std::uint64_t r) { return r < config.span_rounds ? total - (total >> r) : total; };
+    const auto target = [&](std::uint64_t k) {
+      const std::uint64_t begin = before_round(k / per_round);
+      const std::uint64_t size = before_round(k / per_round + 1) - begin;
+      return begin + size / per_round * (k % per_round) + size % per_round * (k % per_round) / per_round;
+    };
+    cut_once<false>(tiles, config, total, target, cuts, overhead);
+    return;
+  }
   if (dividing * 128 <= total / workers) {
     cut_once<false>(
         tiles, config, total, [&](std::uint64_t k) { return share(total, k); }, cuts, overhead);

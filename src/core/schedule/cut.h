@@ -28,7 +28,8 @@ struct SplitPair {
 };
 
 struct CutConfig {
-  std::uint32_t num_workers = 1;
+  std::uint32_t num_workers = 1;  // spans: span_rounds times those that start together
+  std::uint32_t span_rounds = 1;  // 1: spans of equal cost; r: each round of spans has half of what was left before it
   std::uint32_t group = 1;
   std::uint32_t block_tokens = 64;
   std::uint32_t invariant_chunk = 0;  // tokens; 0: cut anywhere
@@ -40,7 +41,9 @@ std::uint64_t total_cost(const FixedVector<PlanTile>& tiles);
 
 // Cut points 1 .. W-1 into cuts[0 .. W-2], ascending. Point k stands where k/W of the cost is behind it, moved to the
 // nearest multiple of block_tokens, and to an end of the pair where a part would be shorter than min_part_tokens().
-// Where dividing pairs itself makes the spans uneven, a second pass weighs it, and the better of the two counts.
+// Where dividing pairs itself makes the spans uneven, a second pass weighs it, and the better of the two counts. With
+// several rounds the spans are uneven by intent: executors claim them in order, long ones first, so that those that run
+// faster than others take more of the short ones.
 // Scratch: other_cuts [W - 1], overhead [W].
 void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts, CutPoint* other_cuts,
                std::uint64_t* overhead);

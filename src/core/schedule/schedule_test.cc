@@ -109,7 +109,7 @@ TEST(CutTest, SpansAreEvenAndOnBlockBounds) {
       q_pos.push_back(static_cast<std::int32_t>(tokens) - 1);
     }
     s.make(rows, q_pos, {4, 128, 64, false, kCost});
-    CutConfig config{workers, 4, 64, 0, kCost};
+    CutConfig config{workers, 1, 4, 64, 0, kCost};
     cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
     ScheduleOutput out = s.output();
     emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
@@ -137,7 +137,7 @@ TEST(CutTest, NoPartIsShorterThanTheLeast) {
       }
       const std::vector<std::int32_t> q_pos(5, 1000);
       s.make(rows, q_pos, {4, 128, 16, false, kCost});
-      CutConfig config{workers, 4, 16, 0, kCost};
+      CutConfig config{workers, 1, 4, 16, 0, kCost};
       cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
       ScheduleOutput out = s.output();
       emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
@@ -152,7 +152,7 @@ TEST(CutTest, MoreWorkersThanWorkLeavesSomeIdle) {
   Schedule s;
   const std::vector<abi::BlockRow> rows = {block_row(1, 10, abi::MaskKind::kNone)};
   s.make(rows, {9}, {4, 128, 64, false, kCost});
-  CutConfig config{50, 4, 64, 0, kCost};
+  CutConfig config{50, 1, 4, 64, 0, kCost};
   cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
   ScheduleOutput out = s.output();
   emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
