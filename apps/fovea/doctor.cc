@@ -9,6 +9,9 @@
 #include "base/env.h"
 #include "commands.h"
 #include "console.h"
+#include "jit/compiler.h"
+#include "jit/host_compiler.h"
+#include "jit/nvrtc.h"
 #include "machine.h"
 
 namespace fovea::app {
@@ -54,10 +57,37 @@ std::vector<Finding> resource_findings(const Machine& machine) {
   return findings;
 }
 
+// What compiles kernels and variants at run time, and where they are kept.
+std::vector<Finding> compiler_findings() {
+  std::vector<Finding> findings;
+  const Result<jit::NvrtcPlace> nvrtc = jit::find_nvrtc();
+  if (nvrtc.ok()) {
+    const Result<const jit::Nvrtc*> loaded = jit::Nvrtc::load();
+    findings.push_back({"NVRTC", loaded.ok() ? (*loaded)->version() : "broken",
+                        loaded.ok() ? nvrtc->path : loaded.status().message()});
+  } else {
+    findings.push_back({"NVRTC", "no", nvrtc.status().message()});
+  }
+  const Result<std::string> compiler = jit::find_host_compiler();
+  findings.push_back({"C++ compiler", compiler.ok() ? "yes" : "no",
+                      compiler.ok() ? *compiler + ", for own variants on the CPU" : compiler.status().message()});
+  const jit::CacheUse use = jit::cache_use(jit::default_cache_folder());
+  findings.push_back({"kernel cache", use.folder.empty() ? "off" : fmt::format("{} kernels", use.num_entries),
+                      use.folder.empty()
+                          ? "neither FOVEA_CACHE_DIR nor HOME is set: every process compiles its kernels"
+                          : fmt::format("{} of {} in {}", format_bytes(static_cast<double>(use.bytes)),
+                                        format_bytes(static_cast<double>(jit::cache_limit_bytes())), use.folder)});
+  if (!use.folder.empty() && !use.can_write) {
+    findings.push_back({"kernel cache", "not writable", "let FOVEA_CACHE_DIR name a folder that can be written"});
+  }
+  return findings;
+}
+
 int run_doctor(const DoctorState& state) {
   const Machine machine = read_machine();
   std::vector<Finding> findings = simd_findings(machine);
   for (Finding& finding : resource_findings(machine)) findings.push_back(std::move(finding));
+  for (Finding& finding : compiler_findings()) findings.push_back(std::move(finding));
   if (!state.json.empty()) {
     nlohmann::json checks = nlohmann::json::array();
     for (const Finding& f : findings) checks.push_back({{"check", f.what}, {"state", f.state}, {"note", f.advice}});

@@ -4,7 +4,6 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "jit/nvrtc.h"
 #include "jit/sources.h"
 
 namespace fovea::jit {
@@ -61,29 +60,37 @@ Result<CubinPtr> Compiler::get(const KernelSource& source, Origin* origin) {
   return memory_.get(key, [&] { return make(source, key, &from); });
 }
 
+// The text that the names of its entries carry; empty without a compiler.
+Result<std::string> Compiler::tool(const Result<NvrtcPlace>& place) {
+  if (!place.ok()) return std::string();
+  if (!place->version.empty()) return "nvrtc" + place->version;
+  // Where the files do not tell the version, the library does.
+  FOVEA_ASSIGN_OR_RETURN(const Nvrtc* const nvrtc, Nvrtc::load());
+  return "nvrtc" + nvrtc->version();
+}
+
+bool Compiler::is_stored(const KernelSource& source) {
+  const Result<std::string> made_by = tool(find_nvrtc());
+  return made_by.ok() && disk_.find(key_of(source), *made_by).has_value();
+}
+
 Result<CubinPtr> Compiler::make(const KernelSource& source, const std::string& key, Origin* origin) {
   const Result<NvrtcPlace> place = find_nvrtc();
-  std::string tool;
-  if (place.ok() && !place->version.empty()) tool = "nvrtc" + place->version;
-  // Where the files do not tell the version, the library does.
-  if (place.ok() && tool.empty()) {
-    FOVEA_ASSIGN_OR_RETURN(const Nvrtc* const nvrtc, Nvrtc::load());
-    tool = "nvrtc" + nvrtc->version();
-  }
+  FOVEA_ASSIGN_OR_RETURN(std::string made_by, tool(place));
   *origin = Origin::kDisk;
-  if (auto entry = disk_.find(key, tool)) return to_cubin(source.name, *std::move(entry));
+  if (auto entry = disk_.find(key, made_by)) return to_cubin(source.name, *std::move(entry));
   if (!place.ok()) {
     return make_status(place.status().code(), "kernel {} for {} is not in the cache ({}), and {}", source.name,
                        source.arch, disk_.folder().empty() ? "which is off" : disk_.folder(), place.status().message());
   }
   FOVEA_ASSIGN_OR_RETURN(const Nvrtc* const nvrtc, Nvrtc::load());
-  tool = "nvrtc" + nvrtc->version();
+  made_by = "nvrtc" + nvrtc->version();
   const DiskCache::Lock lock(disk_, key);
-  if (auto entry = disk_.find(key, tool)) return to_cubin(source.name, *std::move(entry));
+  if (auto entry = disk_.find(key, made_by)) return to_cubin(source.name, *std::move(entry));
   *origin = Origin::kCompiled;
   CacheEntry entry;
   FOVEA_ASSIGN_OR_RETURN(entry.data, nvrtc->compile(source, &entry.log));
-  disk_.publish(key, tool, entry);
+  disk_.publish(key, made_by, entry);
   return to_cubin(source.name, std::move(entry));
 }
 

@@ -8,6 +8,7 @@
 #include "fovea/status.h"
 #include "jit/disk_cache.h"
 #include "jit/kernel_source.h"
+#include "jit/nvrtc.h"
 #include "jit/once_map.h"
 
 namespace fovea::jit {
@@ -27,9 +28,13 @@ class Compiler {
   // cached and there is no NVRTC. Any thread; a kernel that several threads ask for is compiled once.
   Result<CubinPtr> get(const KernelSource& source, Origin* origin = nullptr);
 
+  // Whether the disk cache has the kernel, for the compiler that is there, or of any where there is none.
+  bool is_stored(const KernelSource& source);
+
   const std::string& folder() const { return disk_.folder(); }
 
  private:
+  static Result<std::string> tool(const Result<NvrtcPlace>& place);
   Result<CubinPtr> make(const KernelSource& source, const std::string& key, Origin* origin);
 
   DiskCache disk_;

@@ -71,6 +71,22 @@ std::string default_cache_folder() {
   return "";
 }
 
+CacheUse cache_use(const std::string& folder) {
+  CacheUse use;
+  use.folder = folder;
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, error)) {
+    const std::uint64_t size = file.file_size(error);
+    if (!is_entry(file.path()) || error) continue;
+    ++use.num_entries;
+    use.bytes += size;
+  }
+  fs::path nearest = fs::absolute(folder, error);
+  while (!fs::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  use.can_write = fs::is_directory(nearest, error) && ::access(nearest.c_str(), W_OK | X_OK) == 0;
+  return use;
+}
+
 DiskCache::DiskCache(std::string folder, std::uint64_t limit_bytes)
     : folder_(std::move(folder)), limit_bytes_(limit_bytes) {}
 

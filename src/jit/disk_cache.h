@@ -25,6 +25,15 @@ std::string cache_key(std::initializer_list<std::string_view> fields);
 // FOVEA_CACHE_DIR, else XDG_CACHE_HOME/fovea, else HOME/.cache/fovea, else empty: nothing is kept.
 std::string default_cache_folder();
 
+// What lies in a cache folder.
+struct CacheUse {
+  std::string folder;
+  std::int64_t num_entries = 0;
+  std::uint64_t bytes = 0;
+  bool can_write = false;  // the folder, or the one it would be made in
+};
+CacheUse cache_use(const std::string& folder);
+
 class DiskCache {
  public:
   // folder is made when first needed; empty: no disk. limit_bytes: what the folder may hold; the entries that were not

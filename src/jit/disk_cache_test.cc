@@ -98,6 +98,19 @@ TEST_F(DiskCacheTest, TheFolderFollowsTheEnvironment) {
   EXPECT_EQ(default_cache_folder(), "/home/someone/.cache/fovea");
 }
 
+TEST_F(DiskCacheTest, UseIsCounted) {
+  DiskCache cache(folder_ + "/a/b", 1 << 20);
+  EXPECT_EQ(cache_use(folder_ + "/a/b").num_entries, 0);
+  EXPECT_TRUE(cache_use(folder_ + "/a/b").can_write);
+  cache.publish(cache_key({"one"}), "tool", entry(1000, 1));
+  cache.publish(cache_key({"two"}), "tool", entry(1000, 2));
+  const CacheUse use = cache_use(folder_ + "/a/b");
+  EXPECT_EQ(use.num_entries, 2);
+  EXPECT_GT(use.bytes, 2000u);
+  std::ofstream(folder_ + "/file") << "no folder";
+  EXPECT_FALSE(cache_use(folder_ + "/file/below").can_write);
+}
+
 TEST(PtxasLogTest, ReadsEveryKernelAndNothingElse) {
   const std::vector<KernelResources> kernels = parse_ptxas_log(R"(t.cu(3): warning: variable "x" is unused
 ptxas info    : 16 bytes gmem

@@ -116,11 +116,13 @@ TEST(CompilerTest, MemoryThenDiskThenCompiler) {
   std::vector<std::byte> bytes;
   {
     Compiler compiler(folder / "a/b", kLimit);
+    EXPECT_FALSE(compiler.is_stored(small_kernel()));
     Result<CubinPtr> cubin = compiler.get(small_kernel(), &origin);
     ASSERT_TRUE(cubin.ok()) << cubin.status().to_string();
     bytes = (*cubin)->bytes;
     EXPECT_EQ((*compiler.get(small_kernel(), &origin))->bytes, bytes);
     EXPECT_EQ(origin, Origin::kMemory);
+    EXPECT_TRUE(compiler.is_stored(small_kernel()));
   }
   {
     Compiler compiler(folder / "a/b", kLimit);
