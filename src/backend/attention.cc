@@ -37,33 +37,32 @@ Status check_options(const AttentionOptions& o) {
 
 }  // namespace
 
+Result<VariantId> variant_id(const AttentionOptions& o) {
+  const bool sinks = !is_empty(o.sinks);
+  const bool slopes = !is_empty(o.alibi_slopes);
+  if (int{slopes} + int{o.sigmoid} + int{sinks || o.softcap > 0.0f} > 1) {
+    return unsupported("alibi_slopes and sigmoid combine with nothing else; softcap combines with sinks");
+  }
+  if (slopes) return VariantId::kAlibi;
+  if (o.sigmoid) return VariantId::kSigmoid;
+  if (o.softcap > 0.0f) return sinks ? VariantId::kSoftcapSinks : VariantId::kSoftcap;
+  return sinks ? VariantId::kSinks : VariantId::kPlain;
+}
+
 Result<VariantChoice> choose_variant(const AttentionOptions& o) {
   FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(o.device));
   VariantChoice choice;
   choice.params.sm_scale = o.sm_scale != 0.0f ? o.sm_scale : 1.0f / std::sqrt(static_cast<float>(o.head_dim));
   choice.params.softcap = o.softcap;
   choice.params.sigmoid_bias = o.sigmoid_bias;
-  const bool sinks = !is_empty(o.sinks);
-  const bool slopes = !is_empty(o.alibi_slopes);
-  if (sinks) {
+  FOVEA_ASSIGN_OR_RETURN(choice.id, variant_id(o));
+  if (!is_empty(o.sinks)) {
     FOVEA_RETURN_IF_ERROR(check_array("sinks", o.sinks, {o.num_qo_heads}, DType::kF32, place));
     choice.params.sinks = static_cast<const float*>(o.sinks.data);
   }
-  if (slopes) {
+  if (!is_empty(o.alibi_slopes)) {
     FOVEA_RETURN_IF_ERROR(check_array("alibi_slopes", o.alibi_slopes, {o.num_qo_heads}, DType::kF32, place));
     choice.params.alibi_slopes = static_cast<const float*>(o.alibi_slopes.data);
-  }
-  if (int{slopes} + int{o.sigmoid} + int{sinks || o.softcap > 0.0f} > 1) {
-    return unsupported("alibi_slopes and sigmoid combine with nothing else; softcap combines with sinks");
-  }
-  if (slopes) {
-    choice.id = VariantId::kAlibi;
-  } else if (o.sigmoid) {
-    choice.id = VariantId::kSigmoid;
-  } else if (o.softcap > 0.0f) {
-    choice.id = sinks ? VariantId::kSoftcapSinks : VariantId::kSoftcap;
-  } else {
-    choice.id = sinks ? VariantId::kSinks : VariantId::kPlain;
   }
   return choice;
 }
@@ -99,7 +98,7 @@ Attention::~Attention() = default;
 Result<Attention> Attention::create(const AttentionOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_options(options));
   FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(options.device));
-  if (place.kind == DeviceKind::kCuda) return unsupported("no CUDA implementation in this build");
+  if (place.kind == DeviceKind::kCuda) return unsupported("no CUDA attention in this build");
   FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, create_cpu_paged_attention(options));
   return Attention(std::move(impl));
 }

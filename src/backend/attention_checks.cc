@@ -59,6 +59,20 @@ Status check_rows(const char* name, const TensorView& tensor, std::int64_t rows,
   return ok_status();
 }
 
+Status check_aligned(const char* name, const TensorView& tensor) {
+  const std::int64_t bytes = dtype_bits(tensor.dtype) / 8;
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) {
+    return invalid_argument("{} starts at {}, expected a multiple of 16 bytes", name, tensor.data);
+  }
+  for (const int d : {0, 1}) {
+    if (tensor.shape[d] > 1 && tensor.strides[d] * bytes % 16 != 0) {
+      return invalid_argument("{} has stride {} in dim {}, expected a multiple of 16 bytes", name, tensor.strides[d],
+                              d);
+    }
+  }
+  return ok_status();
+}
+
 Status check_array(const char* name, const TensorView& tensor, std::initializer_list<std::int64_t> shape, DType dtype,
                    DevicePlace place) {
   FOVEA_RETURN_IF_ERROR(check_place(name, tensor, place));

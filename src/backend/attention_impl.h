@@ -35,6 +35,8 @@ struct VariantChoice {
   AttentionParams params;
 };
 Result<VariantChoice> choose_variant(const AttentionOptions& options);
+// The variant alone: looks at no memory.
+Result<VariantId> variant_id(const AttentionOptions& options);
 
 // Planner options that follow from the public ones; num_workers and the cost model are the device's to set.
 PlannerOptions planner_options(const AttentionOptions& options);

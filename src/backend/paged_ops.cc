@@ -4,6 +4,7 @@
 
 #include "backend/attention_checks.h"
 #include "backend/cpu_paged_ops.h"
+#include "backend/cuda_paged_ops.h"
 #include "base/status.h"
 #include "fovea/attention.h"
 
@@ -18,15 +19,16 @@ Status check_like(const char* name, const TensorView& tensor, const TensorView& 
                     {like.device, like.device_index});
 }
 
-Status merge_on_device(const MergeStates& merge, DevicePlace place, Stream) {
+Status merge_on_device(const MergeStates& merge, bool pair, DevicePlace place, Stream stream) {
+  if (merge.rows == 0 || merge.heads == 0) return ok_status();
   if (place.kind == DeviceKind::kCpu) return cpu_merge_states(merge);
-  return unsupported("no CUDA implementation in this build");
+  return cuda_merge_states(merge, pair, place, stream);
 }
 
 }  // namespace
 
 Status append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places, const PagedKv& kv,
-                       Stream) {
+                       Stream stream) {
   if (k.rank != 3) return invalid_argument("k is {}, expected [rows, num_kv_heads, head_dim]", describe(k));
   const DevicePlace place{kv.k.device, kv.k.device_index};
   if (!is_float(k.dtype)) return unsupported("k is {}, expected f32, f16 or bf16", describe(k));
@@ -42,8 +44,9 @@ Status append_paged_kv(const TensorView& k, const TensorView& v, const AppendPla
     FOVEA_RETURN_IF_ERROR(check_array("page_indices", places.page_indices, {0}, DType::kI32, place));
     FOVEA_RETURN_IF_ERROR(check_array("page_indptr", places.page_indptr, {1}, DType::kI32, place));
   }
+  if (rows == 0) return ok_status();
   if (place.kind == DeviceKind::kCpu) return cpu_append_paged_kv(k, v, places, pool);
-  return unsupported("no CUDA implementation in this build");
+  return cuda_append_paged_kv(k, v, places, pool, stream);
 }
 
 Status merge_states(const TensorView& v, const TensorView& lse, const TensorView& out, const TensorView& lse_out,
@@ -73,7 +76,7 @@ Status merge_states(const TensorView& v, const TensorView& lse, const TensorView
   }
   return merge_on_device({states.data(), v.shape[1], v.shape[0], v.shape[2], v.shape[3], v.dtype, out.data,
                           out.strides[0], out.strides[1], static_cast<float*>(lse_out.data), nullptr},
-                         place, stream);
+                         false, place, stream);
 }
 
 Status merge_state(const TensorView& v_a, const TensorView& lse_a, const TensorView& v_b, const TensorView& lse_b,
@@ -91,6 +94,9 @@ Status merge_state(const TensorView& v_a, const TensorView& lse_a, const TensorV
   if (!is_empty(lse_out)) {
     FOVEA_RETURN_IF_ERROR(check_array("lse_out", lse_out, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
   }
+  if (!is_empty(lse_out) && (out.data == v_a.data) != (lse_out.data == lse_a.data)) {
+    return invalid_argument("out and lse_out are both in place or neither; one of them is the memory of state a");
+  }
   if (!is_empty(mask)) FOVEA_RETURN_IF_ERROR(check_array("mask", mask, {v_a.shape[0]}, DType::kU8, place));
   const std::int64_t heads = v_a.shape[1];
   const cpu::AttentionState states[2] = {
@@ -99,7 +105,7 @@ Status merge_state(const TensorView& v_a, const TensorView& lse_a, const TensorV
   return merge_on_device(
       {states, 2, v_a.shape[0], heads, v_a.shape[2], v_a.dtype, out.data, out.strides[0], out.strides[1],
        static_cast<float*>(lse_out.data), static_cast<const std::uint8_t*>(mask.data)},
-      place, stream);
+      true, place, stream);
 }
 
 }  // namespace fovea
