@@ -230,7 +230,7 @@ def python_tests(tests: dict) -> Outcome:
 
 
 def consumer(_: dict) -> Outcome:
-    """Installs into an empty folder and builds a program that knows only find_package(fovea)."""
+    """Installs into an empty folder, and builds and runs programs that know only find_package(fovea)."""
     prefix = ROOT / "build" / "consumer" / "prefix"
     work = ROOT / "build" / "consumer" / "build"
     shutil.rmtree(prefix, ignore_errors=True)
@@ -241,6 +241,7 @@ def consumer(_: dict) -> Outcome:
          "-DCMAKE_BUILD_TYPE=Release"],
         ["cmake", "--build", str(work)],
         [str(work / "consumer")],
+        [str(work / "decode")],
     ]
     outcome = Outcome()
     for command in commands:
