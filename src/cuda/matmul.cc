@@ -1,0 +1,196 @@
+// Asks cuBLASLt for an algorithm once a spec, and runs it.
+#include "cuda/matmul.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "base/status.h"
+#include "cuda/cublaslt.h"
+#include "cuda/cublaslt_api.h"
+#include "cuda/memory.h"
+
+namespace fovea::cuda {
+namespace {
+
+using Owned = std::shared_ptr<void>;  // destroyed by the library
+
+// More alignment than this helps no algorithm.
+constexpr std::uint32_t kMaxAlignment = 256;
+
+// What an algorithm was chosen for.
+struct Key {
+  MatmulSpec spec;
+  std::uint32_t alignment[3];  // bytes, of x, w and y
+
+  bool operator==(const Key&) const = default;
+};
+
+struct Product {
+  Key key;
+  Owned desc, a, b, d;
+  LtAlgorithm algorithm;
+};
+
+std::uint32_t alignment_of(const void* memory) {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return address == 0
+             ? kMaxAlignment
+             : std::min<std::uint32_t>(kMaxAlignment, std::uint32_t{1} << std::min(std::countr_zero(address), 8));
+}
+
+int lt_type(MatmulType type) {
+  switch (type) {
+    case MatmulType::kF16: return kLtF16;
+    case MatmulType::kBF16: return kLtBF16;
+    case MatmulType::kF32: return kLtF32;
+  }
+  return -1;
+}
+
+Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, const void* y) {
+  if (s.rows < 0 || s.in < 1 || s.out < 1) {
+    return invalid_argument("a matrix product has {} rows, {} in and {} out, expected at least 0, 1 and 1", s.rows,
+                            s.in, s.out);
+  }
+  if (s.x_stride < s.in || s.w_stride < s.in || s.y_stride < s.out) {
+    return invalid_argument("a matrix product has strides x {}, w {}, y {}, expected at least {}, {}, {}", s.x_stride,
+                            s.w_stride, s.y_stride, s.in, s.in, s.out);
+  }
+  if ((s.type != MatmulType::kF16 && s.type != MatmulType::kBF16) ||
+      (s.y_type != s.type && s.y_type != MatmulType::kF32)) {
+    return invalid_argument("a matrix product takes f16 or bf16 and makes the same or f32");
+  }
+  if (s.rows > 0 && (x == nullptr || w == nullptr || y == nullptr)) {
+    return invalid_argument("a matrix product was given no {}", x == nullptr ? "x" : w == nullptr ? "w" : "y");
+  }
+  const std::uint32_t y_bytes = s.y_type == MatmulType::kF32 ? 4 : 2;
+  if (key.alignment[0] < 2 || key.alignment[1] < 2 || key.alignment[2] < y_bytes) {
+    return invalid_argument("a matrix product has x, w, y aligned to {}, {}, {} bytes, expected their elements' size",
+                            key.alignment[0], key.alignment[1], key.alignment[2]);
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+struct Matmul::State {
+  Device device;
+  const CublasLt* library;
+  Owned handle;
+  DeviceBuffer workspace;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<const Product>> products;
+
+  explicit State(const Device& d, const CublasLt* l) : device(d), library(l) {}
+  ~State() {
+    const ScopedContext context(device);
+    products.clear();
+    handle.reset();
+  }
+
+  const CublasLtFunctions& functions() const { return library->functions(); }
+
+  template <typename Create>
+  Result<Owned> make(int (*destroy)(void*), const char* what, const Create& create) const {
+    void* made = nullptr;
+    FOVEA_RETURN_IF_ERROR(library->status(create(&made), what));
+    return Owned(made, [destroy](void* p) { destroy(p); });
+  }
+  Result<Owned> layout(MatmulType type, std::int64_t rows, std::int64_t columns, std::int64_t stride) const {
+    return make(functions().layout_destroy, "cublasLtMatrixLayoutCreate", [&](void** to) {
+      return functions().layout_create(to, lt_type(type), static_cast<std::uint64_t>(rows),
+                                       static_cast<std::uint64_t>(columns), stride);
+    });
+  }
+  Result<std::unique_ptr<const Product>> choose(const Key& key) const;
+  Result<const Product*> product(const Key& key);
+};
+
+// Row-major y = x * transposed(w) is, read column by column as the library does, transposed(y) = transposed(A) * B with
+// A = w as [in, out] and B = x as [in, rows].
+Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key) const {
+  const MatmulSpec& s = key.spec;
+  const CublasLtFunctions& f = functions();
+  auto product = std::make_unique<Product>();
+  product->key = key;
+  FOVEA_ASSIGN_OR_RETURN(product->desc, make(f.desc_destroy, "cublasLtMatmulDescCreate",
+                                             [&](void** to) { return f.desc_create(to, kLtComputeF32, kLtF32); }));
+  FOVEA_RETURN_IF_ERROR(
+      library->status(f.desc_set(product->desc.get(), kLtTransposeA, &kLtTransposed, sizeof kLtTransposed),
+                      "cublasLtMatmulDescSetAttribute"));
+  FOVEA_ASSIGN_OR_RETURN(product->a, layout(s.type, s.in, s.out, s.w_stride));
+  FOVEA_ASSIGN_OR_RETURN(product->b, layout(s.type, s.in, s.rows, s.x_stride));
+  FOVEA_ASSIGN_OR_RETURN(product->d, layout(s.y_type, s.out, s.rows, s.y_stride));
+  FOVEA_ASSIGN_OR_RETURN(const Owned preference,
+                         make(f.preference_destroy, "cublasLtMatmulPreferenceCreate", f.preference_create));
+  const std::uint64_t workspace_bytes = workspace.size_bytes();
+  int code = f.preference_set(preference.get(), kLtMaxWorkspaceBytes, &workspace_bytes, sizeof workspace_bytes);
+  const std::pair<int, std::uint32_t> alignments[] = {{kLtAlignmentA, key.alignment[1]},
+                                                      {kLtAlignmentB, key.alignment[0]},
+                                                      {kLtAlignmentC, key.alignment[2]},
+                                                      {kLtAlignmentD, key.alignment[2]}};
+  for (const auto& [attribute, bytes] : alignments) {
+    if (code == 0) code = f.preference_set(preference.get(), attribute, &bytes, sizeof bytes);
+  }
+  FOVEA_RETURN_IF_ERROR(library->status(code, "cublasLtMatmulPreferenceSetAttribute"));
+  LtHeuristic best{};
+  int count = 0;
+  code = f.heuristic(handle.get(), product->desc.get(), product->a.get(), product->b.get(), product->d.get(),
+                     product->d.get(), preference.get(), 1, &best, &count);
+  if (code == kLtNotSupported || (code == 0 && (count == 0 || best.status != 0))) {
+    return unsupported(
+        "cuBLASLt {} has no algorithm for {} rows of {} by {} with strides {}, {}, {} on {}; strides and addresses "
+        "that are multiples of 16 bytes always have one",
+        library->version(), s.rows, s.in, s.out, s.x_stride, s.w_stride, s.y_stride, device.info().name);
+  }
+  FOVEA_RETURN_IF_ERROR(library->status(code, "cublasLtMatmulAlgoGetHeuristic"));
+  product->algorithm = best.algorithm;
+  return Result<std::unique_ptr<const Product>>(std::move(product));
+}
+
+Result<const Product*> Matmul::State::product(const Key& key) {
+  const std::lock_guard lock(mutex);
+  for (const auto& known : products) {
+    if (known->key == key) return known.get();
+  }
+  FOVEA_ASSIGN_OR_RETURN(auto chosen, choose(key));
+  products.push_back(std::move(chosen));
+  return products.back().get();
+}
+
+Matmul::Matmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Matmul::Matmul(Matmul&&) noexcept = default;
+Matmul& Matmul::operator=(Matmul&&) noexcept = default;
+Matmul::~Matmul() = default;
+
+Result<Matmul> Matmul::create(const Device& device, std::size_t workspace_bytes) {
+  FOVEA_ASSIGN_OR_RETURN(const CublasLt* const library, CublasLt::load());
+  const ScopedContext context(device);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  auto state = std::make_unique<State>(device, library);
+  const CublasLtFunctions& f = library->functions();
+  FOVEA_ASSIGN_OR_RETURN(state->handle, state->make(f.destroy, "cublasLtCreate", f.create));
+  FOVEA_ASSIGN_OR_RETURN(state->workspace, DeviceBuffer::create(device, workspace_bytes));
+  return Matmul(std::move(state));
+}
+
+Status Matmul::run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream) {
+  const Key key = {spec, {alignment_of(x), alignment_of(w), alignment_of(y)}};
+  FOVEA_RETURN_IF_ERROR(check(spec, key, x, w, y));
+  if (spec.rows == 0) return ok_status();
+  State& s = *state_;
+  const ScopedContext context(s.device);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_ASSIGN_OR_RETURN(const Product* const p, s.product(key));
+  const float one = 1.0f;
+  const float zero = 0.0f;
+  return s.library->status(
+      s.functions().matmul(s.handle.get(), p->desc.get(), &one, w, p->a.get(), x, p->b.get(), &zero, y, p->d.get(), y,
+                           p->d.get(), &p->algorithm, s.workspace.data(), s.workspace.size_bytes(), stream),
+      "cublasLtMatmul");
+}
+
+}  // namespace fovea::cuda

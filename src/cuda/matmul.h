@@ -1,0 +1,49 @@
+// Matrix products on a device, by cuBLASLt. Used by backends for linear layers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "cuda/device.h"
+
+namespace fovea::cuda {
+
+enum class MatmulType : std::uint8_t { kF16, kBF16, kF32 };
+
+// y = x * transposed(w), accumulated in fp32. x [rows, in], w [out, in], y [rows, out]; the last dim is contiguous.
+struct MatmulSpec {
+  std::int64_t rows = 0;
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  std::int64_t x_stride = 0;              // elements from row to row, at least `in`
+  std::int64_t w_stride = 0;              // at least `in`
+  std::int64_t y_stride = 0;              // at least `out`
+  MatmulType type = MatmulType::kBF16;    // of x and w: kF16 or kBF16
+  MatmulType y_type = MatmulType::kBF16;  // the same, or kF32
+
+  bool operator==(const MatmulSpec&) const = default;
+};
+
+// Products on one device, for one stream at a time: they share a workspace. Which algorithm is best is asked once a
+// spec.
+class Matmul {
+ public:
+  static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+  static Result<Matmul> create(const Device& device, std::size_t workspace_bytes = kWorkspaceBytes);
+  Matmul(Matmul&&) noexcept;
+  Matmul& operator=(Matmul&&) noexcept;
+  ~Matmul();
+
+  // x, w, y: device memory, aligned to their elements (16 bytes are faster). rows may be 0: then nothing happens.
+  // kInvalidArgument: sizes, strides or types; kUnsupported: the library has no algorithm for it.
+  Status run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream);
+
+ private:
+  struct State;
+  explicit Matmul(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fovea::cuda
