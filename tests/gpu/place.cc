@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "tests/gpu/place_cuda.h"
 
 namespace fovea::gpu_test {
 namespace {
@@ -36,7 +37,9 @@ class CpuPlace : public Place {
 
 Result<std::unique_ptr<Place>> Place::open(const std::string& device) {
   if (device == "cpu") return std::unique_ptr<Place>(std::make_unique<CpuPlace>());
-  return make_status(StatusCode::kNotFound, "no device \"{}\" here, expected cpu", device);
+  if (device == "cuda") return open_cuda_place(0);
+  if (device.starts_with("cuda:")) return open_cuda_place(std::atoi(device.c_str() + 5));
+  return make_status(StatusCode::kNotFound, "no device \"{}\", expected cpu or cuda:N", device);
 }
 
 }  // namespace fovea::gpu_test

@@ -56,6 +56,9 @@ def test_failure_is_1(arguments):
     (["generate", "x", "--max-context", "1"], "max_context"), (["generate", "x", "--config", "/"], "cannot read /"),
     (["generate", "x", "--config", "/dev/zero"], "MiB"), (["bench", "plan", "--page", "0"], "pages of 0"),
     (["bench", "plan", "--requests", "100000000"], "at most 65536 requests"),
+    (["bench", "attention", "--device", "gpu0"], "expected cpu, cuda or cuda:N"),
+    (["bench", "attention", "--device", "cuda:0", "--suite", "decoding"], "separated by commas"),
+    (["bench", "attention", "--device", "cuda:0", "--layout", "DNH"], "NHD or HND"),
     (["eval", "needle", "--filler", "text"], "--text"), (["eval", "needle", "--facts", "-3"], "facts is -3"),
     (["eval", "needle", "--json", "-", "--svg", "-"], "stdout"), (["serve", "--handler-threads", "100000"], "handler"),
     (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
@@ -161,6 +164,13 @@ def test_demo_answers_about_a_file_and_hidden_facts(tmp_path):
     asked = fovea("demo", "--file", str(notes), "--question", "Who is the keeper of the northern gate?",
                   "--out", str(tmp_path / "out"))
     assert asked.returncode == 0 and "Marisol" in asked.stdout
+
+
+def test_bench_lists_its_gpu_cases():
+    done = fovea("bench", "attention", "--list", "--suite", "skew,prefix")
+    cases = json.loads(done.stdout)["cases"]
+    assert len(cases) == 83 and {case["suite"] for case in cases} == {"skew", "prefix"}
+    assert all(sum(case["kv_lens"]) == 262144 for case in cases if case["suite"] == "skew")
 
 
 def test_bench_serve_contract(tmp_path):

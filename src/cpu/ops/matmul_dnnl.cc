@@ -2,6 +2,8 @@
 // beside ours. So each worker of the pool multiplies rows of its own, and OpenMP is told that it has one thread.
 #include "cpu/ops/matmul_dnnl.h"
 
+#if defined(FOVEA_ONEDNN)
+
 #include <algorithm>
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -105,3 +107,21 @@ void DnnlProduct::run(const std::uint16_t* x, const float* bias, float* y, int t
 }
 
 }  // namespace fovea::cpu
+
+#else  // a build without oneDNN multiplies everything with the project's own kernels
+
+namespace fovea::cpu {
+
+struct DnnlProduct::Impl {};
+
+DnnlProduct::DnnlProduct(std::unique_ptr<Impl> impl, std::int64_t y_stride)
+    : impl_(std::move(impl)), y_stride_(y_stride) {}
+DnnlProduct::~DnnlProduct() = default;
+
+std::unique_ptr<DnnlProduct> DnnlProduct::create(std::span<const TensorView>, std::int64_t, int) { return nullptr; }
+
+void DnnlProduct::run(const std::uint16_t*, const float*, float*, int) const {}
+
+}  // namespace fovea::cpu
+
+#endif

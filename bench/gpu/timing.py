@@ -1,0 +1,52 @@
+"""Microseconds of a call: CUDA graph replays over rotating copies of the KV, warmed up, the median of many."""
+import statistics
+
+import torch
+
+WARM_UPS, REPLAYS = 5, 25
+# A timed replay costs some microseconds of its own, so a graph holds calls for at least this long.
+GRAPH_US = 600.0
+MOST_CALLS = 400
+
+
+def elapsed_us(work):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e3
+
+
+def eager_us(call, sets, repeats=9):
+    for copy in range(3):
+        call(copy % sets)
+    return statistics.median(elapsed_us(lambda: call(i % sets)) for i in range(repeats))
+
+
+def captured(call, sets, calls):
+    """A graph of `calls` calls over the copies in turn, and what the first call returned."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for copy in range(min(sets, 2)):
+            call(copy)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph, first = torch.cuda.CUDAGraph(), None
+    with torch.cuda.graph(graph, stream=stream):
+        for i in range(calls):
+            out = call(i % sets)
+            first = out if i == 0 else first
+    return graph, first
+
+
+def replay_us(call, sets, guess_us):
+    """(median us a call, what the graph's first call wrote)."""
+    calls = min(MOST_CALLS, max(sets, round(GRAPH_US / guess_us)))
+    graph, first = captured(call, sets, calls)
+    for _ in range(WARM_UPS):
+        graph.replay()
+    torch.cuda.synchronize()
+    us = statistics.median(elapsed_us(graph.replay) for _ in range(REPLAYS)) / calls
+    return us, calls, first
