@@ -21,7 +21,7 @@ struct MergeArgs {
   StateView a;
   StateView b;          // two states: the second one. More states: not used
   void* v_out;          // [rows, heads, head_dim]; two states: may be a.v
-  float* s_out;         // [rows, heads], or null; a.s if and only if v_out is a.v
+  float* s_out;         // [rows, heads], or null; two states: may be a.s
   const uint8_t* mask;  // two states: [rows] zero: the row is that of a, whatever b holds; or null
   long long v_out_row_stride;
   long long v_out_head_stride;

@@ -56,7 +56,8 @@ struct Rows {
 struct Pool {
   Memory<std::uint8_t> k, v;
   abi::KvPoolView view{};
-  Memory<float> scales;
+  Memory<float> scales;  // of keys, then of values; none: 1
+  bool values_scaled = true;
 
   Pool(Random& random, KvDType type, int heads, int dim, int gap) {
     view.dtype = type;
@@ -74,14 +75,20 @@ struct Pool {
     if (type == KvDType::kF8E4M3 && random() % 4 != 0) {
       view.granularity = abi::ScaleGranularity::kHead;
       for (int i = 0; i < 2 * heads; ++i) scales.push_back(0.01f * static_cast<float>(between(random, 1, 30)));
+      values_scaled = random() % 4 != 0;
     }
     point();
   }
-  Pool(const Pool& other) : k(other.k), v(other.v), view(other.view), scales(other.scales) { point(); }
+  Pool(const Pool& other)
+      : k(other.k), v(other.v), view(other.view), scales(other.scales), values_scaled(other.values_scaled) {
+    point();
+  }
 
   void point() {
     view.k = k.data(), view.v = v.data();
-    view.k_scale = scales.data(), view.v_scale = scales.data() + scales.size() / 2;
+    const auto half = static_cast<std::ptrdiff_t>(scales.size() / 2);
+    view.k_scale = half > 0 ? scales.data() : nullptr;
+    view.v_scale = half > 0 && values_scaled ? scales.data() + half : nullptr;
   }
 };
 
@@ -272,7 +279,7 @@ void check_append(std::uint64_t seed, Run&& run) {
         std::memset(marked.data() + element * type_bytes(kPool), 0x55, type_bytes(kPool));
         double want = value(expected.view.dtype, wanted.data(), element);
         if (kQuantized) {
-          const bool scaled = pool.view.granularity == abi::ScaleGranularity::kHead;
+          const bool scaled = (keys ? pool.view.k_scale : pool.view.v_scale) != nullptr;
           const float scale = scaled ? pool.scales[head + (keys ? 0 : heads)] : 1.0f;
           const std::uint32_t bits = nearest_e4m3(static_cast<float>(want) * (1.0f / scale));
           if (!kRotate || !keys) {

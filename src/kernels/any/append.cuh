@@ -139,7 +139,8 @@ struct Append {
     const abi::KvPoolView& pool = args.pool;
     const HeadRow to{kKeys ? pool.k : pool.v, slot.element + head * pool.head_stride, pool.head_stride};
     const void* scales = kKeys ? pool.k_scale : pool.v_scale;
-    const bool scaled = kPool == KvDType::kF8E4M3 && pool.granularity == abi::ScaleGranularity::kHead;
+    const bool scaled =
+        kPool == KvDType::kF8E4M3 && pool.granularity == abi::ScaleGranularity::kHead && scales != nullptr;
     write_runs<kPool, kTurns>(runs, angles, to, at, scaled ? static_cast<const float*>(scales) + head : nullptr);
   }
 

@@ -67,7 +67,7 @@ struct Merge {
     const Place place = place_of(args, thread);
     if (!place.exists) return;
     const bool only_a = args.mask != nullptr && args.mask[place.row] == 0;
-    if (only_a && args.v_out == args.a.v) return;
+    if (only_a && args.v_out == args.a.v && (args.s_out == args.a.s || args.s_out == nullptr)) return;
     const float s_a = *s_start(args.a, place);
     const float s_b = only_a ? bits_as_float(kMinusInfBits) : *s_start(args.b, place);
     warp_fence();  // s_out may be a.s: every lane has read it now
