@@ -1,0 +1,68 @@
+// The decode attention kernel: persistent CTAs, one an SM, each running its queue of the plan (abi/device_plan.h).
+// Grid: the plan's workers; block: kThreads; dynamic shared memory: sizeof(SharedMemory), see tune/attention_choice.h.
+// Eight warps compute; of the warpgroup behind them one warp (TMA) or three (gather) load K and V into a ring of stages
+// and the last one reads the plan ahead. docs/kernels/gpu-decode.md explains the design; jit/attention_spec.h makes the
+// instantiations; sm_80 and later run it, sm_90a with the copy engine and a register split.
+#pragma once
+
+#include "kernels/decode/consumer.cuh"
+#include "kernels/decode/loader_gather.cuh"
+#include "kernels/decode/loader_tma.cuh"
+
+namespace fovea::decode {
+
+__device__ __forceinline__ void init_barriers(SharedMemory& shared) {
+  for (int i = 0; i < kStages; ++i) {
+    shared.armed[i] = 0;
+    // The copy engine's bytes count by themselves, behind one arrival; copies of a warp arrive thread by thread.
+    ptx::mbarrier_init(ptx::smem_address(&shared.full[i]), kTma ? 1 : kChecked ? 33 : 32);
+    ptx::mbarrier_init(ptx::smem_address(&shared.empty[i]), kConsumerWarps);
+  }
+  for (int i = 0; i < kLoaderWarps; ++i) shared.loaded_items[i] = 0;
+  for (int i = 0; i < kRecords; ++i) {
+    ptx::mbarrier_init(ptx::smem_address(&shared.record_full[i]), kRecordArrivals);
+    ptx::mbarrier_init(ptx::smem_address(&shared.record_empty[i]), kConsumerWarps + kLoaderWarps);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+}  // namespace fovea::decode
+
+extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
+    fovea_attention(const __grid_constant__ fovea::abi::AttentionArgs args,
+                    const __grid_constant__ fovea::abi::TensorMap k_map,
+                    const __grid_constant__ fovea::abi::TensorMap v_map) {
+  using namespace fovea;
+  using namespace fovea::decode;
+  extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(dynamic_shared);
+  const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const uint32_t lane = threadIdx.x % 32;
+
+  if (threadIdx.x == kThreads - 1) init_barriers(shared);
+  ptx::wait_for_previous_kernels();
+  ptx::let_next_kernel_start();
+  const Queue queue = Queue::of(args, blockIdx.x);
+  __syncthreads();
+
+  if (warp >= kConsumerWarps) {
+#if FOVEA_ARCH >= 900
+    ptx::give_registers<kProducerRegisters>();
+#endif
+    const uint32_t producer = warp - kConsumerWarps;
+    if (producer == 3) {
+      run_scout(args, shared, lane);
+    } else if (producer < kLoaderWarps) {
+#if FOVEA_LOADER == 0
+      run_loader(args, &k_map, &v_map, queue, shared, producer, lane);
+#else
+      run_loader(args, queue, shared, producer, lane);
+#endif
+    }
+  } else {
+#if FOVEA_ARCH >= 900
+    ptx::take_registers<kConsumerRegisters>();
+#endif
+    run_consumer(args, queue, shared, warp, lane);
+  }
+}

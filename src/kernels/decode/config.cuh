@@ -1,0 +1,77 @@
+// What an instantiation of the decode kernel is made for, from the macros that jit/attention_spec writes, and the
+// numbers that follow. Choices among them (stages, loader) are made by tune/attention_choice.
+//   FOVEA_ARCH 900 | 800, FOVEA_HEAD_DIM, FOVEA_Q_DTYPE and FOVEA_KV_DTYPE (abi::KvDType), FOVEA_LOADER 0 TMA | 1
+//   gather, FOVEA_BOX_TOKENS (TMA), FOVEA_CHECKED, FOVEA_VARIANT (a type), FOVEA_STAGES, FOVEA_STAGE_TOKENS
+#pragma once
+
+#include "abi/attention_args.h"
+#include "variant/variant.h"
+
+namespace fovea::decode {
+
+using Variant = FOVEA_VARIANT;
+using VariantParams = fovea::variant::ParamsOf<Variant>::Type;
+
+inline constexpr int kHeadDim = FOVEA_HEAD_DIM;
+inline constexpr bool kQueryBf16 = FOVEA_Q_DTYPE == static_cast<int>(abi::KvDType::kBF16);
+inline constexpr bool kFp8 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kF8E4M3);
+inline constexpr bool kMmaBf16 =
+    FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kBF16);  // else products are of halves
+inline constexpr bool kTma = FOVEA_LOADER == 0;
+inline constexpr bool kChecked = FOVEA_CHECKED != 0;
+// bf16 queries become halves: every row is scaled by a power of two into their range.
+inline constexpr bool kScaleRows = kQueryBf16 && !kMmaBf16;
+
+inline constexpr int kElementBytes = kFp8 ? 1 : 2;
+inline constexpr int kRowBytes = kHeadDim * kElementBytes;
+inline constexpr int kBlocks = kHeadDim / 16;  // blocks of 16 dims: one k-step of Q K^T, two n-tiles of P V
+
+// In shared memory a token's row is cut into panels of at most 128 bytes, so that the copy engine's swizzle applies.
+inline constexpr int kPanelBytes = kRowBytes % 128 == 0  ? 128
+                                   : kRowBytes % 64 == 0 ? 64
+                                   : kRowBytes % 32 == 0 ? 32
+                                                         : 16;
+inline constexpr int kPanels = kRowBytes / kPanelBytes;
+
+inline constexpr int kStages = FOVEA_STAGES;
+inline constexpr int kStageTokens = FOVEA_STAGE_TOKENS;
+inline constexpr int kTileBytes = kStageTokens * kRowBytes;  // of K, and of V
+inline constexpr int kBoxTokens = kTma ? FOVEA_BOX_TOKENS : kStageTokens;
+inline constexpr int kBoxes = kStageTokens / kBoxTokens;
+inline constexpr int kBoxBytes = kBoxTokens * kRowBytes;
+inline constexpr int kSliceTokens = 16;
+inline constexpr int kSlices = kStageTokens / kSliceTokens;
+
+// Without setmaxnreg a thread of a large CTA has too few registers for wide heads: a smaller CTA.
+inline constexpr bool kSplitRegisters = FOVEA_ARCH >= 900;
+inline constexpr int kConsumerWarps = !kSplitRegisters && kHeadDim > 128 ? 4 : 8;
+inline constexpr int kLoaderWarps = kTma ? 1 : 3;
+inline constexpr int kConsumerThreads = kConsumerWarps * 32;
+inline constexpr int kThreads = kConsumerThreads + 128;  // and a warpgroup that loads; its last warp reads the plan
+inline constexpr int kProducerRegisters = 40;
+inline constexpr int kConsumerRegisters = 232;
+
+inline constexpr int kMaxTileRows = kConsumerWarps * 16;
+// Items of up to 16 rows and this many tokens are worked on by one warp, eight items at a time.
+#if defined(FOVEA_ONE_WARP_TOKENS)
+inline constexpr uint32_t kOneWarpTokens = FOVEA_ONE_WARP_TOKENS;
+#else
+inline constexpr uint32_t kOneWarpTokens = 96;
+#endif
+
+inline constexpr int kReduceRows = 4;  // of every row block, in one pass of the sum over warps
+inline constexpr int kReducePitch = kHeadDim + 8;
+inline constexpr int kRecords = 16;       // items whose records stand ready
+inline constexpr int kRecordTokens = 16;  // query tokens whose rows and positions a record holds
+
+inline constexpr bool kRowHooks = Variant::kHasQuery || Variant::kHasKey || Variant::kHasValue;
+inline constexpr bool kTransformsKv = Variant::kHasKey || Variant::kHasValue;
+
+static_assert(kHeadDim % 16 == 0 && kHeadDim >= 32 && kHeadDim <= 256);
+static_assert(kStageTokens % kBoxTokens == 0 && kBoxTokens >= 8 && kStageTokens >= 16 && kStageTokens <= 64);
+static_assert(kConsumerWarps % kSlices == 0);
+static_assert(!(kTransformsKv && kFp8), "keys and values are transformed in place, in 16-bit storage");
+static_assert(kTma || kStages % kLoaderWarps == 0, "each gathering warp has stages of its own");
+static_assert(!kTma || FOVEA_ARCH >= 900, "tensor maps need sm_90");
+
+}  // namespace fovea::decode

@@ -1,0 +1,168 @@
+// The (query token, query head) rows of an item: where they are, and their queries as fragments of the first product.
+// Used by the consumers and, for outputs, by the merge.
+#pragma once
+
+#include "kernels/decode/shared.cuh"
+#include "kernels/ptx/mma.cuh"
+
+namespace fovea::decode {
+
+// What a consumer warp works on: 16 rows of an item, and which of its KV slices.
+struct Work {
+  const ItemRecord* record;
+  uint32_t begin;  // KV tokens of the run
+  uint32_t end;
+  uint32_t rows;       // (token, head) rows of the item
+  uint32_t first_row;  // of this warp's 16
+  uint32_t group;
+  uint32_t q_heads;
+  const abi::DevicePlanHeader* header;
+};
+
+struct Row {
+  bool valid;
+  uint32_t token;  // of the item
+  uint32_t q_head;
+  uint32_t q_row;  // of Q and of the output
+  int32_t position;
+};
+
+__device__ __forceinline__ Row find_row(const abi::AttentionArgs& args, const Work& work, uint32_t row) {
+  Row r{};
+  r.valid = row < work.rows;
+  if (!r.valid) return r;
+  r.token = row / work.group;
+  r.q_head = work.record->head * work.group + (row - r.token * work.group);
+  if (r.token < kRecordTokens) {
+    r.q_row = work.record->rows[r.token];
+    r.position = work.record->positions[r.token];
+  } else {
+    const uint32_t at = work.record->item.row_begin + r.token;
+    r.q_row = reinterpret_cast<const uint32_t*>(args.plan + work.header->row_indices)[at];
+    r.position = reinterpret_cast<const int32_t*>(args.plan + work.header->q_pos)[at];
+  }
+  return r;
+}
+
+__device__ __forceinline__ const VariantParams& variant_params(const abi::AttentionArgs& args) {
+  return *reinterpret_cast<const VariantParams*>(args.variant_params);
+}
+
+// A fragments of all k-steps, and what the logits of the lane's rows (r and r + 8) are multiplied by.
+struct Queries {
+  uint32_t a[kBlocks][4];
+  float scale[kScaleRows ? 2 : 1];
+};
+
+// Which dims a lane holds of a block of 16, as (first pair, second pair): of fp8 keys one register has four neighbours.
+__device__ __forceinline__ uint32_t first_dim(uint32_t block, uint32_t lane) {
+  return block * 16 + (kFp8 ? 4 : 2) * (lane & 3);
+}
+inline constexpr uint32_t kSecondPair = kFp8 ? 2 : 8;
+
+// The hook changes single elements but sees whole rows: the warp lays each row out in shared memory first.
+__device__ __forceinline__ void transform_query(const abi::AttentionArgs& args, const Row& row, const uint16_t* from,
+                                                float* scratch, uint32_t lane, uint32_t quad_row,
+                                                float (&values)[kBlocks][4]) {
+  for (uint32_t r = 0; r < 8; ++r) {
+    const uint64_t source = __shfl_sync(~0u, reinterpret_cast<uint64_t>(from), r * 4);
+    const bool valid = __shfl_sync(~0u, row.valid, r * 4);
+    __syncwarp();
+    for (uint32_t d = lane; d < kHeadDim; d += 32) {
+      const uint32_t raw = valid ? reinterpret_cast<const uint16_t*>(source)[d] : 0;
+      scratch[d] = ptx::unpack_low<kQueryBf16>(raw);
+    }
+    __syncwarp();
+    if (quad_row != r) continue;
+    const fovea::variant::RowPlace place{row.position, static_cast<int>(row.q_head), kHeadDim};
+#pragma unroll
+    for (uint32_t b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const uint32_t d = first_dim(b, lane) + (i / 2) * kSecondPair + i % 2;
+        values[b][i] = valid ? Variant::query(variant_params(args), scratch, static_cast<int>(d), place) : 0.0f;
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
+                                                float scale, float* scratch, uint32_t lane) {
+  Queries q;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const uint16_t* from = static_cast<const uint16_t*>(args.q) +
+                           static_cast<long long>(rows[h].q_row) * args.q_row_stride +
+                           static_cast<long long>(rows[h].q_head) * args.q_head_stride;
+    if constexpr (Variant::kHasQuery) {
+      float values[kBlocks][4];
+      transform_query(args, rows[h], from, scratch, lane, lane / 4, values);
+      float most = 0.0f;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) most = fmaxf(most, fabsf(values[b][i]));
+      }
+      float factor = 1.0f;
+      if constexpr (kScaleRows) {
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
+        factor = exponent == 0 || exponent >= 0x7e800000u ? 1.0f : __uint_as_float(0x7f000000u - exponent);
+        q.scale[h] = scale / factor;
+      }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        q.a[b][h] = ptx::pack2<kMmaBf16>(values[b][0] * factor, values[b][1] * factor);
+        q.a[b][h + 2] = ptx::pack2<kMmaBf16>(values[b][2] * factor, values[b][3] * factor);
+      }
+    } else {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint16_t* at = from + first_dim(b, lane);
+        q.a[b][h] = q.a[b][h + 2] = 0;
+        if (!rows[h].valid) continue;
+        q.a[b][h] = *reinterpret_cast<const uint32_t*>(at);
+        q.a[b][h + 2] = *reinterpret_cast<const uint32_t*>(at + kSecondPair);
+      }
+      if constexpr (kScaleRows) {
+        float most = 0.0f;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            most = fmaxf(most, fabsf(ptx::unpack_low<true>(q.a[b][h + 2 * i])));
+            most = fmaxf(most, fabsf(ptx::unpack_high<true>(q.a[b][h + 2 * i])));
+          }
+        }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
+        const float factor = exponent == 0 || exponent >= 0x7e800000u ? 1.0f : __uint_as_float(0x7f000000u - exponent);
+        q.scale[h] = scale / factor;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const uint32_t x = q.a[b][h + 2 * i];
+            q.a[b][h + 2 * i] =
+                ptx::pack2<false>(ptx::unpack_low<true>(x) * factor, ptx::unpack_high<true>(x) * factor);
+          }
+        }
+      } else if constexpr (kQueryBf16 != kMmaBf16) {
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const uint32_t x = q.a[b][h + 2 * i];
+            q.a[b][h + 2 * i] = ptx::pack2<kMmaBf16>(ptx::unpack_low<kQueryBf16>(x), ptx::unpack_high<kQueryBf16>(x));
+          }
+        }
+      }
+    }
+  }
+  if constexpr (!kScaleRows) q.scale[0] = scale;
+  return q;
+}
+
+}  // namespace fovea::decode

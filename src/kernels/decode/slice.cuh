@@ -1,0 +1,298 @@
+// One warp's arithmetic: 16 rows against 16 tokens, and the state that goes from slice to slice (online softmax in base
+// 2). All roles, tile classes and storage types share it.
+#pragma once
+
+#include "kernels/decode/mask.cuh"
+#include "kernels/ptx/sync.cuh"
+
+namespace fovea::decode {
+
+inline constexpr float kMinusInf = __builtin_bit_cast(float, 0xff800000u);
+
+// State of the lane's rows r and r + 8 over the tokens so far. o: fragments of the second product, blocks of 16 dims as
+// two n-tiles; see output_pair().
+struct State {
+  float o[kBlocks][2][4];
+  float max[2];
+  float sum[2];  // of this lane's tokens only, until finish_sums()
+};
+
+__device__ __forceinline__ void clear(State& state) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) state.o[b][i / 4][i % 4] = 0.0f;
+  }
+  state.max[0] = state.max[1] = kMinusInf;
+  state.sum[0] = state.sum[1] = 0.0f;
+}
+
+__device__ __forceinline__ void finish_sums(State& state) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], 1);
+    state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], 2);
+  }
+}
+
+// Two neighbouring columns of row r + 8h: pair 0 starts at column first_dim(block, lane), pair 1 kSecondPair behind.
+__device__ __forceinline__ float2 output_pair(const State& state, int block, int pair, int h) {
+  if constexpr (kFp8) return {state.o[block][0][2 * h + pair], state.o[block][1][2 * h + pair]};
+  return {state.o[block][pair][2 * h], state.o[block][pair][2 * h + 1]};
+}
+
+// The addresses of a lane's rows for ldmatrix: chunk c of block b lies at (base ^ (b's chunk << 4)) + its panel.
+struct SliceAddress {
+  uint32_t base;
+  uint32_t chunk;  // only where panels hold a single chunk
+
+  // token: of the lane, in the stage; chunk: 0 or 1, the lane's chunk of every pair.
+  __device__ __forceinline__ SliceAddress(uint32_t tile, uint32_t token, uint32_t chunk_in) : chunk(chunk_in) {
+    base = tile + row_offset(token);
+    if constexpr (kPanelChunks > 1) base |= (chunk ^ swizzle_of(token % kBoxTokens)) << 4;
+  }
+  // Address of chunk `pair * kStep + chunk`; kStep 2 for pairs of chunks.
+  template <uint32_t kFirst>
+  __device__ __forceinline__ uint32_t of() const {
+    if constexpr (kPanelChunks == 1) return base + (kFirst + chunk) * kPanelStride;
+    return (base ^ (kFirst % kPanelChunks << 4)) + kFirst / kPanelChunks * kPanelStride;
+  }
+};
+
+template <int kBegin, int kEnd, class F>
+__device__ __forceinline__ void unrolled(const F& f) {
+  if constexpr (kBegin < kEnd) {
+    f.template operator()<kBegin>();
+    unrolled<kBegin + 1, kEnd>(f);
+  }
+}
+
+// logits[n] = Q K^T for tokens 8n.. of the slice.
+__device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile, uint32_t slice_in_stage, uint32_t lane,
+                                              float (&logits)[2][4]) {
+  float odd[2][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] = odd[i / 4][i % 4] = 0.0f;
+  if constexpr (!kFp8) {
+    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kBlocks>([&]<int b>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * b>());
+      float(&to)[2][4] = b % 2 == 0 ? logits : odd;
+      ptx::mma_16816<kMmaBf16>(to[0], q.a[b], k[0], k[1]);
+      ptx::mma_16816<kMmaBf16>(to[1], q.a[b], k[2], k[3]);
+    });
+  } else {
+    const auto multiply = [&](int b, uint32_t first, uint32_t second) {
+      uint32_t low, high;
+      float(&to)[2][4] = b % 2 == 0 ? logits : odd;
+      ptx::halves_of_e4m3(first, low, high);
+      ptx::mma_16816<false>(to[0], q.a[b], low, high);
+      ptx::halves_of_e4m3(second, low, high);
+      ptx::mma_16816<false>(to[1], q.a[b], low, high);
+    };
+    // Two chunks of 16 dims a load; the last of an odd number alone.
+    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kBlocks / 2>([&]<int b>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * b>());
+      multiply(2 * b, k[0], k[2]);
+      multiply(2 * b + 1, k[1], k[3]);
+    });
+    if constexpr (kBlocks % 2 != 0) {
+      const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t k[2];
+      ptx::ldmatrix_x2(k, last.of<kBlocks - 1>());
+      multiply(kBlocks - 1, k[0], k[1]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
+}
+
+// state.o += weights V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;
+// the others may hold anything, NaN too.
+template <bool kHide>
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[4], uint32_t v_tile,
+                                                uint32_t slice_in_stage, uint32_t lane, uint32_t tokens) {
+  uint32_t keep[2];
+  if constexpr (kHide) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      keep[i] = (tokens >> (2 * i) & 1 ? 0xffffu : 0u) | (tokens >> (2 * i + 1) & 1 ? 0xffff0000u : 0u);
+    }
+  }
+  if constexpr (!kFp8) {
+    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
+    unrolled<0, kBlocks>([&]<int b>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+      if constexpr (kHide) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
+      }
+      ptx::mma_16816<kMmaBf16>(state.o[b][0], weights, v[0], v[1]);
+      ptx::mma_16816<kMmaBf16>(state.o[b][1], weights, v[2], v[3]);
+    });
+  } else {
+    // A register holds two dims of two tokens; n-tile 0 gets the even dims, n-tile 1 the odd ones.
+    const auto multiply = [&](int b, uint32_t first, uint32_t second) {
+      if constexpr (kHide) {
+        first &= keep[0];
+        second &= keep[1];
+      }
+      uint32_t low, high;
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), low, high);
+      ptx::mma_16816<false>(state.o[b][0], weights, low, high);
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), low, high);
+      ptx::mma_16816<false>(state.o[b][1], weights, low, high);
+    };
+    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
+    unrolled<0, kBlocks / 2>([&]<int b>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+      multiply(2 * b, v[0], v[1]);
+      multiply(2 * b + 1, v[2], v[3]);
+    });
+    if constexpr (kBlocks % 2 != 0) {
+      const SliceAddress last(v_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t v[2];
+      ptx::ldmatrix_x2_trans(v, last.of<kBlocks - 1>());
+      multiply(kBlocks - 1, v[0], v[1]);
+    }
+  }
+}
+
+// kHide: some pair may be hidden. slice: its first token in the run; slice_in_stage: in the stage at k_tile and v_tile.
+template <bool kHide>
+__device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
+                                          const Queries& q, State& state, uint32_t k_tile, uint32_t v_tile,
+                                          uint32_t slice, uint32_t slice_in_stage, uint32_t lane) {
+  float x[2][4];
+  multiply_keys(q, k_tile, slice_in_stage, lane, x);
+  uint32_t seen = kAllSeen;
+  if constexpr (kHide) seen = seen_pairs(args, work, rows, slice, lane);
+  [[maybe_unused]] const VariantParams& params = variant_params(args);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int h = i / 2;
+      float s = x[n][i] * q.scale[kScaleRows ? h : 0];
+      if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
+        fovea::variant::LogitPlace<float> place{};
+        place.q_pos = static_cast<float>(rows[h].position);
+        place.q_head = static_cast<int>(rows[h].q_head);
+        place.kv_head = static_cast<int>(work.record->head);
+        const uint32_t token = slice_token(slice, n, i % 2, lane);
+        if (token >= work.begin && token < work.end) {
+          place.kv_pos = static_cast<float>(token_position(args, work.record->block_row, token));
+        }
+        if constexpr (Variant::kHasLogit) {
+          s = Variant::template logit<fovea::variant::ScalarMath>(params, s, place);
+          if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
+        }
+        if constexpr (Variant::kHasVisible) {
+          const bool visible = Variant::template visible<fovea::variant::ScalarMath>(params, place);
+          if (!visible) seen &= ~(1u << (4 * h + 2 * n + i % 2));
+        }
+      }
+      if constexpr (kHide || Variant::kHasVisible) {
+        if (!(seen >> (4 * h + 2 * n + i % 2) & 1)) s = kMinusInf;
+      }
+      x[n][i] = s;
+    }
+  }
+  if constexpr (Variant::kSoftmax) {
+    float shift[2];
+    float alpha[2];
+    bool moved = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float most = fmaxf(fmaxf(x[0][2 * h], x[0][2 * h + 1]), fmaxf(x[1][2 * h], x[1][2 * h + 1]));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      most = fmaxf(most, state.max[h]);
+      shift[h] = most == kMinusInf ? 0.0f : most;
+      alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
+      moved |= most != state.max[h];
+      state.max[h] = most;
+    }
+    if (__any_sync(~0u, moved)) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        state.sum[h] *= alpha[h];
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            state.o[b][n][2 * h] *= alpha[h];
+            state.o[b][n][2 * h + 1] *= alpha[h];
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[n][i] = ptx::exp2_approx(x[n][i] - shift[i / 2]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      state.sum[h] += (x[0][2 * h] + x[0][2 * h + 1]) + (x[1][2 * h] + x[1][2 * h + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float w = Variant::template weight<fovea::variant::ScalarMath>(params, x[n][i]);
+        x[n][i] = seen >> (4 * (i / 2) + 2 * n + i % 2) & 1 ? w : 0.0f;
+      }
+    }
+  }
+  const uint32_t weights[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
+                               ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
+  uint32_t tokens = 0;
+  if constexpr (kHide) {
+    tokens = (seen | seen >> 4) & 0xf;
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2) tokens |= __shfl_xor_sync(~0u, tokens, step);
+  }
+  multiply_values<kHide>(state, weights, v_tile, slice_in_stage, lane, tokens);
+}
+
+// Applies the key and value hooks to the 16 tokens of a slice, in place. By the one warp that works on the slice.
+__device__ __forceinline__ void transform_slice(const abi::AttentionArgs& args, const Work& work, uint8_t* k_tile,
+                                                uint8_t* v_tile, uint32_t slice, uint32_t slice_in_stage,
+                                                float* scratch, uint32_t lane) {
+  if constexpr (kTransformsKv) {
+    const VariantParams& params = variant_params(args);
+    for (uint32_t t = 0; t < kSliceTokens; ++t) {
+      if (slice + t < work.begin || slice + t >= work.end) continue;
+      const fovea::variant::RowPlace place{token_position(args, work.record->block_row, slice + t),
+                                           static_cast<int>(work.record->head), kHeadDim};
+      const auto element = [&](uint8_t* tile, uint32_t d) -> uint16_t& {
+        return reinterpret_cast<uint16_t*>(tile + chunk_offset(slice_in_stage + t, d / 8))[d % 8];
+      };
+      const auto transform = [&](uint8_t* tile, const auto& hook) {
+        __syncwarp();
+        for (uint32_t d = lane; d < kHeadDim; d += 32) scratch[d] = ptx::unpack_low<kMmaBf16>(element(tile, d));
+        __syncwarp();
+        for (uint32_t d = lane; d < kHeadDim; d += 32) {
+          element(tile, d) = static_cast<uint16_t>(ptx::pack2<kMmaBf16>(hook(static_cast<int>(d)), 0.0f));
+        }
+      };
+      if constexpr (Variant::kHasKey) {
+        transform(k_tile, [&](int d) { return Variant::key(params, scratch, d, place); });
+      }
+      if constexpr (Variant::kHasValue) {
+        transform(v_tile, [&](int d) { return Variant::value(params, scratch, d, place); });
+      }
+    }
+    ptx::fence_before_async_copies();
+    __syncwarp();
+  }
+}
+
+}  // namespace fovea::decode

@@ -1,0 +1,36 @@
+// Asynchronous copies from global to shared memory: cp.async for single rows, the copy engine for boxes of a tensor
+// map. Used by the loaders of the kernels.
+#pragma once
+
+#include "abi/attention_args.h"
+
+namespace fovea::ptx {
+
+// 16 bytes, past the first-level cache.
+__device__ __forceinline__ void cp_async_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void cp_async_4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+#if FOVEA_ARCH >= 900
+__device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Data that is read once: first to leave the second-level cache.
+inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+
+// One box at coordinates {0, c1, 0, c3, c4}, by one thread; completes bytes on the barrier.
+__device__ __forceinline__ void copy_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c1,
+                                         int32_t c3, int32_t c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(map), "r"(0), "r"(c1), "r"(c3), "r"(c4), "r"(barrier), "l"(kEvictFirst)
+      : "memory");
+}
+#endif
+
+}  // namespace fovea::ptx

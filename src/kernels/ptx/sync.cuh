@@ -1,0 +1,43 @@
+// Named barriers, the register split between warpgroups, and the order between kernels of a stream.
+#pragma once
+
+#include "abi/plan.h"
+
+namespace fovea::ptx {
+
+// All `threads` of barrier `id` (1..15; 0 is __syncthreads) wait for one another.
+__device__ __forceinline__ void barrier_sync(uint32_t id, uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Waits for the kernels that this one was launched to overlap; does nothing when it was launched plainly.
+__device__ __forceinline__ void wait_for_previous_kernels() {
+#if FOVEA_ARCH >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_kernel_start() {
+#if FOVEA_ARCH >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+#if FOVEA_ARCH >= 900
+template <uint32_t kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <uint32_t kRegisters>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+#endif
+
+// What ordinary instructions wrote to shared memory is seen by copies of the copy engine that follow a barrier.
+__device__ __forceinline__ void fence_before_async_copies() {
+#if FOVEA_ARCH >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+}  // namespace fovea::ptx

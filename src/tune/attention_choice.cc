@@ -1,0 +1,129 @@
+#include "tune/attention_choice.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace fovea::tune {
+namespace {
+
+struct Machine {
+  bool hopper;              // sm_90a: copy engine, register split
+  std::int64_t smem_bytes;  // that a CTA may have
+};
+
+Result<Machine> machine_of(std::string_view arch) {
+  int number = 0;
+  if (arch.starts_with("sm_")) std::from_chars(arch.data() + 3, arch.data() + arch.size(), number);
+  if (number < 80) return unsupported("attention kernels need sm_80 or later, not {}", arch);
+  if (arch == "sm_90a") return Machine{true, 227 << 10};
+  const bool small = number == 86 || number == 89 || number == 120 || number == 121;
+  return Machine{false, (small ? 99 : 163) << 10};
+}
+
+int element_bytes(abi::KvDType dtype) { return dtype == abi::KvDType::kF8E4M3 ? 1 : 2; }
+
+Status check(const AttentionNeed& need) {
+  if (need.head_dim < 32 || need.head_dim > 256 || need.head_dim % 16 != 0) {
+    return unsupported("head_dim {}, the kernels take multiples of 16 from 32 to 256", need.head_dim);
+  }
+  if (need.q_dtype != abi::KvDType::kF16 && need.q_dtype != abi::KvDType::kBF16) {
+    return unsupported("queries of storage type {}, the kernels take f16 and bf16", static_cast<int>(need.q_dtype));
+  }
+  if (need.kv_dtype != abi::KvDType::kF16 && need.kv_dtype != abi::KvDType::kBF16 &&
+      need.kv_dtype != abi::KvDType::kF8E4M3) {
+    return unsupported("KV of storage type {}, the kernels take f16, bf16 and fp8_e4m3",
+                       static_cast<int>(need.kv_dtype));
+  }
+  if (need.transforms_kv && need.kv_dtype == abi::KvDType::kF8E4M3) {
+    return unsupported("key and value hooks over fp8_e4m3: they work in place, on 16-bit KV");
+  }
+  if (need.page_tokens < 1) return unsupported("pages of {} tokens", need.page_tokens);
+  if (need.group < 1 || need.group > 16) {
+    return unsupported("{} query heads a KV head, the kernels take 1 to 16", need.group);
+  }
+  return ok_status();
+}
+
+// Bytes of kernels/decode/shared.cuh's SharedMemory, at most: the kernel asserts it.
+std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stages, int stage_tokens) {
+  const std::int64_t head_dim = need.head_dim;
+  const std::int64_t kv = std::int64_t{2} * stages * stage_tokens * head_dim * element_bytes(need.kv_dtype);
+  const std::int64_t records = 16 * 240;
+  const std::int64_t states = std::int64_t{2} * consumer_warps * 16 * 8;
+  const std::int64_t reduce = std::int64_t{4} * consumer_warps * (head_dim + 8) * 4;
+  const std::int64_t hook_rows = consumer_warps * head_dim * 4;
+  const std::int64_t gathered_rows = 3 * 64 * 8;
+  const std::int64_t barriers = std::int64_t{24} * stages + 16 * 16 + 256;
+  return (kv + records + states + reduce + hook_rows + gathered_rows + barriers + 1023) / 1024 * 1024;
+}
+
+}  // namespace
+
+Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
+  FOVEA_RETURN_IF_ERROR(check(need));
+  FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
+  AttentionChoice choice;
+  choice.header = "kernels/decode/attention.cuh";
+  const int consumer_warps = !machine.hopper && need.head_dim > 128 ? 4 : 8;
+  choice.threads = consumer_warps * 32 + 128;
+
+  // A box lies within a page; below 8 tokens it would start inside of a swizzle pattern.
+  const int whole = need.page_tokens & -need.page_tokens;
+  choice.tma = machine.hopper && whole >= 8;
+
+  // Stages of up to 32 KiB, as many as fit: what keeps the memory busy is the bytes on their way.
+  const int row_bytes = 2 * need.head_dim * element_bytes(need.kv_dtype);
+  int stage_tokens = 64;
+  int stages = 0;
+  for (; stage_tokens >= 16; stage_tokens /= 2) {
+    if (stage_tokens * row_bytes > 32 << 10) continue;
+    stages = 12;
+    while (stages > 0 && smem_bytes(need, consumer_warps, stages, stage_tokens) > machine.smem_bytes) --stages;
+    if (!choice.tma) stages = stages / 3 * 3;  // each of three gathering warps has stages of its own
+    if (stages >= 3) break;
+  }
+  if (stages < 3) {
+    return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
+  }
+  choice.box_tokens = choice.tma ? std::min(whole, stage_tokens) : stage_tokens;
+  choice.smem_bytes = smem_bytes(need, consumer_warps, stages, stage_tokens);
+  choice.programmatic_launch = machine.hopper;
+
+  choice.num_workers = need.num_sms;
+  choice.span_rounds = need.batch_invariant ? 1 : 4;
+  choice.min_span_bytes = 1 << 17;
+  // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
+  // of 16 rows.
+  choice.tile_rows = need.batch_invariant || need.transforms_kv ? 16 : consumer_warps * 16;
+  choice.block_tokens = 64;
+  choice.cost_item_bytes = 16 << 10;
+  choice.cost_balance_rows = 64;
+  choice.tuning = {{"FOVEA_STAGES", stages},
+                   {"FOVEA_STAGE_TOKENS", stage_tokens},
+                   {"FOVEA_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
+  return choice;
+}
+
+KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
+  const auto bytes = static_cast<std::uint32_t>(element_bytes(pool.dtype));
+  const std::uint32_t row = static_cast<std::uint32_t>(head_dim) * bytes;
+  const std::uint32_t panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : row % 32 == 0 ? 32 : 16;
+  const auto stride = [bytes](long long elements) { return static_cast<std::uint64_t>(elements) * bytes; };
+  KvTensorMap map;
+  map.rank = 5;
+  map.swizzle_bytes = panel == 16 ? 0 : static_cast<int>(panel);
+  const std::uint64_t dims[5] = {panel / bytes, static_cast<std::uint64_t>(pool.page_tokens), row / panel,
+                                 static_cast<std::uint64_t>(num_kv_heads), static_cast<std::uint64_t>(pool.num_pages)};
+  const std::uint64_t strides[5] = {bytes, stride(pool.token_stride), panel, stride(pool.head_stride),
+                                    stride(pool.page_stride)};
+  const std::uint32_t box[5] = {panel / bytes, static_cast<std::uint32_t>(choice.box_tokens), row / panel, 1, 1};
+  std::copy(std::begin(dims), std::end(dims), map.dims);
+  std::copy(std::begin(strides), std::end(strides), map.strides);
+  std::copy(std::begin(box), std::end(box), map.box);
+  return map;
+}
+
+}  // namespace fovea::tune

@@ -1,0 +1,60 @@
+// Which attention kernel serves a need, and with what grid, tiles and costs: a pure function, the same for "which" and
+// for "supported, and if not why". Called by backend/ and `fovea warmup`; the figures behind the numbers are in
+// docs/kernels/gpu-decode.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "abi/kv_pool.h"
+#include "fovea/status.h"
+
+namespace fovea::tune {
+
+struct AttentionNeed {
+  std::string arch = "sm_90a";
+  int num_sms = 132;
+  int head_dim = 128;
+  abi::KvDType q_dtype = abi::KvDType::kBF16;
+  abi::KvDType kv_dtype = abi::KvDType::kBF16;
+  int page_tokens = 16;  // tokens a page-list entry names
+  int group = 4;         // query heads a KV head
+  bool batch_invariant = false;
+  bool transforms_kv = false;  // the variant has a key or value hook
+};
+
+struct AttentionChoice {
+  std::string header;                               // kernel source, below src/
+  bool tma = false;                                 // pages come by TMA, else they are gathered
+  int box_tokens = 16;                              // TMA: tokens a box
+  std::vector<std::pair<std::string, int>> tuning;  // further macros
+  int threads = 0;                                  // a CTA
+  std::int64_t smem_bytes = 0;                      // dynamic, a CTA
+  bool programmatic_launch = false;                 // the kernel waits for its inputs itself (PDL)
+  // Planner options.
+  int num_workers = 0;  // also the grid
+  int span_rounds = 1;
+  std::int64_t min_span_bytes = 1 << 17;
+  int tile_rows = 128;
+  int block_tokens = 64;
+  int cost_item_bytes = 4096;
+  int cost_balance_rows = 128;
+};
+
+// kUnsupported, with the reason. Strides and addresses are for the caller to check: both loaders need rows of K and V
+// that start at multiples of 16 bytes.
+Result<AttentionChoice> choose_attention(const AttentionNeed& need);
+
+// A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
+struct KvTensorMap {
+  std::uint32_t rank = 0;
+  std::uint64_t dims[5] = {};
+  std::uint64_t strides[5] = {};  // [0] is not read
+  std::uint32_t box[5] = {};
+  int swizzle_bytes = 0;  // 0, 32, 64, 128
+};
+KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim);
+
+}  // namespace fovea::tune

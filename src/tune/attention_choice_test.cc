@@ -1,0 +1,130 @@
+// The choices that matter, written out: a change of the table is a change of this file.
+#include "tune/attention_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace fovea::tune {
+namespace {
+
+int macro(const AttentionChoice& choice, const std::string& name) {
+  for (const auto& [key, value] : choice.tuning) {
+    if (key == name) return value;
+  }
+  return -1;
+}
+
+TEST(AttentionChoiceTest, HopperTakesPagesByTma) {
+  struct Expected {
+    int head_dim, page_tokens;
+    abi::KvDType kv;
+    bool tma;
+    int box, stages, stage_tokens;
+  };
+  constexpr auto kBF16 = abi::KvDType::kBF16;
+  constexpr auto kF8 = abi::KvDType::kF8E4M3;
+  for (const Expected& e : {
+           Expected{128, 16, kBF16, true, 16, 6, 64},
+           Expected{128, 64, kBF16, true, 64, 6, 64},
+           Expected{128, 256, kBF16, true, 64, 6, 64},
+           Expected{128, 24, kBF16, true, 8, 6, 64},
+           Expected{128, 1, kBF16, false, 64, 6, 64},
+           Expected{128, 12, kBF16, false, 64, 6, 64},
+           Expected{64, 16, kBF16, true, 16, 12, 64},
+           Expected{256, 16, kBF16, true, 16, 5, 32},
+           Expected{128, 16, kF8, true, 16, 12, 64},
+           Expected{256, 1, kF8, false, 64, 3, 64},
+       }) {
+    AttentionNeed need;
+    need.head_dim = e.head_dim;
+    need.page_tokens = e.page_tokens;
+    need.kv_dtype = e.kv;
+    const Result<AttentionChoice> choice = choose_attention(need);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    SCOPED_TRACE(testing::Message() << "head_dim " << e.head_dim << ", pages of " << e.page_tokens);
+    EXPECT_EQ(choice->tma, e.tma);
+    EXPECT_EQ(choice->box_tokens, e.box);
+    EXPECT_EQ(macro(*choice, "FOVEA_STAGES"), e.stages);
+    EXPECT_EQ(macro(*choice, "FOVEA_STAGE_TOKENS"), e.stage_tokens);
+    EXPECT_EQ(choice->threads, 384);
+    EXPECT_LE(choice->smem_bytes, 232448);
+    EXPECT_TRUE(choice->programmatic_launch);
+    EXPECT_EQ(choice->num_workers, 132);
+  }
+}
+
+TEST(AttentionChoiceTest, OlderGpusGather) {
+  for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_120"}) {
+    for (int head_dim = 32; head_dim <= 256; head_dim += 16) {
+      AttentionNeed need;
+      need.arch = arch;
+      need.head_dim = head_dim;
+      const Result<AttentionChoice> choice = choose_attention(need);
+      ASSERT_TRUE(choice.ok()) << arch << ", head_dim " << head_dim << ": " << choice.status().message();
+      EXPECT_FALSE(choice->tma);
+      EXPECT_FALSE(choice->programmatic_launch);
+      EXPECT_EQ(macro(*choice, "FOVEA_STAGES") % 3, 0);
+      EXPECT_EQ(choice->threads, head_dim > 128 ? 256 : 384);
+      EXPECT_LE(choice->tile_rows, (choice->threads - 128) / 2);
+    }
+  }
+}
+
+TEST(AttentionChoiceTest, RowsWhoseBitsAreTheirOwnHaveNarrowTiles) {
+  AttentionNeed need;
+  EXPECT_EQ(choose_attention(need)->tile_rows, 128);
+  need.batch_invariant = true;
+  EXPECT_EQ(choose_attention(need)->tile_rows, 16);
+  EXPECT_EQ(choose_attention(need)->span_rounds, 1);
+  need.batch_invariant = false;
+  need.transforms_kv = true;
+  EXPECT_EQ(choose_attention(need)->tile_rows, 16);
+}
+
+TEST(AttentionChoiceTest, SaysWhatIsNotSupported) {
+  const auto message = [](auto change) {
+    AttentionNeed need;
+    change(need);
+    const Result<AttentionChoice> choice = choose_attention(need);
+    return choice.ok() ? std::string() : std::string(choice.status().message());
+  };
+  EXPECT_NE(message([](AttentionNeed& n) { n.head_dim = 24; }).find("multiples of 16"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.head_dim = 272; }).find("272"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.group = 17; }).find("1 to 16"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.arch = "sm_75"; }).find("sm_80 or later"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.arch = "gfx90a"; }).find("gfx90a"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.q_dtype = abi::KvDType::kF32; }).find("f16 and bf16"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kI8; }).find("fp8_e4m3"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) {
+              n.kv_dtype = abi::KvDType::kF8E4M3;
+              n.transforms_kv = true;
+            }).find("hooks"),
+            std::string::npos);
+}
+
+TEST(AttentionChoiceTest, TensorMapOfAPool) {
+  AttentionNeed need;
+  const AttentionChoice choice = *choose_attention(need);
+  abi::KvPoolView pool{};  // [7 pages, 16 tokens, 8 heads, 128]
+  pool.dtype = abi::KvDType::kBF16;
+  pool.page_tokens = 16;
+  pool.num_pages = 7;
+  pool.token_stride = 8 * 128;
+  pool.head_stride = 128;
+  pool.page_stride = 16 * 8 * 128;
+  const KvTensorMap map = kv_tensor_map(choice, pool, 8, 128);
+  EXPECT_EQ(map.rank, 5u);
+  EXPECT_EQ(map.swizzle_bytes, 128);
+  const std::uint64_t dims[5] = {64, 16, 2, 8, 7};
+  const std::uint64_t strides[5] = {2, 2048, 128, 256, 32768};
+  const std::uint32_t box[5] = {64, 16, 2, 1, 1};
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(map.dims[i], dims[i]) << i;
+    EXPECT_EQ(map.strides[i], strides[i]) << i;
+    EXPECT_EQ(map.box[i], box[i]) << i;
+  }
+}
+
+}  // namespace
+}  // namespace fovea::tune
