@@ -20,10 +20,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fovea/dtype.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
+#include "fovea/variant.h"
 
 namespace fovea {
 
@@ -56,6 +58,12 @@ struct AttentionOptions {
   bool sigmoid = false;     // weights are sigmoid(logit + sigmoid_bias), without softmax; log-sum-exps are 0
   float sigmoid_bias = 0.0f;
   // Sinks and slopes lie on the device and must outlive the object. They do not combine with each other or sigmoid.
+
+  // A variant of your own instead, where it has a name (docs/variants.md). Each of its parameters needs a value;
+  // tensors must outlive the object. It may also read softcap, sinks, alibi_slopes and sigmoid_bias, which then choose
+  // nothing.
+  VariantSpec variant;
+  std::vector<VariantValue> variant_values;
 
   // Declared maxima; a batch beyond them fails with kOutOfRange.
   std::int32_t max_requests = 256;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fovea/status.h"
+#include "fovea/tensor_view.h"
 
 namespace fovea {
 
@@ -20,6 +21,13 @@ enum class VariantParamType : std::uint8_t {
 struct VariantParam {
   std::string name;  // a C++ identifier; hooks read it as p.NAME
   VariantParamType type = VariantParamType::kFloat;
+};
+
+// The value of a parameter of a variant.
+struct VariantValue {
+  std::string name;
+  double number = 0.0;     // kFloat, kInt
+  TensorView tensor = {};  // kFloatTensor: f32, kIntTensor: i32, contiguous, of any shape; on the attention's device
 };
 
 // The text stands in namespace fovea::variant::user, so the names of src/variant (Plain, LogitPlace, ..) need no

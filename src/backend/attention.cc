@@ -37,36 +37,6 @@ Status check_options(const AttentionOptions& o) {
 
 }  // namespace
 
-Result<VariantId> variant_id(const AttentionOptions& o) {
-  const bool sinks = !is_empty(o.sinks);
-  const bool slopes = !is_empty(o.alibi_slopes);
-  if (int{slopes} + int{o.sigmoid} + int{sinks || o.softcap > 0.0f} > 1) {
-    return unsupported("alibi_slopes and sigmoid combine with nothing else; softcap combines with sinks");
-  }
-  if (slopes) return VariantId::kAlibi;
-  if (o.sigmoid) return VariantId::kSigmoid;
-  if (o.softcap > 0.0f) return sinks ? VariantId::kSoftcapSinks : VariantId::kSoftcap;
-  return sinks ? VariantId::kSinks : VariantId::kPlain;
-}
-
-Result<VariantChoice> choose_variant(const AttentionOptions& o) {
-  FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(o.device));
-  VariantChoice choice;
-  choice.params.sm_scale = o.sm_scale != 0.0f ? o.sm_scale : 1.0f / std::sqrt(static_cast<float>(o.head_dim));
-  choice.params.softcap = o.softcap;
-  choice.params.sigmoid_bias = o.sigmoid_bias;
-  FOVEA_ASSIGN_OR_RETURN(choice.id, variant_id(o));
-  if (!is_empty(o.sinks)) {
-    FOVEA_RETURN_IF_ERROR(check_array("sinks", o.sinks, {o.num_qo_heads}, DType::kF32, place));
-    choice.params.sinks = static_cast<const float*>(o.sinks.data);
-  }
-  if (!is_empty(o.alibi_slopes)) {
-    FOVEA_RETURN_IF_ERROR(check_array("alibi_slopes", o.alibi_slopes, {o.num_qo_heads}, DType::kF32, place));
-    choice.params.alibi_slopes = static_cast<const float*>(o.alibi_slopes.data);
-  }
-  return choice;
-}
-
 PlannerOptions planner_options(const AttentionOptions& o) {
   PlannerOptions p;
   p.num_qo_heads = o.num_qo_heads;

@@ -73,6 +73,21 @@ Status check_aligned(const char* name, const TensorView& tensor) {
   return ok_status();
 }
 
+Status check_contiguous(const char* name, const TensorView& tensor, DType dtype, DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_place(name, tensor, place));
+  if (tensor.dtype != dtype)
+    return invalid_argument("{} is {}, expected {}", name, describe(tensor), dtype_name(dtype));
+  std::int64_t stride = 1;
+  for (int i = tensor.rank - 1; i >= 0; --i) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != stride) {
+      return invalid_argument("{} is {} with stride {} in dim {}, expected {}; make it contiguous", name,
+                              describe(tensor), tensor.strides[i], i, stride);
+    }
+    stride *= tensor.shape[i];
+  }
+  return ok_status();
+}
+
 Status check_array(const char* name, const TensorView& tensor, std::initializer_list<std::int64_t> shape, DType dtype,
                    DevicePlace place) {
   FOVEA_RETURN_IF_ERROR(check_place(name, tensor, place));
@@ -85,15 +100,7 @@ Status check_array(const char* name, const TensorView& tensor, std::initializer_
     return invalid_argument("{} is {}, expected {} [{}]", name, describe(tensor), dtype_name(dtype),
                             fmt::join(shape, ", "));
   }
-  std::int64_t stride = 1;
-  for (int i = tensor.rank - 1; i >= 0; --i) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != stride) {
-      return invalid_argument("{} is {} with stride {} in dim {}, expected {}; make it contiguous", name,
-                              describe(tensor), tensor.strides[i], i, stride);
-    }
-    stride *= tensor.shape[i];
-  }
-  return ok_status();
+  return check_contiguous(name, tensor, dtype, place);
 }
 
 Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,

@@ -29,6 +29,8 @@ Status check_rows(const char* name, const TensorView& tensor, std::int64_t rows,
                   std::int64_t head_dim, DType dtype, DevicePlace place);
 // What kernels need of q and out: 16-byte alignment of the start, of rows and of heads.
 Status check_aligned(const char* name, const TensorView& tensor);
+// Contiguous, of dtype at the place.
+Status check_contiguous(const char* name, const TensorView& tensor, DType dtype, DevicePlace place);
 // Contiguous, [at least shape[0], shape[1] ..] of dtype at the place.
 Status check_array(const char* name, const TensorView& tensor, std::initializer_list<std::int64_t> shape, DType dtype,
                    DevicePlace place);

@@ -6,6 +6,7 @@
 #include "backend/attention_batch.h"
 #include "core/plan/planner.h"
 #include "fovea/attention.h"
+#include "jit/variant_spec.h"
 #include "variant/params.h"
 
 namespace fovea {
@@ -29,14 +30,16 @@ class Attention::Impl {
   AttentionOptions options_;
 };
 
-// The variant that the options ask for and its parameters; kUnsupported for combinations there are none of.
+// The variant that the options ask for, and its parameters.
 struct VariantChoice {
-  VariantId id = VariantId::kPlain;
-  AttentionParams params;
+  VariantSpec spec;
+  VariantId id;  // of spec, where it is a shipped one
+  jit::VariantArgs args;
 };
+// kUnsupported for combinations that there are none of; kInvalidArgument and kNotFound for wrong values.
 Result<VariantChoice> choose_variant(const AttentionOptions& options);
 // The variant alone: looks at no memory.
-Result<VariantId> variant_id(const AttentionOptions& options);
+Result<VariantSpec> variant_spec(const AttentionOptions& options);
 
 // Planner options that follow from the public ones; num_workers and the cost model are the device's to set.
 PlannerOptions planner_options(const AttentionOptions& options);

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "cpu/append.h"
 #include "cpu/attention/attention.h"
+#include "cpu/attention/variant_compiler.h"
 #include "cpu/merge_states.h"
 
 namespace fovea {
@@ -19,10 +20,11 @@ constexpr DevicePlace kHere{};
 
 class CpuPagedAttention : public Attention::Impl {
  public:
-  CpuPagedAttention(const AttentionOptions& options, const VariantChoice& variant, Planner planner,
-                    std::unique_ptr<ThreadPool> own_threads, ThreadPool& threads)
+  CpuPagedAttention(const AttentionOptions& options, VariantChoice variant, const cpu::AttentionKernels& kernels,
+                    Planner planner, std::unique_ptr<ThreadPool> own_threads, ThreadPool& threads)
       : Impl(options),
-        variant_(variant),
+        variant_(std::move(variant)),
+        kernels_(kernels),
         planner_(std::move(planner)),
         translator_(options, false),
         own_threads_(std::move(own_threads)),
@@ -64,7 +66,7 @@ class CpuPagedAttention : public Attention::Impl {
     }
     FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
     if (o.q_dtype == DType::kF16) return run_f16(q, pool, out, static_cast<float*>(lse.data));
-    return cpu::run_attention(planner_.view(), variant_.params, variant_.id, q, &pool, 1, out,
+    return cpu::run_attention(planner_.view(), variant_.args.shipped(), kernels_, q, &pool, 1, out,
                               static_cast<float*>(lse.data), workspace_, threads_);
   }
 
@@ -102,7 +104,7 @@ class CpuPagedAttention : public Attention::Impl {
         },
         q_wide);
     FOVEA_RETURN_IF_ERROR(cpu::run_attention(
-        planner_.view(), variant_.params, variant_.id, cpu_tensor(q_wide, DType::kF32, rows, heads, dim), &pool, 1,
+        planner_.view(), variant_.args.shipped(), kernels_, cpu_tensor(q_wide, DType::kF32, rows, heads, dim), &pool, 1,
         cpu_tensor(out_wide, DType::kF32, rows, heads, dim), lse, workspace_, threads_));
     for_each_head(
         rows,
@@ -123,6 +125,7 @@ class CpuPagedAttention : public Attention::Impl {
   }
 
   VariantChoice variant_;
+  cpu::AttentionKernels kernels_;
   Planner planner_;
   BatchTranslator translator_;
   std::unique_ptr<ThreadPool> own_threads_;
@@ -149,14 +152,19 @@ Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const Attent
   }
   FOVEA_ASSIGN_OR_RETURN(VariantChoice variant, choose_variant(options));
   const bool bf16 = options.q_dtype == DType::kBF16 && !options.batch_invariant;
-  variant.params.products = bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32;
+  variant.args.shipped().products = bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32;
+  cpu::AttentionKernels kernels = cpu::attention_kernels(variant.id);
+  if (!variant.spec.source.empty()) {
+    FOVEA_ASSIGN_OR_RETURN(kernels, cpu::compile_variant(variant.spec));
+  }
   std::unique_ptr<ThreadPool> own;
   if (options.num_threads > 0) own = std::make_unique<ThreadPool>(options.num_threads);
   ThreadPool& threads = own != nullptr ? *own : process_threads();
   PlannerOptions p = planner_options(options);
   p.num_workers = options.num_workers > 0 ? options.num_workers : threads.size();
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(p));
-  auto impl = std::make_unique<CpuPagedAttention>(options, variant, std::move(planner), std::move(own), threads);
+  auto impl = std::make_unique<CpuPagedAttention>(options, std::move(variant), kernels, std::move(planner),
+                                                  std::move(own), threads);
   FOVEA_RETURN_IF_ERROR(impl->reserve());
   return std::unique_ptr<Attention::Impl>(std::move(impl));
 }

@@ -76,24 +76,34 @@ TEST(GalleryTest, HooksAreFoundByThemselves) {
   }
 }
 
-TEST(GalleryTest, TheUseOfMasksCompiles) {
+// The code block of the page behind "<!-- test: NAME -->".
+std::string marked_code(const std::string& name) {
   std::string code;
   bool marked = false, in_code = false;
   for (const std::string& line : variants_page()) {
-    if (line == "<!-- test: masks -->") marked = true;
+    if (line == "<!-- test: " + name + " -->") marked = true;
     if (line == "```") marked = in_code = false;
     if (in_code) code += line + "\n";
     if (marked && line == "```cpp") in_code = true;
   }
-  ASSERT_THAT(code, HasSubstr("kWindow"));
+  return code;
+}
+
+TEST(GalleryTest, TheUseOfMasksAndOptionsCompiles) {
+  const std::string masks = marked_code("masks");
+  const std::string use = marked_code("use");
+  ASSERT_THAT(masks, HasSubstr("kWindow"));
+  ASSERT_THAT(use, HasSubstr("variant_values"));
   HostCompiler compiler("", kLimit);
-  const Result<SharedObjectPtr> object =
-      compiler.get({"masks",
-                    "#include \"fovea/attention.h\"\n#include <vector>\nvoid masks(fovea::RequestBatch& batch, "
-                    "std::vector<std::uint8_t>& bits, std::vector<std::int64_t>& offsets) {\n" +
-                        code + "}\n",
-                    {"-I", FOVEA_SOURCE_DIR "/include"}});
-  EXPECT_TRUE(object.ok()) << object.status().to_string();
+  const Result<SharedObjectPtr> object = compiler.get(
+      {"the page",
+       "#include \"fovea/attention.h\"\n#include <vector>\nvoid masks(fovea::RequestBatch& batch, "
+       "std::vector<std::uint8_t>& bits, std::vector<std::int64_t>& offsets) {\n" +
+           masks +
+           "}\ninline void use(fovea::AttentionOptions& options, const char* text, fovea::TensorView slopes) {\n" +
+           use + "}\n",
+       {"-I", FOVEA_SOURCE_DIR "/include", "-fsyntax-only"}});
+  EXPECT_THAT(object.status().message(), HasSubstr("object.so")) << "it compiles, and leaves no object";
 }
 
 VariantSpec spec_with(std::vector<VariantParam> params) {
