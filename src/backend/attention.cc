@@ -6,6 +6,7 @@
 
 #include "backend/attention_checks.h"
 #include "backend/attention_impl.h"
+#include "backend/cuda_attention.h"
 #include "base/status.h"
 #include "core/plan/explain.h"
 
@@ -68,8 +69,9 @@ Attention::~Attention() = default;
 Result<Attention> Attention::create(const AttentionOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_options(options));
   FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(options.device));
-  if (place.kind == DeviceKind::kCuda) return unsupported("no CUDA attention in this build");
-  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, create_cpu_paged_attention(options));
+  const bool on_cpu = place.kind == DeviceKind::kCpu;
+  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
+                         on_cpu ? create_cpu_paged_attention(options) : create_cuda_paged_attention(options, place));
   return Attention(std::move(impl));
 }
 

@@ -94,9 +94,6 @@ Status merge_state(const TensorView& v_a, const TensorView& lse_a, const TensorV
   if (!is_empty(lse_out)) {
     FOVEA_RETURN_IF_ERROR(check_array("lse_out", lse_out, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
   }
-  if (!is_empty(lse_out) && (out.data == v_a.data) != (lse_out.data == lse_a.data)) {
-    return invalid_argument("out and lse_out are both in place or neither; one of them is the memory of state a");
-  }
   if (!is_empty(mask)) FOVEA_RETURN_IF_ERROR(check_array("mask", mask, {v_a.shape[0]}, DType::kU8, place));
   const std::int64_t heads = v_a.shape[1];
   const cpu::AttentionState states[2] = {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <vector>
 
 namespace fovea::cuda::fake {
@@ -43,8 +44,8 @@ struct FakeEvent {
   bool recorded = false;
 };
 
-int g_context;   // its address is the context
-int g_function;  // its address is the kernel "fill"
+int g_context;                      // its address is the context
+std::set<std::string> g_functions;  // names that were looked up; their addresses are the kernels
 thread_local std::vector<CuContext> g_current;
 std::map<CuAddress, std::size_t> g_memory;
 FakeStream g_default_stream;
@@ -325,8 +326,9 @@ CuResult cuModuleUnload(CuModule module) {
 }
 CuResult cuModuleGetFunction(CuFunction* function, CuModule, const char* name) {
   FAKE_BEGIN();
-  *function = &g_function;
-  return std::strcmp(name, "fill") == 0 ? 0 : kNotFound;
+  if (std::strcmp(name, "fill") != 0 && !state().kernels.contains(name)) return kNotFound;
+  *function = const_cast<std::string*>(&*g_functions.insert(name).first);
+  return 0;
 }
 CuResult cuFuncGetAttribute(int* value, CuFunctionAttribute attribute, CuFunction) {
   FAKE_BEGIN();
@@ -350,7 +352,7 @@ CuResult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, CuFunction, int 
 }
 
 // fill(uint32_t* to, uint32_t value, uint32_t count)
-CuResult cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction, void** parameters, void**) {
+CuResult cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction function, void** parameters, void**) {
   Launch launch;
   std::copy_n(config->grid, 3, launch.grid);
   std::copy_n(config->block, 3, launch.block);
@@ -362,6 +364,10 @@ CuResult cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction, void** param
     if (attribute.id == kCuLaunchCooperative) launch.cooperative = attribute.value.flag == 1;
   }
   state().launch = launch;
+  if (const auto kernel = state().kernels.find(*static_cast<const std::string*>(function));
+      kernel != state().kernels.end()) {
+    return enqueue(__func__, config->stream, kernel->second(parameters));
+  }
   std::uint32_t* const to = *static_cast<std::uint32_t**>(parameters[0]);
   const std::uint32_t value = *static_cast<std::uint32_t*>(parameters[1]);
   const std::uint32_t count = *static_cast<std::uint32_t*>(parameters[2]);

@@ -1,10 +1,12 @@
 // A CUDA driver without a GPU: a library with the functions that cuda/ looks up, for tests of what goes wrong. Device
-// memory is host memory, streams run what they are given at once, and one kernel is known, "fill". FOVEA_LIBCUDA names
-// it (library_path()), and FOVEA_CUBLASLT may, for it has a cuBLASLt too. Used by this folder's tests.
+// memory is host memory, streams run what they are given at once, and kernels are "fill" and what a test defines.
+// FOVEA_LIBCUDA names it (library_path()), and FOVEA_CUBLASLT may, for it has a cuBLASLt too. Used by this folder's
+// tests.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -37,12 +39,17 @@ struct Launch {
   bool cooperative = false;
 };
 
+// A kernel of a test: called by a launch with the parameters, which are the launch's for that long. What it returns is
+// done when the stream comes to it.
+using Kernel = std::function<std::function<void()>(void** parameters)>;
+
 struct State {
   int version = 13000;
   int num_devices = 1;
   std::size_t memory_bytes = std::size_t{1} << 24;  // more cannot be allocated
   std::map<std::string, int> failures;              // what a function answers, instead of doing anything
   std::map<std::string, int> calls;                 // how often a function was called
+  std::map<std::string, Kernel> kernels;            // besides "fill"
   Alive alive;
   Launch launch;
 };

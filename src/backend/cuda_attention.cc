@@ -1,0 +1,378 @@
+#include "backend/cuda_attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "abi/attention_args.h"
+#include "backend/cuda_kernels.h"
+#include "backend/cuda_paged_ops.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "core/plan/device_plan.h"
+#include "cuda/memory.h"
+#include "cuda/module.h"
+#include "cuda/stream.h"
+#include "cuda/tensor_map.h"
+#include "jit/attention_spec.h"
+#include "tune/attention_choice.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::size_t kSpanCounterWords = 32;
+
+abi::KvDType kv_type(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
+
+Status check_types(const AttentionOptions& o) {
+  const bool q = o.q_dtype == DType::kF16 || o.q_dtype == DType::kBF16;
+  if (!q || (o.kv_dtype != o.q_dtype && o.kv_dtype != DType::kF8E4M3)) {
+    return unsupported(
+        "q_dtype is {} and kv_dtype {}; on CUDA queries are f16 or bf16, and KV is of their type or "
+        "fp8_e4m3",
+        dtype_name(o.q_dtype), dtype_name(o.kv_dtype));
+  }
+  return ok_status();
+}
+
+// What the choice is made by. The pool is not known yet: its strides are held to 16 bytes by every run.
+tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
+                            int num_sms) {
+  tune::AttentionNeed need;
+  need.arch = arch;
+  need.num_sms = num_sms;
+  need.head_dim = o.head_dim;
+  need.q_dtype = kv_type(o.q_dtype);
+  need.kv_dtype = kv_type(o.kv_dtype);
+  need.page_tokens = o.page_tokens;
+  need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
+  need.batch_invariant = o.batch_invariant;
+  need.transforms_kv =
+      variant.source.find("kHasKey") != std::string::npos || variant.source.find("kHasValue") != std::string::npos;
+  return need;
+}
+
+Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
+                                    const std::string& arch, const VariantSpec& variant) {
+  jit::AttentionKernelSpec spec;
+  spec.arch = arch;
+  spec.header = choice.header;
+  spec.head_dim = o.head_dim;
+  spec.q_dtype = kv_type(o.q_dtype);
+  spec.kv_dtype = kv_type(o.kv_dtype);
+  spec.loader = choice.tma ? jit::KvLoader::kTma : jit::KvLoader::kGather;
+  spec.box_tokens = choice.box_tokens;
+  spec.checked = o.checked;
+  spec.variant = variant;
+  spec.tuning = choice.tuning;
+  return jit::attention_source(spec);
+}
+
+// Host memory that a plan is copied from. The copy that used it last must be over before it is written again.
+struct Staging {
+  cuda::PinnedBuffer memory;
+  cuda::Event copied;
+};
+
+class CudaPagedAttention : public Attention::Impl {
+ public:
+  CudaPagedAttention(const AttentionOptions& options, DevicePlace place, cuda::Device device, Planner planner)
+      : Impl(options),
+        place_(place),
+        device_(std::move(device)),
+        planner_(std::move(planner)),
+        translator_(options, true) {}
+
+  Status init(const VariantChoice& variant, const tune::AttentionChoice& choice, cuda::Function function);
+
+  Status plan(const RequestBatch& batch, Stream stream) override;
+  Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) override;
+  Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override;
+  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
+             Stream stream) override;
+
+  std::size_t workspace_bytes() const override {
+    return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
+           partial_lse_.size_bytes() + counters_.size_bytes();
+  }
+  std::size_t plan_bytes() const override { return plan_bytes_; }
+  const Planner& planner() const override { return planner_; }
+
+ private:
+  Status check_not_recording(Stream stream) const;
+  Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
+  Status set_pool(const abi::KvPoolView& pool);
+  Result<abi::TensorMap> encode(const abi::KvPoolView& pool, void* address) const;
+
+  DevicePlace place_;
+  cuda::Device device_;
+  Planner planner_;
+  BatchTranslator translator_;
+
+  cuda::Function function_;
+  cuda::LaunchConfig launch_;
+  tune::AttentionChoice choice_;
+  // Fixed addresses for the life of the object, so that a captured run serves every later plan.
+  cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
+  Staging staging_[2];
+  int next_staging_ = 0;
+  std::size_t max_plan_bytes_ = 0;
+  std::size_t plan_bytes_ = 0;
+  std::size_t mask_bytes_ = 0;
+
+  abi::AttentionArgs args_{};
+  abi::TensorMap k_map_{}, v_map_{};
+  bool has_maps_ = false;
+  bool planned_ = false;
+};
+
+Status CudaPagedAttention::init(const VariantChoice& variant, const tune::AttentionChoice& choice,
+                                cuda::Function function) {
+  function_ = std::move(function);
+  choice_ = choice;
+  FOVEA_RETURN_IF_ERROR(function_.set_max_smem(choice.smem_bytes));
+  launch_.grid[0] = static_cast<std::uint32_t>(planner_.options().num_workers);
+  launch_.block[0] = static_cast<std::uint32_t>(choice.threads);
+  launch_.smem_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
+  launch_.programmatic_serialization = choice.programmatic_launch;
+
+  const AttentionOptions& o = options_;
+  const std::int64_t declared = std::int64_t{o.max_requests} * (std::int64_t{o.max_pages_per_request} + 8);
+  const auto max_entries = static_cast<std::size_t>(o.max_page_entries > 0 ? o.max_page_entries : declared);
+  const auto mask_bytes = static_cast<std::size_t>(o.max_mask_bytes);
+  const std::size_t partial_rows = planner_.max_partial_rows();
+  max_plan_bytes_ = (max_device_plan_bytes(planner_) + 255) / 256 * 256;
+  const auto make = [&](cuda::DeviceBuffer& buffer, std::size_t bytes, bool zeroed) -> Status {
+    FOVEA_ASSIGN_OR_RETURN(buffer, cuda::DeviceBuffer::create(device_, bytes, zeroed));
+    return ok_status();
+  };
+  FOVEA_RETURN_IF_ERROR(make(plan_, max_plan_bytes_, true));
+  FOVEA_RETURN_IF_ERROR(make(entries_, max_entries * sizeof(std::int32_t), false));
+  FOVEA_RETURN_IF_ERROR(make(mask_, mask_bytes, false));
+  FOVEA_RETURN_IF_ERROR(make(partial_out_, partial_rows * static_cast<std::size_t>(o.head_dim) * sizeof(float), false));
+  FOVEA_RETURN_IF_ERROR(make(partial_lse_, partial_rows * sizeof(float), false));
+  // The counter that spans are claimed by, on a cache line of its own, then those of the merges.
+  const std::size_t merges = max_device_plan_merges(planner_);
+  FOVEA_RETURN_IF_ERROR(make(counters_, (kSpanCounterWords + merges) * sizeof(std::uint32_t), true));
+  for (Staging& s : staging_) {
+    const std::size_t bytes = max_plan_bytes_ + max_entries * sizeof(std::int32_t) + mask_bytes;
+    FOVEA_ASSIGN_OR_RETURN(s.memory, cuda::PinnedBuffer::create(device_, bytes));
+    FOVEA_ASSIGN_OR_RETURN(s.copied, cuda::Event::create(device_));
+  }
+
+  args_.plan = plan_.as<std::uint8_t>();
+  args_.partial_out = partial_out_.as<float>();
+  args_.partial_lse = partial_lse_.as<float>();
+  args_.span_counter = counters_.as<std::uint32_t>();
+  args_.merge_counters = counters_.as<std::uint32_t>() + kSpanCounterWords;
+  const std::span<const std::byte> values = variant.args.bytes();
+  FOVEA_CHECK(values.size() <= sizeof args_.variant_params);
+  std::memcpy(args_.variant_params, values.data(), values.size());
+  return ok_status();
+}
+
+Status CudaPagedAttention::check_not_recording(Stream stream) const {
+  if (stream.handle == nullptr) return ok_status();  // the default stream cannot record
+  FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
+  if (!recording) return ok_status();
+  return invalid_argument("the stream is recording a graph; plan outside of it, in the stream that replays it");
+}
+
+// Copies the plan of the planner, the packed page lists and the mask to the device, in the stream.
+Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask,
+                                  Stream stream) {
+  if (entries.size_bytes() > entries_.size_bytes()) {
+    return out_of_range("page lists of {} entries, declared were {}; raise max_page_entries", entries.size(),
+                        entries_.size_bytes() / sizeof(std::int32_t));
+  }
+  if (mask.size() > mask_.size_bytes()) {
+    return out_of_range("a mask of {} bytes, declared were {}; raise max_mask_bytes", mask.size(), mask_.size_bytes());
+  }
+  Staging& staging = staging_[next_staging_];
+  next_staging_ ^= 1;
+  FOVEA_RETURN_IF_ERROR(staging.copied.synchronize());
+  std::byte* const host = staging.memory.data();
+  FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(planner_.view(), std::span(host, max_plan_bytes_)));
+  FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, plan_.data(), host, plan_bytes_, stream.handle));
+  std::byte* const host_entries = host + max_plan_bytes_;
+  std::byte* const host_mask = host_entries + entries_.size_bytes();
+  if (!entries.empty()) {
+    std::memcpy(host_entries, entries.data(), entries.size_bytes());
+    FOVEA_RETURN_IF_ERROR(
+        cuda::copy_to_device(device_, entries_.data(), host_entries, entries.size_bytes(), stream.handle));
+  }
+  if (!mask.empty()) {
+    std::memcpy(host_mask, mask.data(), mask.size());
+    FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, mask_.data(), host_mask, mask.size(), stream.handle));
+  }
+  return staging.copied.record(stream.handle);
+}
+
+Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
+  planned_ = false;
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
+  FOVEA_RETURN_IF_ERROR(planner_.plan(translated));
+  const bool on_device = batch.page_indices_device == DeviceKind::kCuda;
+  args_.page_entries = on_device ? batch.page_indices : entries_.as<std::int32_t>();
+  args_.mask_bits = mask_.as<std::uint8_t>();
+  std::span<const std::uint8_t> mask;
+  if (batch.mask == AttentionMask::kBits) mask = {batch.mask_bits, static_cast<std::size_t>(batch.mask_bytes)};
+  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), mask, stream));
+  planned_ = true;
+  return ok_status();
+}
+
+Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
+  planned_ = false;
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
+  FOVEA_RETURN_IF_ERROR(planner_.plan_block_rows(translated));
+  args_.page_entries = entries_.as<std::int32_t>();
+  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
+  std::int64_t at = 0;
+  for (const CascadeLevel& level : levels) {
+    if (level.page_indices_device == DeviceKind::kCuda) {
+      FOVEA_RETURN_IF_ERROR(
+          cuda::copy_on_device(device_, entries_.as<std::int32_t>() + at, level.page_indices,
+                               static_cast<std::size_t>(level.num_page_indices) * sizeof(std::int32_t), stream.handle));
+    }
+    at += level.num_page_indices;
+  }
+  planned_ = true;
+  return ok_status();
+}
+
+Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream stream) {
+  if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
+  planned_ = false;
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(translator_.grow(kv_lens));
+  FOVEA_RETURN_IF_ERROR(planner_.grow(kv_lens.data()));
+  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
+  planned_ = true;
+  return ok_status();
+}
+
+// Encodes the tensor maps when the pool is another one than at the last run.
+Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
+  if (has_maps_ && std::memcmp(&pool, &args_.pool, sizeof pool) == 0) return ok_status();
+  has_maps_ = false;
+  const std::int64_t bytes = dtype_bits(options_.kv_dtype) / 8;
+  for (const auto& [what, elements] : {std::pair{"page", pool.page_stride}, std::pair{"token", pool.token_stride},
+                                       std::pair{"head", pool.head_stride}}) {
+    if (elements * bytes % 16 != 0 || elements < 0) {
+      return invalid_argument("k has {}s {} bytes apart, expected a multiple of 16", what, elements * bytes);
+    }
+  }
+  for (const void* p : {pool.k, pool.v}) {
+    if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0) {
+      return invalid_argument("k or v starts at {}, which is no multiple of 16 bytes", p);
+    }
+  }
+  args_.pool = pool;
+  args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
+  if (choice_.tma && pool.num_pages > 0) {
+    FOVEA_ASSIGN_OR_RETURN(k_map_, encode(pool, pool.k));
+    FOVEA_ASSIGN_OR_RETURN(v_map_, encode(pool, pool.v));
+  }
+  has_maps_ = true;
+  return ok_status();
+}
+
+Result<abi::TensorMap> CudaPagedAttention::encode(const abi::KvPoolView& pool, void* address) const {
+  const tune::KvTensorMap map = tune::kv_tensor_map(choice_, pool, options_.num_kv_heads, options_.head_dim);
+  cuda::TensorMapSpec spec;
+  spec.address = address;
+  spec.type = options_.kv_dtype == DType::kF16    ? cuda::TensorMapType::kF16
+              : options_.kv_dtype == DType::kBF16 ? cuda::TensorMapType::kBF16
+                                                  : cuda::TensorMapType::kU8;
+  spec.rank = map.rank;
+  std::copy_n(map.dims, 5, spec.dims);
+  std::copy_n(map.strides, 5, spec.strides);
+  std::copy_n(map.box, 5, spec.box);
+  spec.swizzle = map.swizzle_bytes == 128  ? cuda::Swizzle::k128
+                 : map.swizzle_bytes == 64 ? cuda::Swizzle::k64
+                 : map.swizzle_bytes == 32 ? cuda::Swizzle::k32
+                                           : cuda::Swizzle::kNone;
+  return cuda::encode_tensor_map(device_.driver(), spec);
+}
+
+Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
+                               Stream stream) {
+  if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
+  const AttentionOptions& o = options_;
+  const std::int64_t rows = planner_.view().header->num_rows;
+  FOVEA_RETURN_IF_ERROR(check_rows("q", q, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place_));
+  FOVEA_RETURN_IF_ERROR(check_rows("out", out, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place_));
+  FOVEA_RETURN_IF_ERROR(check_aligned("q", q));
+  FOVEA_RETURN_IF_ERROR(check_aligned("out", out));
+  if (!is_empty(lse)) {
+    FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, place_));
+  }
+  FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place_));
+  if (kv.k.dtype != o.kv_dtype) {
+    return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(o.kv_dtype));
+  }
+  FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
+  if (rows == 0) return ok_status();
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(set_pool(pool));
+  args_.q = q.data;
+  args_.out = out.data;
+  args_.lse = static_cast<float*>(lse.data);
+  args_.q_row_stride = q.strides[0];
+  args_.q_head_stride = q.strides[1];
+  args_.out_row_stride = out.strides[0];
+  args_.out_head_stride = out.strides[1];
+  launch_.stream = stream.handle;
+  void* const parameters[] = {&args_, &k_map_, &v_map_};
+  return cuda::launch(function_, launch_, parameters);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const AttentionOptions& options,
+                                                                     DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_types(options));
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(place.index));
+  FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(options));
+  const std::string arch = device.info().arch();
+  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice,
+                         tune::choose_attention(need_of(options, variant.spec, arch, device.info().num_sms)));
+  PlannerOptions p = planner_options(options);
+  p.num_workers = options.num_workers > 0 ? options.num_workers : choice.num_workers;
+  p.span_rounds = choice.span_rounds;
+  p.min_span_bytes = choice.min_span_bytes;
+  p.tile_rows = choice.tile_rows;
+  p.block_tokens = choice.block_tokens;
+  p.cost_item_bytes = choice.cost_item_bytes;
+  p.cost_balance_rows = choice.cost_balance_rows;
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(p));
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, kernel_of(options, choice, arch, variant.spec));
+  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, source, "fovea_attention"));
+  auto impl = std::make_unique<CudaPagedAttention>(options, place, device, std::move(planner));
+  FOVEA_RETURN_IF_ERROR(impl->init(variant, choice, std::move(function)));
+  return std::unique_ptr<Attention::Impl>(std::move(impl));
+}
+
+Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions& options, const std::string& arch,
+                                                         int num_sms) {
+  FOVEA_RETURN_IF_ERROR(check_types(options));
+  FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(options));
+  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice,
+                         tune::choose_attention(need_of(options, variant, arch, num_sms)));
+  FOVEA_ASSIGN_OR_RETURN(jit::KernelSource attention, kernel_of(options, choice, arch, variant));
+  FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> sources,
+                         paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
+  sources.insert(sources.begin(), std::move(attention));
+  return sources;
+}
+
+}  // namespace fovea
