@@ -38,8 +38,8 @@ struct AppendArgs {
   uint32_t num_qo_heads;
   uint32_t num_lists;
   uint32_t list_stride;
-  uint32_t reserved;
-  KvPoolView pool;  // f32, f16, bf16, or e4m3 with granularity kNone or kHead: stored = x / scale
+  uint32_t num_page_entries;  // length of page_entries; 0: not known, not checked
+  KvPoolView pool;            // f32, f16, bf16, or e4m3 with granularity kNone or kHead: stored = x / scale
 };
 static_assert(sizeof(AppendArgs) == 192 + sizeof(KvPoolView));
 
@@ -68,7 +68,8 @@ constexpr AppendSlot append_slot(const AppendArgs& args, uint32_t row) {
   const bool compressed = args.list_begin != nullptr;
   const long long begin = compressed ? args.list_begin[list] : static_cast<long long>(list) * args.list_stride;
   const long long end = compressed ? args.list_begin[list + 1] : begin + args.list_stride;
-  if (begin + nth >= end) return {AppendTarget::kOutOfRange, 0};
+  if (begin < 0 || begin + nth >= end) return {AppendTarget::kOutOfRange, 0};
+  if (args.num_page_entries != 0 && begin + nth >= args.num_page_entries) return {AppendTarget::kOutOfRange, 0};
   const int32_t entry = args.page_entries[begin + nth];
   if (entry < 0 || entry / pool.entries_per_page >= pool.num_pages) return {AppendTarget::kOutOfRange, 0};
   const int32_t token = entry % pool.entries_per_page * pool.entry_tokens + position - nth * pool.entry_tokens;

@@ -74,6 +74,7 @@ Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const Appe
   args.rows = static_cast<std::uint32_t>(k.shape[0]);
   args.num_kv_heads = static_cast<std::uint32_t>(k.shape[1]);
   args.num_lists = is_empty(places.page_indptr) ? 0 : static_cast<std::uint32_t>(places.page_indptr.shape[0] - 1);
+  args.num_page_entries = static_cast<std::uint32_t>(places.page_indices.num_elements());
   args.pool = pool;
   const auto head_dim = static_cast<std::uint32_t>(k.shape[2]);
   const jit::AppendKernelSpec spec = append_spec(device.info().arch(), k.shape[2], k.dtype, pool.dtype, args);

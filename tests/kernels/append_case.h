@@ -138,6 +138,9 @@ struct Places {
       }
       list_begin.push_back(static_cast<std::int32_t>(entries.size()));
     }
+    const int known =
+        random() % 4 == 0 && !entries.empty() ? between(random, 1, static_cast<int>(entries.size())) : 0x7fffffff;
+    args.num_page_entries = known == 0x7fffffff ? 0 : static_cast<std::uint32_t>(known);
     std::vector<std::vector<bool>> taken(num_lists, std::vector<bool>(1 << 16));
     for (int row = 0; row < rows; ++row) {
       const int list = between(random, -1, num_lists);
@@ -150,7 +153,8 @@ struct Places {
         expected.push_back(-1);
         continue;
       }
-      if (list >= num_lists || position / pool.entry_tokens >= length) {
+      const int nth = list < num_lists ? list_begin[list] + position / pool.entry_tokens : 0;
+      if (list >= num_lists || position / pool.entry_tokens >= length || nth >= known) {
         refuse(row);
         continue;
       }
