@@ -1,0 +1,385 @@
+// The CUDA implementation of the public attention API on a driver without a GPU, whose kernel is the CPU's executor
+// over the plan as it lies in device memory: what reaches the device, when, and what callers get wrong. The kernels
+// themselves are tested on a GPU.
+#include "backend/cuda_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+
+#include "abi/attention_args.h"
+#include "base/half.h"
+#include "cpu/attention/attention.h"
+#include "cuda/graph.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+#include "cuda/testing/fake_driver.h"
+#include "testing/attention_case.h"
+
+namespace fovea {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fake = cuda::fake;
+
+// Before anything asks for the driver or for kernels.
+const bool kPrepared = [] {
+  const std::string library = fake::library_path();
+  const std::string cache = std::filesystem::path(library).parent_path() / "kernel-cache";
+  return ::setenv("FOVEA_LIBCUDA", library.c_str(), 1) == 0 && ::setenv("FOVEA_CACHE_DIR", cache.c_str(), 1) == 0;
+}();
+
+ThreadPool& threads() {
+  static ThreadPool pool(1);
+  return pool;
+}
+
+// The packed plan as the executor of the CPU reads it.
+void execute(const abi::AttentionArgs& args, std::int64_t rows, std::int64_t heads, std::int64_t head_dim) {
+  abi::DevicePlanHeader header;
+  std::memcpy(&header, args.plan, sizeof header);
+  const auto at = [&](std::uint32_t offset) { return args.plan + offset; };
+  const auto* starts = reinterpret_cast<const abi::WorkerStart*>(at(abi::kWorkerStartOffset));
+  std::vector<std::uint32_t> queue_begin;
+  for (std::uint32_t w = 0; w < header.num_workers; ++w) queue_begin.push_back(starts[w].queue_begin);
+  queue_begin.push_back(starts[header.num_workers - 1].queue_end);
+  const abi::Launch launch{0, header.num_workers};
+  abi::PlanView view{};
+  view.header = &header.counts;
+  view.items = reinterpret_cast<const abi::WorkItem*>(at(header.items));
+  view.block_rows = reinterpret_cast<const abi::BlockRow*>(at(header.block_rows));
+  view.launches = &launch;
+  view.queue_begin = queue_begin.data();
+  view.queue = reinterpret_cast<const std::uint32_t*>(at(header.queue));
+  view.row_indices = reinterpret_cast<const std::uint32_t*>(at(header.row_indices));
+  view.q_pos = reinterpret_cast<const std::int32_t*>(at(header.q_pos));
+  view.merges = reinterpret_cast<const abi::MergeEntry*>(at(header.merges));
+  view.merge_parts = reinterpret_cast<const std::uint32_t*>(at(header.merge_parts));
+  view.page_entries = args.page_entries;
+  view.mask_bits = args.mask_bits;
+  AttentionParams params;
+  std::memcpy(&params, args.variant_params, sizeof params);
+  TensorView q = cpu_tensor(args.q, DType::kBF16, rows, heads, head_dim);
+  q.strides[0] = args.q_row_stride;
+  q.strides[1] = args.q_head_stride;
+  const TensorView out = cpu_tensor(args.out, DType::kBF16, rows, heads, head_dim);
+  cpu::AttentionWorkspace workspace;
+  const Status status =
+      cpu::run_attention(view, params, VariantId::kPlain, q, &args.pool, 1, out, args.lse, workspace, threads());
+  ASSERT_TRUE(status.ok()) << status.to_string();
+}
+
+constexpr int kHeads = 8, kKvHeads = 2, kDim = 64, kPage = 16, kPages = 64;
+
+class CudaAttentionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fake::state() = {};
+    fake::state().memory_bytes = std::size_t{1} << 28;
+    fake::state().kernels["fovea_attention"] = [this](void** parameters) {
+      const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<abi::AttentionArgs*>(parameters[0]));
+      return [args, this] { execute(*args, rows_, kHeads, kDim); };
+    };
+    auto device = cuda::Device::open(0);
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    device_ = std::move(*device);
+    context_.emplace(*device_);
+    options_.device = "cuda:0";
+    options_.num_qo_heads = kHeads;
+    options_.num_kv_heads = kKvHeads;
+    options_.head_dim = kDim;
+    options_.page_tokens = kPage;
+    options_.max_requests = 8;
+    options_.max_rows = 64;
+    options_.max_pages_per_request = kPages;
+    options_.max_cascade_levels = 2;
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<std::uint16_t>& to, std::size_t size) {
+      to.resize(size + 8);
+      for (std::uint16_t& x : to) x = float_to_bf16(normal(random));
+    };
+    fill(k_, std::size_t{kPages} * kPage * kKvHeads * kDim);
+    fill(v_, k_.size());
+    fill(q_, std::size_t{64} * kHeads * kDim);
+    pages_.resize(kPages);
+    for (int i = 0; i < kPages; ++i) pages_[i] = (i * 37 + 5) % kPages;
+  }
+
+  Attention make() {
+    Result<Attention> made = Attention::create(options_);
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return std::move(*made);
+  }
+  Attention make_on_cpu() {
+    AttentionOptions o = options_;
+    o.device = "cpu";
+    return std::move(*Attention::create(o));
+  }
+  // Host memory is the fake device's memory, at 16 bytes or more.
+  static TensorView place(TensorView view, bool on_device) {
+    if (on_device) view.device = DeviceKind::kCuda;
+    return view;
+  }
+  PagedKv kv(bool on_device) {
+    PagedKv kv;
+    kv.k = place(cpu_tensor(k_.data(), DType::kBF16, kPages, kPage, kKvHeads, kDim), on_device);
+    kv.v = place(cpu_tensor(v_.data(), DType::kBF16, kPages, kPage, kKvHeads, kDim), on_device);
+    return kv;
+  }
+  TensorView q(bool on_device) { return place(cpu_tensor(q_.data(), DType::kBF16, rows_, kHeads, kDim), on_device); }
+
+  RequestBatch batch(const std::vector<std::int32_t>& q_lens, const std::vector<std::int32_t>& kv_lens) {
+    RequestBatch b;
+    b.num_requests = static_cast<std::int32_t>(q_lens.size());
+    b.q_lens = q_lens.data();
+    b.kv_lens = kv_lens.data();
+    b.page_indices = pages_.data();
+    b.page_stride = kPages / 8;
+    rows_ = std::accumulate(q_lens.begin(), q_lens.end(), std::int64_t{0});
+    return b;
+  }
+
+  struct Output {
+    std::vector<std::uint16_t> out;
+    std::vector<float> lse;
+  };
+  Output run(Attention& attention, bool on_device, Stream stream = {}) {
+    Output o;
+    o.out.assign(static_cast<std::size_t>(rows_) * kHeads * kDim, 0x7fc0);
+    o.lse.assign(static_cast<std::size_t>(rows_) * kHeads, std::nanf(""));
+    const Status status = attention.run(q(on_device), kv(on_device),
+                                        place(cpu_tensor(o.out.data(), DType::kBF16, rows_, kHeads, kDim), on_device),
+                                        place(cpu_tensor(o.lse.data(), DType::kF32, rows_, kHeads), on_device), stream);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return o;
+  }
+  // Plans differ between the devices, so the last bits may.
+  void expect_equal(const Output& a, const Output& b) {
+    for (std::size_t i = 0; i < a.out.size(); ++i) {
+      ASSERT_NEAR(bf16_to_float(a.out[i]), bf16_to_float(b.out[i]), 0.02) << "output " << i;
+    }
+    for (std::size_t i = 0; i < a.lse.size(); ++i) {
+      ASSERT_TRUE(a.lse[i] == b.lse[i] || std::abs(a.lse[i] - b.lse[i]) < 1e-3) << "log-sum-exp " << i;
+    }
+  }
+  void check(Attention& on_device, Attention& on_cpu, const RequestBatch& b) {
+    RequestBatch host = b;
+    host.page_indices_device = DeviceKind::kCpu;
+    ASSERT_TRUE(on_cpu.plan(host).ok());
+    const Status planned = on_device.plan(b);
+    ASSERT_TRUE(planned.ok()) << planned.to_string();
+    expect_equal(run(on_device, true), run(on_cpu, false));
+  }
+
+  std::optional<cuda::Device> device_;
+  std::optional<cuda::ScopedContext> context_;
+  AttentionOptions options_;
+  std::int64_t rows_ = 0;
+  std::vector<std::uint16_t> k_, v_, q_;
+  std::vector<std::int32_t> pages_;
+};
+
+TEST_F(CudaAttentionTest, PlansReachTheDevice) {
+  Attention attention = make(), reference = make_on_cpu();
+  const std::vector<std::int32_t> q_lens = {1, 5, 1, 0, 7}, kv_lens = {100, 30, 1, 9, 128};
+  RequestBatch b = batch(q_lens, kv_lens);
+  check(attention, reference, b);
+  EXPECT_GT(attention.stats().plan_bytes, 0u);
+  EXPECT_GT(attention.workspace_bytes(), attention.stats().plan_bytes);
+  b.page_indices_device = DeviceKind::kCuda;
+  check(attention, reference, b);
+  const std::vector<std::int64_t> begins = {40, 3, 0, 5, 20};
+  b.list_begins = begins.data();
+  check(attention, reference, b);
+  b.page_indices_device = DeviceKind::kCpu;
+  check(attention, reference, b);
+  b.mask = AttentionMask::kWindow;
+  b.window_left = 11;
+  check(attention, reference, b);
+  std::vector<std::uint8_t> bits(1000, 0x5b);
+  const std::vector<std::int64_t> offsets = {0, 104, 256, 264, 264};
+  b.mask = AttentionMask::kBits;
+  b.mask_bits = bits.data();
+  b.mask_bytes = static_cast<std::int64_t>(bits.size());
+  b.mask_offsets = offsets.data();
+  check(attention, reference, b);
+}
+
+TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
+  Attention attention = make(), reference = make_on_cpu();
+  const std::vector<std::int32_t> q_lens = {1, 1, 1}, kv_lens = {100, 101, 128};
+  RequestBatch b = batch(q_lens, kv_lens);
+  b.page_stride = 0;  // all requests on the same pages
+  const std::vector<std::int64_t> begins = {0, 0, 0};
+  b.list_begins = begins.data();
+  check(attention, reference, b);
+  EXPECT_LT(attention.stats().kv_bytes, attention.stats().kv_bytes_unshared);
+
+  const std::vector<std::int32_t> all = {0, 3}, each = {0, 1, 2, 3}, shared_len = {48}, own = {9, 16, 1};
+  const std::vector<std::int64_t> shared_list = {0}, own_lists = {10, 20, 30};
+  for (const DeviceKind lists : {DeviceKind::kCpu, DeviceKind::kCuda}) {
+    CascadeLevel levels[] = {
+        {1, all.data(), shared_len.data(), pages_.data(), lists, kPages, shared_list.data(), false},
+        {3, each.data(), own.data(), pages_.data(), lists, kPages, own_lists.data(), true}};
+    const Status planned = attention.plan_cascade(3, levels);
+    ASSERT_TRUE(planned.ok()) << planned.to_string();
+    const Output output = run(attention, true);
+    for (CascadeLevel& level : levels) level.page_indices_device = DeviceKind::kCpu;
+    ASSERT_TRUE(reference.plan_cascade(3, levels).ok());
+    expect_equal(output, run(reference, false));
+  }
+}
+
+TEST_F(CudaAttentionTest, ARunIsOneLaunchAndNothingElse) {
+  Attention attention = make();
+  const std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {100, 30};
+  ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens)).ok());
+  run(attention, true);
+  auto& calls = fake::state().calls;
+  calls.clear();
+  run(attention, true);
+  calls.erase("cuCtxGetCurrent");
+  EXPECT_EQ(calls, (std::map<std::string, int>{{"cuLaunchKernelEx", 1}}));
+  const std::uint32_t grid = fake::state().launch.grid[0];
+  EXPECT_EQ(grid, static_cast<std::uint32_t>(fake::kMultiprocessors));
+  // A plan is copies alone, and a pool elsewhere is two tensor maps at most.
+  calls.clear();
+  ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens)).ok());
+  EXPECT_EQ(calls["cuMemAlloc_v2"] + calls["cuMemHostAlloc"] + calls["cuStreamSynchronize"], 0);
+  EXPECT_EQ(calls["cuMemcpyHtoDAsync_v2"], 2);  // the plan, the page lists
+  v_.insert(v_.begin(), 8, 0);
+  run(attention, true);
+  EXPECT_LE(calls["cuTensorMapEncodeTiled"], 2);
+}
+
+TEST_F(CudaAttentionTest, OneGraphServesEveryLaterPlan) {
+  Attention attention = make(), eager = make();
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  std::vector<std::int32_t> q_lens(6, 1), kv_lens(6, 1);
+  ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens), {stream->handle()}).ok());
+  std::vector<std::uint16_t> out(static_cast<std::size_t>(rows_) * kHeads * kDim);
+  const TensorView to = place(cpu_tensor(out.data(), DType::kBF16, rows_, kHeads, kDim), true);
+  const auto graph = cuda::Graph::capture(*device_, stream->handle(), [&] {
+    const Status refused = attention.plan(batch(q_lens, kv_lens), {stream->handle()});
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(), HasSubstr("recording a graph"));
+    EXPECT_FALSE(attention.run(q(true), kv(true), to, {}, {stream->handle()}).ok());  // the plan is gone
+    return ok_status();
+  });
+  ASSERT_TRUE(graph.ok());
+  ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens), {stream->handle()}).ok());
+  const auto recorded = cuda::Graph::capture(
+      *device_, stream->handle(), [&] { return attention.run(q(true), kv(true), to, {}, {stream->handle()}); });
+  ASSERT_TRUE(recorded.ok()) << recorded.status().to_string();
+  for (int step = 0; step < 20; ++step) {
+    for (std::size_t i = 0; i < kv_lens.size(); ++i) kv_lens[i] = 1 + (step * 31 + static_cast<int>(i) * 17) % 128;
+    ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens), {stream->handle()}).ok());
+    ASSERT_TRUE(recorded->launch(stream->handle()).ok());
+    ASSERT_TRUE(eager.plan(batch(q_lens, kv_lens)).ok());
+    ASSERT_EQ(run(eager, true).out, out) << step;
+    for (std::int32_t& n : kv_lens) n = std::min(n + 20, 128);
+    ASSERT_TRUE(attention.grow(kv_lens, {stream->handle()}).ok());
+    ASSERT_TRUE(recorded->launch(stream->handle()).ok());
+    ASSERT_TRUE(eager.plan(batch(q_lens, kv_lens)).ok());
+    ASSERT_EQ(run(eager, true).out, out) << step << " grown";
+  }
+}
+
+TEST_F(CudaAttentionTest, WhatCallersGetWrong) {
+  const auto expect = [](const Status& status, StatusCode code, const std::string& part) {
+    EXPECT_EQ(status.code(), code) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr(part));
+  };
+  options_.max_page_entries = 64;
+  options_.max_mask_bytes = 16;
+  Attention attention = make();
+  std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {100, 30};
+  RequestBatch b = batch(q_lens, kv_lens);
+  ASSERT_TRUE(attention.plan(b).ok());
+  std::vector<std::uint16_t> memory(static_cast<std::size_t>(rows_) * kHeads * kDim + 16);
+  const TensorView out = place(cpu_tensor(memory.data(), DType::kBF16, rows_, kHeads, kDim), true);
+  expect(attention.run(q(false), kv(true), out), StatusCode::kInvalidArgument, "on cpu, expected it on cuda:0");
+  TensorView other = out;
+  other.device_index = 1;
+  expect(attention.run(q(true), kv(true), other), StatusCode::kInvalidArgument, "on cuda:1, expected it on cuda:0");
+  other = out;
+  other.data = memory.data() + 1;
+  expect(attention.run(q(true), kv(true), other), StatusCode::kInvalidArgument, "multiple of 16 bytes");
+  other = q(true);
+  other.strides[0] += 4;
+  expect(attention.run(other, kv(true), out), StatusCode::kInvalidArgument, "multiple of 16 bytes");
+  PagedKv pool = kv(true);
+  pool.k.strides[1] += 4;
+  pool.v.strides[1] += 4;
+  expect(attention.run(q(true), pool, out), StatusCode::kInvalidArgument, "tokens");
+  pool = kv(true);
+  pool.k.data = k_.data() + 1;
+  expect(attention.run(q(true), pool, out), StatusCode::kInvalidArgument, "multiple of 16 bytes");
+  pool = kv(true);
+  pool.k.dtype = pool.v.dtype = DType::kF16;
+  expect(attention.run(q(true), pool, out), StatusCode::kInvalidArgument, "declared was bf16");
+  fake::state().failures["cuLaunchKernelEx"] = 700;
+  expect(attention.run(q(true), kv(true), out), StatusCode::kInternal, "CUDA_ERROR_ILLEGAL_ADDRESS");
+  fake::state().failures.clear();
+  kv_lens = {128, 128};
+  q_lens = {1, 1};
+  std::vector<std::uint8_t> bits(64);
+  const std::vector<std::int64_t> offsets = {0, 128};
+  b.mask = AttentionMask::kBits;
+  b.mask_bits = bits.data();
+  b.mask_bytes = 64;
+  b.mask_offsets = offsets.data();
+  expect(attention.plan(b), StatusCode::kOutOfRange, "max_mask_bytes");
+  b = batch(q_lens, kv_lens);
+  options_.max_page_entries = 10;
+  Attention small = make();
+  expect(small.plan(b), StatusCode::kOutOfRange, "max_page_entries");
+  expect(attention.grow(kv_lens), StatusCode::kInvalidArgument, "plan() first");
+
+  options_.device = "cuda:3";
+  expect(Attention::create(options_).status(), StatusCode::kNotFound, "cuda:3");
+  options_.device = "cuda:0";
+  fake::state().failures["cuMemAlloc_v2"] = 2;
+  expect(Attention::create(options_).status(), StatusCode::kResourceExhausted, "cuda:0");
+  fake::state().failures.clear();
+  options_.q_dtype = DType::kF32;
+  expect(Attention::create(options_).status(), StatusCode::kUnsupported, "f16 or bf16");
+}
+
+TEST_F(CudaAttentionTest, NothingOutlivesAnObject) {
+  const auto before = fake::state().alive;
+  {
+    Attention attention = make();
+    const std::vector<std::int32_t> lens = {1, 1};
+    ASSERT_TRUE(attention.plan(batch(lens, lens)).ok());
+    run(attention, true);
+  }
+  fake::state().alive.modules = before.modules;    // kernels stay loaded,
+  fake::state().alive.contexts = before.contexts;  // and devices open
+  EXPECT_TRUE(fake::state().alive == before);
+}
+
+TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
+  AttentionOptions options;
+  options.num_qo_heads = kHeads;
+  options.num_kv_heads = kKvHeads;
+  const auto sources = attention_kernels(options, "sm_90a");
+  ASSERT_TRUE(sources.ok()) << sources.status().to_string();
+  EXPECT_EQ(sources->size(), 3u);  // attention, append, merge
+  EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
+  options.q_dtype = DType::kF32;
+  EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace fovea
