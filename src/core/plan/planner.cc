@@ -66,6 +66,7 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   cut.block_tokens = as_u32(options.block_tokens);
   cut.invariant_chunk = options.batch_invariant ? as_u32(options.invariant_chunk) : 0;
   cut.cost = cost;
+  cut.tokens_per_tile = tile.tokens_per_tile();
   pack.page_tokens = as_u32(options.page_tokens);
   pack.num_kv_heads = as_u32(options.num_kv_heads);
   pack.share_prefixes = options.share_prefixes;
@@ -101,7 +102,7 @@ void Planner::Impl::choose_rounds() {
 void Planner::Impl::schedule(bool new_tiles) {
   ScheduleOutput out{&arrays.items,      &arrays.splits,          &arrays.queue,
                      arrays.queue_begin, arrays.worker_cost.data, options.batch_invariant ? 0 : tile_partial_rows};
-  choose_rounds();
+  if (new_tiles) choose_rounds();  // grown plans keep theirs, so that a device has room for their queues
   if (options.batch_invariant) {
     emit_chunks(arrays.block_rows.data, arrays.tiles, cut, out);
   } else {

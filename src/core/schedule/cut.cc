@@ -5,77 +5,21 @@
 namespace fovea {
 namespace {
 
-// Ordering of cut points; kNone (before the pair) comes before every token.
-bool precedes(const CutPoint& a, const CutPoint& b) {
-  if (a.tile != b.tile) return a.tile < b.tile;
-  if (a.head != b.head) return a.head < b.head;
-  return a.token + 1 < b.token + 1;  // kNone + 1 == 0
-}
-
-CutPoint before_pair(const FixedVector<PlanTile>& tiles, std::uint32_t tile, std::uint32_t head) {
-  if (tile < tiles.size && head >= tiles[tile].head_end) return before_pair(tiles, tile + 1, 0);
-  if (tile >= tiles.size) return {tiles.size, 0, abi::kNone};
-  return {tile, std::max<std::uint32_t>(head, tiles[tile].head_begin), abi::kNone};
-}
-
-// The cut nearest to `offset` cost units into pair (tile, head); `previous` is the cut before it.
-CutPoint place_cut(const FixedVector<PlanTile>& tiles, std::uint32_t t, std::uint32_t head, std::uint64_t offset,
-                   const CutPoint& previous, const CutConfig& config) {
-  const PlanTile& tile = tiles[t];
-  const std::uint32_t block = config.block_tokens;
-  const std::uint32_t least = abi::min_part_tokens(config.cost, tile.row_count * config.group, block);
-  // A first part that begins off a block bound may gain up to a block.
-  if (tile.tokens() < 2 * least + block) {
-    return before_pair(tiles, t, 2 * offset < tile.cost() ? head : head + 1);
-  }
-  std::uint32_t begin = tile.kv_begin;
-  const bool again = previous.tile == t && previous.head == head && previous.token != abi::kNone;
-  if (again) begin = previous.token;
-  const std::uint64_t wanted =
-      tile.kv_begin + (offset <= tile.cost_fixed ? 0 : (offset - tile.cost_fixed) / tile.token_cost);
-  std::uint64_t token = (wanted + block / 2) / block * block;
-  if (token < begin + std::uint64_t{least}) {
-    if (2 * wanted < 2 * std::uint64_t{begin} + least) return again ? previous : before_pair(tiles, t, head);
-    token = (begin + std::uint64_t{least} + block - 1) / block * block;
-  }
-  if (token + least > tile.kv_end) {
-    const std::uint64_t last = (tile.kv_end - least) / block * block;
-    if (2 * (tile.kv_end - std::min<std::uint64_t>(wanted, tile.kv_end)) < least ||
-        last < begin + std::uint64_t{least}) {
-      return before_pair(tiles, t, head + 1);
-    }
-    token = last;
-  }
-  return {t, head, static_cast<std::uint32_t>(token)};
-}
-
-// Makes the items of one tile: what they have in common is worked out once. Fields are stored where the item stays: a
-// record built field by field and then copied whole would wait for its own stores.
+// Makes the items of one tile: what they have in common is worked out once.
 class ItemMaker {
  public:
-  ItemMaker(const abi::BlockRow& block_row, const PlanTile& tile, bool open_ends, FixedVector<abi::WorkItem>& items)
+  ItemMaker(const abi::BlockRow& block_row, const PlanTile& tile, std::uint32_t open_end,
+            FixedVector<abi::WorkItem>& items)
       : block_row_(block_row),
         tile_(tile),
         items_(items),
         masked_(may_mask(block_row, tile, tile.kv_begin, tile.kv_end)),
-        open_end_(open_ends && block_row.length_slot != abi::kNone ? block_row.num_tokens : abi::kNone) {}
+        open_end_(open_end) {}
 
   void push(std::uint32_t kv_begin, std::uint32_t kv_end, std::uint8_t flags, std::uint32_t partial_slot) {
-    if (partial_slot == abi::kNone) flags |= abi::kItemDirect;
-    if (masked_ && may_mask(block_row_, tile_, kv_begin, kv_end)) flags |= abi::kItemMasked;
-    if (kv_end == open_end_) flags |= abi::kItemOpenEnd;
     FOVEA_CHECK(items_.size < items_.capacity);
-    abi::WorkItem& item = items_.data[items_.size++];
-    item.row_begin = tile_.row_begin;
-    item.row_count = tile_.row_count;
-    item.tile_class = tile_.tile_class;
-    item.flags = flags;
-    item.list_begin = block_row_.list_begin;
-    item.kv_begin = kv_begin;
-    item.kv_end = kv_end;
-    item.length_slot = block_row_.length_slot;
-    item.block_row = tile_.block_row;
-    item.partial_slot = partial_slot;
+    abi::fill_item(block_row_, tile_, kv_begin, kv_end, flags, partial_slot,
+                   masked_ && may_mask(block_row_, tile_, kv_begin, kv_end), open_end_, items_.data[items_.size++]);
   }
 
  private:
@@ -114,13 +58,12 @@ namespace {
 // costs beyond undivided work goes to overhead[0 .. W); returns what the slowest costs in all.
 // Without kWeigh only the cuts are made.
 template <bool kWeigh, typename Target>
-std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& config, std::uint64_t total,
-                       const Target& target, CutPoint* cuts, std::uint64_t* overhead) {
+std::uint64_t cut_once(const abi::TileSpan& tiles, const CutConfig& config, std::uint64_t total, const Target& target,
+                       CutPoint* cuts, std::uint64_t* overhead) {
   std::uint32_t t = 0;
   std::uint64_t base = 0;  // cost of the tiles before t
   CutPoint previous{0, 0, abi::kNone};
   std::uint64_t previous_at = 0;  // cost of undivided work before it
-  std::uint64_t added = 0;        // to the current worker, by parts of divided pairs
   std::uint64_t slowest = 0;
   for (std::uint32_t k = 1; k < config.num_workers + (kWeigh ? 1u : 0u); ++k) {
     const bool last = k == config.num_workers;
@@ -129,47 +72,18 @@ std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& conf
       base += tiles[t].cost() * tiles[t].heads();
       ++t;
     }
-    CutPoint cut{tiles.size, 0, abi::kNone};
-    std::uint64_t at = total;
-    if (!last && t < tiles.size) {
-      const PlanTile& tile = tiles[t];
-      const std::uint64_t cost = tile.cost();
-      const std::uint32_t nth = static_cast<std::uint32_t>((wanted - base) / cost);
-      cut = place_cut(tiles, t, tile.head_begin + nth, (wanted - base) - nth * cost, previous, config);
-      if (cut.tile == t) {
-        at = base + (cut.head - tile.head_begin) * cost;
-        if (cut.token != abi::kNone) {
-          at += tile.cost_fixed + std::uint64_t{tile.token_cost} * (cut.token - tile.kv_begin);
-        }
-      } else {
-        at = base + cost * tile.heads();
-      }
-    }
-    const bool empty = !precedes(previous, cut);
-    if (empty) {
-      cut = previous;
-      at = previous_at;
-    }
+    const CutPoint cut = abi::next_cut(tiles, t, base, wanted, previous, config);
     if constexpr (kWeigh) {
-      // The part that ends here goes through the workspace, unless it is one already; the part that begins here is one
-      // item more.
-      std::uint64_t next_added = empty ? added : 0;
-      if (empty) {
-        added = 0;
-      } else if (cut.token != abi::kNone) {
-        const PlanTile& tile = tiles[cut.tile];
-        const std::uint32_t rows = tile.row_count * config.group;
-        const bool part_already =
-            previous.token != abi::kNone && previous.tile == cut.tile && previous.head == cut.head;
-        if (tile.solo && !part_already) added += std::uint64_t{rows} * config.cost.partial_row;
-        next_added = abi::fixed_cost(config.cost, rows, true);
+      std::uint64_t at = previous_at;
+      if (abi::precedes(previous, cut)) {
+        at = base;
+        if (t < tiles.size) at += cut.tile == t ? abi::cost_before(tiles[t], cut) : tiles[t].cost() * tiles[t].heads();
       }
-      overhead[k - 1] = added;
-      slowest = std::max(slowest, at - previous_at + added);
-      added = next_added;
+      overhead[k - 1] = abi::dividing_cost(tiles, previous, cut, config);
+      slowest = std::max(slowest, at - previous_at + overhead[k - 1]);
+      previous_at = at;
     }
     previous = cut;
-    previous_at = at;
     if (!last) cuts[k - 1] = cut;
   }
   return slowest;
@@ -177,44 +91,29 @@ std::uint64_t cut_once(const FixedVector<PlanTile>& tiles, const CutConfig& conf
 
 }  // namespace
 
-void cut_tiles(const FixedVector<PlanTile>& tiles, const CutConfig& config, CutPoint* cuts, CutPoint* other_cuts,
+void cut_tiles(const FixedVector<PlanTile>& all_tiles, const CutConfig& config, CutPoint* cuts, CutPoint* other_cuts,
                std::uint64_t* overhead) {
+  const abi::TileSpan tiles{all_tiles.data, all_tiles.size};
   const std::uint64_t workers = config.num_workers;
-  const std::uint64_t total = total_cost(tiles);
-  const auto share = [workers](std::uint64_t cost, std::uint64_t k) {
-    return cost / workers * k + cost % workers * k / workers;
-  };
-  // Dividing a pair costs at most this; where it is nothing beside a span, the plain cut is as good as any.
-  std::uint32_t most_rows = 0;
-  for (const PlanTile& tile : tiles) most_rows = std::max<std::uint32_t>(most_rows, tile.row_count);
-  const std::uint64_t dividing = 2 * std::uint64_t{abi::fixed_cost(config.cost, most_rows * config.group, true)};
-  if (config.span_rounds > 1) {
-    const std::uint64_t per_round = workers / config.span_rounds;
-    const auto before_round = [&](std::uint64_t r) { return r < config.span_rounds ? total - (total >> r) : total; };
-    const auto target = [&](std::uint64_t k) {
-      const std::uint64_t begin = before_round(k / per_round);
-      const std::uint64_t size = before_round(k / per_round + 1) - begin;
-      return begin + size / per_round * (k % per_round) + size % per_round * (k % per_round) / per_round;
-    };
+  const std::uint64_t total = total_cost(all_tiles);
+  std::uint32_t most_tokens = 0;
+  for (const PlanTile& tile : all_tiles) most_tokens = std::max<std::uint32_t>(most_tokens, tile.row_count);
+  const auto target = [&](std::uint64_t k) { return abi::cut_target(config, total, k); };
+  // Where dividing is nothing beside a span, the plain cut is as good as any.
+  if (!abi::dividing_counts(config, most_tokens, total)) {
     cut_once<false>(tiles, config, total, target, cuts, overhead);
     return;
   }
-  if (dividing * 128 <= total / workers) {
-    cut_once<false>(
-        tiles, config, total, [&](std::uint64_t k) { return share(total, k); }, cuts, overhead);
-    return;
-  }
-  const std::uint64_t slowest = cut_once<true>(
-      tiles, config, total, [&](std::uint64_t k) { return share(total, k); }, cuts, overhead);
+  const std::uint64_t slowest = cut_once<true>(tiles, config, total, target, cuts, overhead);
   // Where the parts themselves weigh (few tokens a worker, tall tiles), shares of the whole cost are less even than
   // they could be: cut once more, each worker getting an even share of everything less what dividing costs it.
   std::uint64_t all = total;
   for (std::uint64_t w = 0; w < workers; ++w) all += overhead[w];
-  if (slowest * workers <= all + all / 128) return;
+  if (!abi::cut_is_uneven(slowest, all, workers)) return;
   std::uint64_t sum = 0;
   for (std::uint64_t w = 0; w < workers; ++w) {
-    const std::uint64_t even = share(all, w + 1) - share(all, w);
-    sum += even - std::min(even, overhead[w]);
+    const std::uint64_t part = abi::share_of(all, w + 1, workers) - abi::share_of(all, w, workers);
+    sum += part - std::min(part, overhead[w]);
     overhead[w] = std::min(sum, total);
   }
   // The targets are read one ahead of where overheads are written.
@@ -239,7 +138,7 @@ class SpanEmitter {
     tile.first_split = out_.splits->size;
     tile.num_splits = next_tile_ == t ? count_divided(t) : 0;
     tile.num_items = tile.num_splits < tile.heads() ? 1 : 0;
-    ItemMaker maker(block_row, tile, true, *out_.items);
+    ItemMaker maker(block_row, tile, abi::open_end_of(block_row, config_.tokens_per_tile), *out_.items);
     if (tile.num_items != 0) {
       maker.push(tile.kv_begin, tile.kv_end, 0, tile.partial_slot);
     }
@@ -346,7 +245,7 @@ void emit_chunks(const abi::BlockRow* block_rows, FixedVector<PlanTile>& tiles, 
     const bool direct =
         tile.solo && (tile.kv_begin + offset) / chunk == (tile.kv_end + offset - (tile.tokens() != 0)) / chunk;
     std::uint32_t begin = tile.kv_begin;
-    ItemMaker maker(block_row, tile, false, *out.items);
+    ItemMaker maker(block_row, tile, abi::kNone, *out.items);
     do {
       const std::uint32_t bound = ((begin + offset) / chunk + 1) * chunk - offset;
       const std::uint32_t end = std::min(bound, tile.kv_end);

@@ -1,39 +1,24 @@
 // The cut step: lays all (tile, KV head) pairs end to end, tile by tile and head by head, and cuts them into W spans of
 // equal cost, so that at most W - 1 pairs are divided. Then turns spans into items and queues. Called by core/plan for
-// new plans and for grown ones; integers only, one pass, no allocation.
+// new plans and for grown ones; no allocation. Where cuts fall is in abi/cut.h, which devices share.
 #pragma once
 
 #include <cstdint>
 
-#include "abi/cost.h"
-#include "abi/plan.h"
+#include "abi/cut.h"
 #include "core/schedule/tile.h"
 #include "core/schedule/workspace.h"
 
 namespace fovea {
 
-// Where a worker's span ends and the next one's begins: before token `token` of the run under (tile, head); kNone:
-// before the whole pair. tile == number of tiles: after all work.
-struct CutPoint {
-  std::uint32_t tile;
-  std::uint32_t head;
-  std::uint32_t token;
-};
+using abi::CutConfig;
+using abi::CutPoint;
 
 // A (tile, head) pair that cuts divided, and the items it became, in ascending KV order.
 struct SplitPair {
   std::uint32_t head;
   std::uint32_t first_item;
   std::uint32_t num_items;
-};
-
-struct CutConfig {
-  std::uint32_t num_workers = 1;  // spans: span_rounds times those that start together
-  std::uint32_t span_rounds = 1;  // 1: spans of equal cost; r: each round of spans has half of what was left before it
-  std::uint32_t group = 1;
-  std::uint32_t block_tokens = 64;
-  std::uint32_t invariant_chunk = 0;  // tokens; 0: cut anywhere
-  abi::CostModel cost;
 };
 
 // Cost of all tiles undivided.

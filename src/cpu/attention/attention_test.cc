@@ -59,6 +59,42 @@ TEST_P(AttentionTest, DecodeOfMixedLengthsForEveryGroup) {
   }
 }
 
+// Lengths that outgrow a plan: open ends follow kv_lens, with the positions of the queries moved along (docs/plan.md).
+TEST_P(AttentionTest, OpenEndsFollowLengthsThatOutgrowThePlan) {
+  Judge judge;
+  for (const abi::MaskKind mask : {abi::MaskKind::kNone, abi::MaskKind::kCausal}) {
+    for (const std::int32_t growth : {1, 15, 70}) {
+      CaseSpec spec;
+      spec.kv_lens = {71, 80, 200, 700, 333};
+      spec.q_lens = {1, 1, 3, 1, 4};
+      spec.shared_tokens = 48;
+      spec.mask = mask;
+      spec.seed = static_cast<std::uint64_t>(growth);
+      AttentionCase c = make_case(spec);
+      for (const bool share : {false, true}) {
+        RunSpec run;
+        run.num_workers = 3;
+        run.share_prefixes = share;
+        for (std::int32_t& length : c.spec.kv_lens) length = std::max(length - growth, 5);
+        const Planner planner = make_planner(c, run);
+        c.spec.kv_lens = spec.kv_lens;
+        abi::PlanView plan = planner.view();
+        std::vector<std::int32_t> q_pos;
+        for (std::size_t i = 0; i < spec.kv_lens.size(); ++i) {
+          for (int j = 0; j < spec.q_lens[i]; ++j) q_pos.push_back(spec.kv_lens[i] - spec.q_lens[i] + j);
+        }
+        q_pos.resize(3 * q_pos.size());  // rows under shared runs see all of them, wherever they stand
+        plan.q_pos = q_pos.data();
+        plan.kv_lens = spec.kv_lens.data();
+        const VariantSetup setup = variant_setup(c, run.variant);
+        const RunResult result =
+            run_plan(c, plan, setup.params, attention_kernels(run.variant), run.out_dtype, test_threads());
+        judge.judge(c, setup.oracle, run.out_dtype, result, c.describe() + ", grown by " + std::to_string(growth));
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, CausalPrefillAndChunks) {
   Judge judge;
   CaseSpec spec;
