@@ -9,7 +9,8 @@ namespace fovea {
 // What the products of queries and keys, and of weights and values, are computed from. Sums are fp32 in both.
 enum class AttentionProducts : uint8_t {
   kF32 = 0,   // queries and weights as they are
-  kBF16 = 1,  // over bf16 pools, queries and weights may be rounded to bf16 where the hardware multiplies those faster
+  kBF16 = 1,  // over bf16 pools, queries and weights may be rounded to bf16 where the hardware multiplies those faster;
+              // a row's bits may then depend on how many rows share its tile
 };
 
 // Parameters of all shipped variants. Head means query head, 0 .. num_qo_heads.

@@ -44,6 +44,7 @@ ItemScratch carve(Carver& carver, int head_dim, int tile_rows) {
   s.kv_rows = carver.take<float>(d * kBlockTokens);
   s.seen = carver.take<uint64_t>(rows);
   for (const void**& rows : s.rows) rows = carver.take<const void*>(kBlockTokens);
+  for (const void**& rows : s.near) rows = carver.take<const void*>(kBlockTokens);
   return s;
 }
 

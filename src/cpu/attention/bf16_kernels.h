@@ -7,12 +7,19 @@
 
 namespace fovea::cpu {
 
+#if defined(__x86_64__)
+// By rows - 1; for head_dims that are multiples of 32. In bf16_row_logits.cc.
+extern const RowLogitsFn kBf16RowLogits[kMaxRowsPerPass];
+#endif
+
 // Outputs in between are in a lane order of their own, so these three go together.
 struct Bf16AttentionKernels {
   // Rounds each row of q [rows, head_dim] in place: element pairs as words in the first half of the row.
   void (*round_queries)(float* q, int rows, int head_dim) = nullptr;
-  LogitsFn logits[kMaxRowsPerPass] = {};    // by rows - 1; q as round_queries left it
-  OutputsFn outputs[kMaxRowsPerPass] = {};  // by rows - 1; rounds the weights
+  LogitsFn logits[kMaxRowsPerPass] = {};         // by rows - 1; q as round_queries left it
+  OutputsFn outputs[kMaxRowsPerPass] = {};       // by rows - 1; rounds the weights
+  OutputsFn near_outputs[kMaxRowsPerPass] = {};  // the same with `ahead` fetched to the first level
+  RowLogitsFn row_logits[kMaxRowsPerPass] = {};
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row) = nullptr;
 };
 

@@ -47,6 +47,8 @@ class BlockWalk {
   const void** v_rows() const { return rows_[1]; }
   const void** next_k_rows() const { return rows_[2]; }
   const void** next_v_rows() const { return rows_[3]; }
+  // Fills scratch.near from this block and the next.
+  void find_near_rows() const;
   // Position of each token in its request.
   void fill_positions(float* positions) const;
 

@@ -183,6 +183,9 @@ void run_item(const ItemArgs& args) {
 
   const int passes = (rows.count + kRowsPerPass - 1) / kRowsPerPass;
   const int rows_per_pass = (rows.count + passes - 1) / passes;
+  // Few rows do not repay the transposition of the keys; where a head's tokens lie apart, its prefetches do.
+  const bool narrow = passes == 1 && key_ops.row_logits[0] != nullptr && value_ops.near_outputs[0] != nullptr &&
+                      head_dim % kRowLogitsHeadDim == 0 && args.work.pool->token_stride == head_dim;
   alignas(64) float positions[kBlockTokens];
   BlockWalk walk(args, pool_ops.element_bytes);
   while (walk.next()) {
@@ -191,7 +194,11 @@ void run_item(const ItemArgs& args) {
     if constexpr (Variant::kHasKey) {
       transform_rows<Variant, true>(args, pool_ops, positions, tokens, walk.k_rows());
     }
-    key_ops.pack_keys(walk.k_rows(), walk.next_k_rows(), key_ops.ahead_step, tokens, head_dim, scratch.k_block);
+    if (narrow) {
+      walk.find_near_rows();
+    } else {
+      key_ops.pack_keys(walk.k_rows(), walk.next_k_rows(), key_ops.ahead_step, tokens, head_dim, scratch.k_block);
+    }
     if constexpr (Variant::kHasValue) {
       transform_rows<Variant, false>(args, pool_ops, positions, tokens, walk.v_rows());
     }
@@ -208,8 +215,13 @@ void run_item(const ItemArgs& args) {
         seen_by_pass |= scratch.seen[token];
       }
       if (seen_by_pass == 0) continue;
-      key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
-                                scale, first == 0 ? walk.next_k_rows() : nullptr, scratch.s_block);
+      if (narrow) {
+        key_ops.row_logits[count - 1](scratch.q, walk.k_rows(), head_dim, tokens, scale, scratch.near[0],
+                                      walk.next_k_rows(), walk.next_v_rows(), scratch.s_block);
+      } else {
+        key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
+                                  scale, first == 0 ? walk.next_k_rows() : nullptr, scratch.s_block);
+      }
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
         const int i = first + r;
@@ -223,8 +235,9 @@ void run_item(const ItemArgs& args) {
       if (!exact) {
         const int begin = std::countr_zero(seen_by_pass);
         const int end = 64 - std::countl_zero(seen_by_pass);
-        value_ops.outputs[count - 1](scratch.s_block, walk.v_rows(), first == 0 ? walk.next_v_rows() : walk.v_rows(),
-                                     begin, end, head_dim, alpha, o);
+        const void* const* ahead = narrow ? scratch.near[1] : first == 0 ? walk.next_v_rows() : walk.v_rows();
+        const OutputsFn outputs = narrow ? value_ops.near_outputs[count - 1] : value_ops.outputs[count - 1];
+        outputs(scratch.s_block, walk.v_rows(), ahead, begin, end, head_dim, alpha, o);
         continue;
       }
       for (int r = 0; r < count; ++r) {

@@ -14,6 +14,8 @@ namespace fovea::cpu {
 // Tokens of one step of the online softmax. A row sees its blocks in ascending order whatever tile it is in, so its
 // bits do not depend on the tile.
 inline constexpr int kBlockTokens = 64;
+// How far ahead of its use a row is fetched to the first level in tiles of few rows.
+inline constexpr int kNearTokens = 16;
 inline constexpr int kMinHeadDim = 16;
 inline constexpr int kMaxHeadDim = 256;
 // Rows that one pass of a micro-kernel may take; the scratch for scores holds this many.
@@ -30,6 +32,7 @@ struct ItemScratch {
   float* kv_rows;        // [kBlockTokens, head_dim] transformed keys or values
   uint64_t* seen;        // [tile tokens] tokens of the block that each query token sees
   const void** rows[4];  // [kBlockTokens] each: keys and values in the pool, of the block and of the one after it
+  const void** near[2];  // [kBlockTokens] each: the key and value rows kNearTokens after each of the block
 };
 
 // logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] times element d of token t; k_block: keys as
@@ -37,6 +40,12 @@ struct ItemScratch {
 // the next block whose odd cache lines are fetched meanwhile (pack_keys left them out), or null.
 using LogitsFn = void (*)(const float* q, const uint32_t* k_block, int head_dim, int tokens, float scale,
                           const void* const* ahead, float* logits);
+
+// The same from keys as they lie in the pool, for few rows: k_rows as BlockWalk gives them. near: what is fetched to
+// the first level meanwhile, row for row; far_*: rows of which every sixteenth is announced to the second level.
+using RowLogitsFn = void (*)(const float* q, const void* const* k_rows, int head_dim, int tokens, float scale,
+                             const void* const* near, const void* const* far_keys, const void* const* far_values,
+                             float* logits);
 
 // o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t]. The
 // same part of ahead[t] is prefetched.

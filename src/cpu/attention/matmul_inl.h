@@ -186,6 +186,9 @@ HWY_NOINLINE void expand_row(const void* row, int head_dim, float* HWY_RESTRICT 
   for (int i = 0; i < head_dim; i += lanes) hn::StoreU(Format::load1(static_cast<const T*>(row) + i), d, to + i);
 }
 
+// row_logits takes head dims that are multiples of this.
+inline constexpr int kRowLogitsHeadDim = 32;
+
 // What depends on the storage type, as functions, so that the rest is compiled once.
 struct FormatOps {
   int element_bytes;
@@ -197,6 +200,8 @@ struct FormatOps {
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row);
   bool (*any_not_finite)(const void* row, int head_dim);
   void (*expand_row)(const void* row, int head_dim, float* to);
+  OutputsFn near_outputs[kRowsPerPass];                     // null: none; outputs that fetch to the first level
+  RowLogitsFn row_logits[kRowsPerPass];                     // null: none; logits without pack_keys
   void (*round_queries)(float* q, int rows, int head_dim);  // null: queries stay fp32 and are scaled beforehand
 };
 
@@ -210,6 +215,8 @@ constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
           &finish_row<Format>,
           &any_not_finite<Format>,
           &expand_row<Format>,
+          {},
+          {},
           nullptr};
 }
 
@@ -220,6 +227,8 @@ inline FormatOps with_bf16_products(FormatOps ops) {
   if (const Bf16AttentionKernels* kernels = bf16_attention_kernels(); kernels != nullptr) {
     std::copy(kernels->logits, kernels->logits + kRowsPerPass, ops.logits);
     std::copy(kernels->outputs, kernels->outputs + kRowsPerPass, ops.outputs);
+    std::copy(kernels->near_outputs, kernels->near_outputs + kRowsPerPass, ops.near_outputs);
+    std::copy(kernels->row_logits, kernels->row_logits + kRowsPerPass, ops.row_logits);
     ops.finish_row = kernels->finish_row;
     ops.ahead_step = 2;
     ops.round_queries = kernels->round_queries;
