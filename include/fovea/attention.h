@@ -139,7 +139,7 @@ struct AttentionStats {
   std::uint64_t plan_bytes = 0;         // copied to the device by plan()
   std::uint32_t num_workers = 0;
   std::uint32_t num_items = 0;
-  double imbalance = 1.0;  // most loaded worker over the mean, by the cost model
+  double imbalance = 1.0;  // most loaded worker over the mean, by the cost model; 1 where workers claim their queues
 };
 
 class Attention {
@@ -158,7 +158,7 @@ class Attention {
   // Plans rows that share KV by levels, in one launch. num_rows: rows of q.
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream = {});
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
-  // must hold the new pages already; host lists are read again.
+  // must hold the new pages already; host lists are read again. kUnsupported after plan_cascade() and for bit masks.
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 
   // out = attention of q over kv by the last plan. q, out: [rows, num_qo_heads, head_dim] of q_dtype, the last dim

@@ -98,9 +98,10 @@ AttentionStats Attention::stats() const {
   stats.plan_bytes = impl_->plan_bytes();
   stats.num_workers = static_cast<std::uint32_t>(planner.options().num_workers);
   stats.num_items = planner.view().header->num_items;
+  // Queues that workers claim one after another are shorter than a worker's share: the claiming evens them out.
   if (plan.total_cost > 0) {
-    stats.imbalance =
-        static_cast<double>(plan.max_worker_cost) * stats.num_workers / static_cast<double>(plan.total_cost);
+    const double share = static_cast<double>(plan.total_cost) / stats.num_workers;
+    stats.imbalance = std::max(1.0, static_cast<double>(plan.max_worker_cost) / share);
   }
   return stats;
 }

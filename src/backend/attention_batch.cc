@@ -23,7 +23,7 @@ Status BatchTranslator::check_pages(std::int64_t num_pages) const {
 }
 
 // Checks that the lists lie in page_indices, and packs them where they are to be packed.
-Status BatchTranslator::read_lists(const std::int32_t* kv_lens) {
+Result<bool> BatchTranslator::read_lists(const std::int32_t* kv_lens) {
   smallest_ = largest_ = {};
   for (std::size_t i = 0; i < static_cast<std::size_t>(num_requests_); ++i) {
     const std::int64_t most = given_begins_.empty()
@@ -38,13 +38,10 @@ Status BatchTranslator::read_lists(const std::int32_t* kv_lens) {
     if (page_indices_ == nullptr) continue;
     if (options_.checked) note_pages(i, page_indices_ + begin, count);
     if (!pack_lists_) continue;
-    if (packed_begins_[i] + count > packed_begins_[i + 1]) {
-      return out_of_range("request {} grew to {} pages, its list was planned with room for {}; plan again", i, count,
-                          packed_begins_[i + 1] - packed_begins_[i]);
-    }
+    if (packed_begins_[i] + count > packed_begins_[i + 1]) return false;
     std::copy_n(page_indices_ + begin, count, entries_.begin() + packed_begins_[i]);
   }
-  return ok_status();
+  return true;
 }
 
 Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
@@ -63,6 +60,8 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   num_page_indices_ = batch.num_page_indices;
   page_stride_ = batch.page_stride;
   num_requests_ = batch.num_requests;
+  last_ = batch;
+  q_lens_.assign(batch.q_lens, batch.q_lens + requests);
   given_begins_.clear();
   if (batch.list_begins != nullptr) given_begins_.assign(batch.list_begins, batch.list_begins + requests);
 
@@ -90,7 +89,7 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
     made.page_table_stride = static_cast<std::int32_t>(page_stride_);
     made.list_begins = given_begins_.empty() ? nullptr : given_begins_.data();
   }
-  FOVEA_RETURN_IF_ERROR(read_lists(batch.kv_lens));
+  FOVEA_RETURN_IF_ERROR(read_lists(batch.kv_lens).status());
   if (batch.mask == AttentionMask::kBits && requests != 0) FOVEA_RETURN_IF_ERROR(check_mask(batch, made));
   return made;
 }
@@ -118,12 +117,23 @@ Status BatchTranslator::check_mask(const RequestBatch& batch, AttentionBatch& ma
   return ok_status();
 }
 
-Status BatchTranslator::grow(std::span<const std::int32_t> kv_lens) {
+Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std::int32_t> kv_lens) {
   if (num_requests_ < 0) return unsupported("grow() after plan_cascade(): plan the longer levels again");
   if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
     return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
   }
-  return read_lists(kv_lens.data());
+  if (last_.mask == AttentionMask::kBits) return unsupported("grow() with a bit mask: plan() again, with longer masks");
+  FOVEA_ASSIGN_OR_RETURN(const bool fits, read_lists(kv_lens.data()));
+  if (fits) return std::optional<AttentionBatch>();
+  RequestBatch longer = last_;
+  longer.kv_lens = kv_lens.data();
+  const std::vector<std::int64_t> begins = given_begins_;  // which requests() writes
+  const std::vector<std::int32_t> q_lens = q_lens_;
+  longer.q_lens = q_lens.data();
+  longer.list_begins = begins.empty() ? nullptr : begins.data();
+  FOVEA_ASSIGN_OR_RETURN(AttentionBatch packed, requests(longer));
+  packed.q_lens = q_lens_.data();
+  return std::optional(packed);
 }
 
 Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,9 +23,9 @@ class BatchTranslator {
   // Lists of all levels lie one behind the other in page_entries(); of levels whose lists are on a device, room for
   // them.
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
-  // Reads the page lists of the last requests() again, for lengths that grew. kUnsupported after cascade(); kOutOfRange
-  // when packed lists have no room for the new pages.
-  Status grow(std::span<const std::int32_t> kv_lens);
+  // Reads the page lists of the last requests() again, for lengths that grew. The batch to plan anew where packed lists
+  // had no room for the new pages, else nothing: the planner may grow. kUnsupported after cascade() and for bit masks.
+  Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens);
 
   // The packed entries; empty where the plan points into the caller's.
   std::span<const std::int32_t> page_entries() const { return entries_; }
@@ -38,13 +39,16 @@ class BatchTranslator {
   std::int64_t source_begin(std::size_t request) const {
     return given_begins_.empty() ? static_cast<std::int64_t>(request) * page_stride_ : given_begins_[request];
   }
-  Status read_lists(const std::int32_t* kv_lens);
+  // False when packed lists have no room.
+  Result<bool> read_lists(const std::int32_t* kv_lens);
   Status check_mask(const RequestBatch& batch, AttentionBatch& made);
   void note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count);
 
   AttentionOptions options_;
   bool pack_lists_;
-  // Lists of the last requests().
+  // The last requests().
+  RequestBatch last_;  // without lengths
+  std::vector<std::int32_t> q_lens_;
   const std::int32_t* page_indices_ = nullptr;  // null: on a device
   std::int64_t num_page_indices_ = 0;
   std::int64_t page_stride_ = 0;

@@ -252,8 +252,8 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
-  FOVEA_RETURN_IF_ERROR(translator_.grow(kv_lens));
-  FOVEA_RETURN_IF_ERROR(planner_.grow(kv_lens.data()));
+  FOVEA_ASSIGN_OR_RETURN(const std::optional<AttentionBatch> packed, translator_.grow(kv_lens));
+  FOVEA_RETURN_IF_ERROR(packed.has_value() ? planner_.plan(*packed) : planner_.grow(kv_lens.data()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
   planned_ = true;
   return ok_status();
