@@ -55,6 +55,15 @@ enum { FOVEA_F32 = 0, FOVEA_F16 = 1, FOVEA_BF16 = 2, FOVEA_F8E4M3 = 3 };
 enum { FOVEA_MASK_NONE = 0, FOVEA_MASK_CAUSAL = 1, FOVEA_MASK_WINDOW = 2, FOVEA_MASK_BITS = 3 };
 enum { FOVEA_NHD = 0, FOVEA_HND = 1 };
 
+/* A parameter of a variant and its value (fovea/variant.h): a number, or a float32 or int32 tensor. */
+enum { FOVEA_PARAM_FLOAT = 0, FOVEA_PARAM_INT = 1, FOVEA_PARAM_FLOAT_TENSOR = 2, FOVEA_PARAM_INT_TENSOR = 3 };
+typedef struct fovea_variant_value {
+  const char* name;
+  int32_t type;
+  double number;
+  const fovea_tensor* tensor;
+} fovea_variant_value;
+
 /* fovea::AttentionOptions. Fill with fovea_attention_options_init(), then change what differs. Tensors may be NULL. */
 typedef struct fovea_attention_options {
   size_t struct_bytes;
@@ -82,6 +91,10 @@ typedef struct fovea_attention_options {
   int32_t checked;
   int32_t num_threads;
   int32_t num_workers;
+  const char* variant_name; /* NULL: none of the caller's own */
+  const char* variant_source;
+  const fovea_variant_value* variant_values;
+  int32_t num_variant_values;
 } fovea_attention_options;
 
 /* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host, or on the device too. */

@@ -46,6 +46,10 @@ class Unavailable(Error):
 _ERRORS = {1: InvalidArgument, 2: Unavailable, 3: Unsupported, 4: OutOfRange, 5: ResourceExhausted, 6: Unavailable}
 
 
+class VariantValue(Structure):
+    _fields_ = [("name", c_char_p), ("type", c_int32), ("number", c_double), ("tensor", c_void_p)]
+
+
 class Options(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t), ("device", c_char_p), ("num_qo_heads", c_int32), ("num_kv_heads", c_int32),
@@ -54,7 +58,8 @@ class Options(Structure):
         ("alibi_slopes", c_void_p), ("max_requests", c_int32), ("max_rows", c_int32), ("max_pages_per_request", c_int32),
         ("max_cascade_levels", c_int32), ("max_page_entries", c_int64), ("max_mask_bytes", c_int64),
         ("share_prefixes", c_int32), ("batch_invariant", c_int32), ("checked", c_int32), ("num_threads", c_int32),
-        ("num_workers", c_int32),
+        ("num_workers", c_int32), ("variant_name", c_char_p), ("variant_source", c_char_p),
+        ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32),
     ]
 
 

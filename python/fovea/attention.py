@@ -47,7 +47,9 @@ class Attention:
     "fp8_e4m3" for kv_dtype on CUDA; types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given. softcap:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
-    the pool. max_*: memory follows from these alone, and larger batches raise OutOfRange.
+    the pool. variant: (name, C++ text) of a variant of your own (docs/variants.md); variant_values: its parameters by
+    name, whose types are those of the values (float, int, float32 or int32 tensor). max_*: memory follows from these
+    alone, and larger batches raise OutOfRange.
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
@@ -55,7 +57,8 @@ class Attention:
                  alibi_slopes=None, sigmoid_bias: float | None = None, max_requests: int = 256, max_rows: int = 4096,
                  max_pages_per_request: int = 2048, max_page_entries: int = 0, max_cascade_levels: int = 0,
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
-                 checked: bool = False, num_threads: int = 0, num_workers: int = 0):
+                 checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
+                 variant_values: dict | None = None):
         self._handle = None
         borrow = lib.Borrowed()
         o = lib.Options()
@@ -71,12 +74,29 @@ class Attention:
         o.max_page_entries, o.max_cascade_levels, o.max_mask_bytes = max_page_entries, max_cascade_levels, max_mask_bytes
         o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
         o.num_threads, o.num_workers = num_threads, num_workers
+        values = self._set_variant(o, variant, variant_values or {}, borrow)
         handle = ctypes.c_void_p()
         lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
         self._handle = handle
-        self._per_head = (sinks, alibi_slopes)
+        self._given = (sinks, alibi_slopes, values, variant_values)
         self._lent = ()
         self._rows = 0
+
+    @staticmethod
+    def _set_variant(o, variant, values, borrow):
+        if variant is None:
+            return None
+        o.variant_name, o.variant_source = (text.encode() for text in variant)
+        records = (lib.VariantValue * max(len(values), 1))()
+        for record, (name, value) in zip(records, values.items()):
+            record.name = name.encode()
+            if isinstance(value, (int, float)):
+                record.type, record.number = (1 if isinstance(value, int) else 0), value
+            else:
+                record.tensor = borrow(value)
+                record.type = 2 if lib.describe(record.tensor).code == 2 else 3
+        o.variant_values, o.num_variant_values = records, len(values)
+        return records
 
     def __del__(self):
         if getattr(self, "_handle", None):

@@ -165,6 +165,25 @@ Status check_kind(std::int32_t dtype, const char* name) {
 
 DeviceKind kind_of(std::int32_t dl_device) { return is_device(dl_device) ? DeviceKind::kCuda : DeviceKind::kCpu; }
 
+Status set_variant(const fovea_attention_options& o, Views& views, fovea::AttentionOptions& options) {
+  if (o.variant_name == nullptr && o.variant_source == nullptr) return {};
+  if (o.variant_name != nullptr) options.variant.name = o.variant_name;
+  if (o.variant_source != nullptr) options.variant.source = o.variant_source;
+  if (o.num_variant_values < 0 || (o.num_variant_values > 0 && o.variant_values == nullptr)) {
+    return invalid("num_variant_values is " + std::to_string(o.num_variant_values) +
+                   ", and variant_values NULL or not");
+  }
+  for (std::int32_t i = 0; i < o.num_variant_values; ++i) {
+    const fovea_variant_value& v = o.variant_values[i];
+    if (v.name == nullptr || v.type < FOVEA_PARAM_FLOAT || v.type > FOVEA_PARAM_INT_TENSOR) {
+      return invalid("variant value " + std::to_string(i) + " has no name, or type " + std::to_string(v.type));
+    }
+    options.variant.params.push_back({v.name, static_cast<fovea::VariantParamType>(v.type)});
+    options.variant_values.push_back({v.name, v.number, views.get(v.name, v.tensor)});
+  }
+  return {};
+}
+
 Status create(const fovea_attention_options* given, fovea_attention** attention) {
   if (attention == nullptr) return invalid("attention is NULL");
   *attention = nullptr;
@@ -199,6 +218,7 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   options.checked = o.checked != 0;
   options.num_threads = o.num_threads;
   options.num_workers = o.num_workers;
+  if (Status s = set_variant(o, views, options); !s.ok()) return s;
   if (!views.status().ok()) return views.status();
   Result<fovea::Attention> made = fovea::Attention::create(options);
   if (!made.ok()) return made.status();

@@ -70,6 +70,28 @@ def test_variants():
         check(attention.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle(**variant), 1e-4)
 
 
+SHIFTED = """
+struct Shifted : Plain {
+  static constexpr bool kHasLogit = true;
+  template <class M>
+  static typename M::F logit(const Params& p, typename M::F s, const LogitPlace<typename M::F>& at) {
+    return s * M::set(p.factor + p.table[at.q_head] * p.twice / 2);
+  }
+};
+"""
+
+
+def test_a_variant_of_ones_own():
+    batch = Batch([1, 4], [30, 17])
+    table = np.full(batch.heads, 0.25, np.float32)
+    attention = attention_for(batch, variant=("Shifted", SHIFTED), variant_values={"factor": 0.5, "twice": 2, "table": table})
+    attention.plan([1, 4], [30, 17], batch.indices, batch.indptr)
+    expected = batch.oracle(sm_scale=0.75 * batch.dim ** -0.5)
+    check(attention.run(batch.q, (batch.k, batch.v), return_lse=True), expected, 1e-4)
+    with pytest.raises(fovea.InvalidArgument, match="factor"):
+        attention_for(batch, variant=("Shifted", SHIFTED), variant_values={})
+
+
 def test_grow():
     batch = Batch([1, 1], [30, 17])
     attention = attention_for(batch)

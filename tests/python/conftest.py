@@ -7,3 +7,4 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(Path(__file__).parent)]
 os.environ.setdefault("FOVEA_LIBRARY", str(ROOT / "build" / "release" / "lib" / "libfovea_c.so"))
+os.environ.setdefault("FOVEA_CACHE_DIR", str(ROOT / "build" / "release" / "tests" / "kernel-cache"))
