@@ -76,6 +76,19 @@ VariantSpec shipped_variant(VariantId id) {
   return spec;
 }
 
+bool may_transform_kv(const VariantSpec& spec) {
+  const std::string& text = spec.source;
+  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (const std::string_view hook : {"key", "value"}) {
+    for (std::size_t at = text.find(hook); at != std::string::npos; at = text.find(hook, at + 1)) {
+      std::size_t end = at + hook.size();
+      while (end < text.size() && text[end] == ' ') ++end;
+      if ((at == 0 || !is_word(text[at - 1])) && end < text.size() && text[end] == '(') return true;
+    }
+  }
+  return false;
+}
+
 std::string variant_type(const VariantSpec& spec, std::string_view target) {
   if (spec.source.empty()) return fmt::format("fovea::variant{}::{}", target, spec.name);
   return fmt::format("fovea::variant{}::user::FoveaVariant", target);

@@ -161,6 +161,16 @@ TEST(VariantArgsTest, WrongNamesAndTypesAreRefused) {
   EXPECT_EQ(args.set("scale", &one).code(), StatusCode::kInvalidArgument);
 }
 
+TEST(VariantSpecTest, TellsWhichTransformKeysOrValues) {
+  for (const GalleryEntry& entry : read_gallery()) {
+    const bool expected = entry.spec.name == "FusedRope" || entry.spec.name == "ChannelScales";
+    EXPECT_EQ(may_transform_kv(entry.spec), expected) << entry.title;
+  }
+  EXPECT_FALSE(may_transform_kv(shipped_variant(VariantId::kAlibi)));
+  EXPECT_TRUE(may_transform_kv({"Own", "static float value (const Params&", "", {}}));
+  EXPECT_FALSE(may_transform_kv({"Own", "float my_key(int); int key; // value", "", {}}));
+}
+
 TEST(VariantSpecTest, WrongSpecsAreRefused) {
   const auto code = [](const VariantSpec& spec) { return VariantArgs::create(spec).status().code(); };
   EXPECT_EQ(code(spec_with({})), StatusCode::kOk);
