@@ -18,6 +18,7 @@ const std::vector<CommandEntry>& commands() {
        declare_bench_model},
       {"bench plan", "Time planning, and judge the plans in the cost model", declare_bench_plan},
       {"plan explain", "Show the plan of a batch: in words, as tables, as a picture", declare_plan_explain},
+      {"warmup", "Compile a model's GPU kernels ahead, with or without a GPU", declare_warmup},
       {"doctor", "Say what this machine can run, and if not, why", declare_doctor},
   };
   return table;

@@ -17,5 +17,6 @@ RunFunction declare_bench_plan(Options& options);
 RunFunction declare_doctor(Options& options);
 RunFunction declare_eval_needle(Options& options);
 RunFunction declare_plan_explain(Options& options);
+RunFunction declare_warmup(Options& options);
 
 }  // namespace fovea::app

@@ -46,8 +46,7 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   need.page_tokens = o.page_tokens;
   need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
   need.batch_invariant = o.batch_invariant;
-  need.transforms_kv =
-      variant.source.find("kHasKey") != std::string::npos || variant.source.find("kHasValue") != std::string::npos;
+  need.transforms_kv = jit::may_transform_kv(variant);
   return need;
 }
 

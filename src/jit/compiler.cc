@@ -1,6 +1,9 @@
 // The order of looking: memory, disk, compile.
 #include "jit/compiler.h"
 
+#include <cstdlib>
+#include <mutex>
+
 #include "base/env.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -16,6 +19,23 @@ std::string key_of(const KernelSource& source) {
   std::string flags;
   for (const std::string& flag : source.flags) flags += flag + "\n";
   return cache_key({"cubin", source.arch, sources, flags, source.text});
+}
+
+// find_nvrtc() lists folders: what it found is kept as long as the environment that it follows stays the same.
+Result<NvrtcPlace> place_of_nvrtc() {
+  static std::mutex mutex;
+  static std::string found_for;
+  static NvrtcPlace found;
+  std::string environment;
+  for (const char* name : {"FOVEA_NVRTC", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}) {
+    const char* value = std::getenv(name);
+    environment += fmt::format("{}={}\n", name, value != nullptr ? value : "");
+  }
+  const std::lock_guard lock(mutex);
+  if (environment == found_for) return found;
+  FOVEA_ASSIGN_OR_RETURN(found, find_nvrtc());
+  found_for = environment;
+  return found;
 }
 
 CubinPtr to_cubin(const std::string& name, CacheEntry entry) {
@@ -70,12 +90,12 @@ Result<std::string> Compiler::tool(const Result<NvrtcPlace>& place) {
 }
 
 bool Compiler::is_stored(const KernelSource& source) {
-  const Result<std::string> made_by = tool(find_nvrtc());
+  const Result<std::string> made_by = tool(place_of_nvrtc());
   return made_by.ok() && disk_.find(key_of(source), *made_by).has_value();
 }
 
 Result<CubinPtr> Compiler::make(const KernelSource& source, const std::string& key, Origin* origin) {
-  const Result<NvrtcPlace> place = find_nvrtc();
+  const Result<NvrtcPlace> place = place_of_nvrtc();
   FOVEA_ASSIGN_OR_RETURN(std::string made_by, tool(place));
   *origin = Origin::kDisk;
   if (auto entry = disk_.find(key, made_by)) return to_cubin(source.name, *std::move(entry));

@@ -28,10 +28,10 @@ def printed(*arguments, **options):
 def test_help_and_version():
     done = fovea("--help")
     assert done.returncode == 0
-    for command in ("serve", "generate", "chat", "demo", "bench", "plan", "doctor"):
+    for command in ("serve", "generate", "chat", "demo", "bench", "plan", "warmup", "doctor"):
         assert f"\n  {command} " in done.stdout
     assert fovea("--version").stdout.startswith("fovea ")
-    for command in (["serve"], ["generate"], ["chat"], ["demo"], ["bench", "serve"], ["doctor"]):
+    for command in (["serve"], ["generate"], ["chat"], ["demo"], ["bench", "serve"], ["warmup"], ["doctor"]):
         text = fovea(*command, "--help").stdout
         assert "Examples:" in text and "FOVEA_" in text
 
@@ -130,6 +130,49 @@ def test_doctor():
     assert found["machine"]["threads"] >= 1
     assert {"SIMD scalar", "threads", "memory"} <= {check["check"] for check in found["checks"]}
     assert "SIMD scalar" in fovea("doctor").stdout
+
+
+def test_doctor_says_what_is_missing(tmp_path):
+    """Without a compiler of kernels, doctor says so and what to do; the folder of kernels is named."""
+    env = {"FOVEA_NVRTC": "/nowhere/libnvrtc.so", "FOVEA_CACHE_DIR": str(tmp_path / "kernels")}
+    checks = {c["check"]: c for c in json.loads(fovea("doctor", "--json", "-", env=env).stdout)["checks"]}
+    assert checks["NVRTC"]["state"] == "no" and "/nowhere/libnvrtc.so" in checks["NVRTC"]["note"]
+    assert str(tmp_path / "kernels") in checks["kernel cache"]["note"]
+
+
+def test_warmup(tmp_path):
+    """Compiles what the embedded model needs, finds it the second time, with NVRTC or without."""
+    model = str(ROOT / "models/needle/config.json")
+    env = {"FOVEA_CACHE_DIR": str(tmp_path / "cache")}
+    first = fovea("warmup", "--model", model, "--json", "-", env=env)
+    assert first.returncode == 0, first.stderr
+    kernels = json.loads(first.stdout)["kernels"]
+    functions = {f["name"] for kernel in kernels for f in kernel["functions"]}
+    assert {"fovea_attention", "fovea_append", "fovea_merge_states"} <= functions
+    assert all(kernel["origin"] == "compiled" for kernel in kernels)
+    assert f"[{len(kernels)}/{len(kernels)}] " in first.stderr
+    assert all(f["spill_store_bytes"] == 0 for kernel in kernels for f in kernel["functions"])
+    second = fovea("warmup", "--model", str(ROOT / "models/needle"), env={**env, "FOVEA_NVRTC": "/nowhere"})
+    assert second.returncode == 0 and f"0 kernels compiled, {len(kernels)} found" in second.stdout
+
+
+@pytest.mark.parametrize("arguments,code,says", [
+    ([], 2, "--model is missing"), (["--model", "/nonexistent"], 1, "/nonexistent"),
+    (["--model", "models/needle", "--arch", "sm_70"], 1, "sm_80 or later"),
+    (["--model", "models/needle", "--arch", "hopper"], 1, "hopper")])
+def test_warmup_says_what_is_wrong(arguments, code, says):
+    arguments = [str(ROOT / a) if a.startswith("models/") else a for a in arguments]
+    done = fovea("warmup", *arguments)
+    assert done.returncode == code and says in done.stderr and not done.stdout
+
+
+def test_warmup_without_a_compiler_or_a_folder(tmp_path):
+    model = str(ROOT / "models/needle/config.json")
+    done = fovea("warmup", "--model", model, env={"FOVEA_NVRTC": "/nowhere", "FOVEA_CACHE_DIR": str(tmp_path)})
+    assert done.returncode == 1 and "FOVEA_NVRTC is /nowhere" in done.stderr
+    (tmp_path / "file").write_text("no folder")
+    done = fovea("warmup", "--model", model, env={"FOVEA_CACHE_DIR": str(tmp_path / "file/below")})
+    assert done.returncode == 1 and "FOVEA_CACHE_DIR" in done.stderr and not done.stdout
 
 
 def test_generate(tmp_path):
