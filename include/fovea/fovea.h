@@ -97,7 +97,7 @@ typedef struct fovea_attention_options {
   int32_t num_variant_values;
 } fovea_attention_options;
 
-/* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host, or on the device too. */
+/* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host. */
 typedef struct fovea_batch {
   size_t struct_bytes;
   int32_t num_requests;

@@ -79,6 +79,7 @@ class Attention:
         lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
         self._handle = handle
         self._given = (sinks, alibi_slopes, values, variant_values)
+        self._place = (lib.CPU, 0) if str(device) == "cpu" else (lib.CUDA, int(str(device).partition(":")[2] or 0))
         self._lent = ()
         self._rows = 0
 
@@ -135,8 +136,8 @@ class Attention:
             b.page_stride = shape[1]
         if mask_bits is not None:
             bits = lib.describe(borrow(mask_bits))
-            if bits.bits != 8 or bits.ndim != 1:
-                raise lib.InvalidArgument("mask_bits must be uint8 of rank 1")
+            if bits.bits != 8 or bits.ndim != 1 or bits.device_type == lib.CUDA:
+                raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
             b.mask_bits, b.mask_bytes = (bits.data or 0) + bits.byte_offset, bits.shape[0]
             offsets, count = lib.host_array(mask_offsets, ctypes.c_int64)
             if count < n:
@@ -147,8 +148,7 @@ class Attention:
         lib.check(lib.library.fovea_attention_plan(self._handle, byref(b), lib.stream_of(stream, page_indices)))
         self._rows = sum(q[:n])
 
-    @staticmethod
-    def _lend_pages(record, page_indices, borrow, keep):
+    def _lend_pages(self, record, page_indices, borrow, keep):
         """Fills the page_indices fields of a batch or level; returns the shape."""
         if not hasattr(page_indices, "__dlpack__"):
             rows = [list(row) if hasattr(row, "__len__") else row for row in page_indices]
@@ -167,6 +167,8 @@ class Attention:
         for i in reversed(range(t.ndim)):
             compact = compact and (not t.strides or shape[i] == 1 or t.strides[i] == stride)
             stride *= shape[i]
+        if t.device_type == lib.CUDA and (t.device_type, t.device_id) != self._place:
+            raise lib.InvalidArgument(f"page_indices is on cuda:{t.device_id}, expected it on the host or where the attention is")
         if t.code != 0 or t.bits != 32 or not compact:
             raise lib.InvalidArgument("page_indices must be a contiguous int32 tensor")
         record.page_indices, record.page_indices_device = (t.data or 0) + t.byte_offset, t.device_type

@@ -304,6 +304,9 @@ def test_errors():
     padded = torch.empty((*batch.ck.shape[:3], 68), dtype=batch.ck.dtype, device="cuda")[..., :64]
     with pytest.raises(fovea.InvalidArgument, match="16"):
         attention.run(batch.cq, (padded, padded))
+    with pytest.raises(fovea.InvalidArgument, match="on the host"):
+        attention.plan([1], [30], batch.cindices, batch.indptr, mask="bits", mask_offsets=[0],
+                       mask_bits=torch.zeros(8, dtype=torch.uint8, device="cuda"))
     with pytest.raises(fovea.Unsupported, match="f32"):
         fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=64, q_dtype="f32", device="cuda")
     with pytest.raises(fovea.Unavailable, match="there is no cuda:99"):
