@@ -1,17 +1,17 @@
-// `fovea doctor`: what this machine is, which SIMD targets run on it, how much memory is left, what is missing.
+// `fovea doctor`: what this machine is, which SIMD targets and GPUs run on it, how much memory is left, what is
+// missing.
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/env.h"
 #include "commands.h"
 #include "console.h"
+#include "findings.h"
 #include "jit/compiler.h"
 #include "jit/host_compiler.h"
-#include "jit/nvrtc.h"
 #include "machine.h"
 
 namespace fovea::app {
@@ -19,10 +19,6 @@ namespace {
 
 struct DoctorState {
   std::string json;
-};
-
-struct Finding {
-  std::string what, state, advice;  // state: "yes", "no", or a value
 };
 
 std::vector<Finding> simd_findings(const Machine& machine) {
@@ -51,23 +47,12 @@ std::vector<Finding> resource_findings(const Machine& machine) {
   if (machine.memory_available < (std::int64_t{1} << 30)) {
     findings.push_back({"memory for KV pages", "low", "free at least 1 GiB, or pass --kv-cache-mib"});
   }
-  const bool driver = std::filesystem::exists("/dev/nvidiactl");
-  findings.push_back({"NVIDIA GPU", driver ? "yes" : "no",
-                      driver ? "not used: this version runs on the CPU" : "the CPU backend runs everything"});
   return findings;
 }
 
-// What compiles kernels and variants at run time, and where they are kept.
+// What compiles variants for the CPU at run time, and where everything compiled is kept.
 std::vector<Finding> compiler_findings() {
   std::vector<Finding> findings;
-  const Result<jit::NvrtcPlace> nvrtc = jit::find_nvrtc();
-  if (nvrtc.ok()) {
-    const Result<const jit::Nvrtc*> loaded = jit::Nvrtc::load();
-    findings.push_back({"NVRTC", loaded.ok() ? (*loaded)->version() : "broken",
-                        loaded.ok() ? nvrtc->path : loaded.status().message()});
-  } else {
-    findings.push_back({"NVRTC", "no", nvrtc.status().message()});
-  }
   const Result<std::string> compiler = jit::find_host_compiler();
   findings.push_back({"C++ compiler", compiler.ok() ? "yes" : "no",
                       compiler.ok() ? *compiler + ", for own variants on the CPU" : compiler.status().message()});
@@ -87,6 +72,7 @@ int run_doctor(const DoctorState& state) {
   const Machine machine = read_machine();
   std::vector<Finding> findings = simd_findings(machine);
   for (Finding& finding : resource_findings(machine)) findings.push_back(std::move(finding));
+  for (Finding& finding : cuda_findings()) findings.push_back(std::move(finding));
   for (Finding& finding : compiler_findings()) findings.push_back(std::move(finding));
   if (!state.json.empty()) {
     nlohmann::json checks = nlohmann::json::array();
@@ -104,7 +90,7 @@ int run_doctor(const DoctorState& state) {
     fmt::print("{:<20} {}\n", f.what, f.advice.empty() ? f.state : fmt::format("{:<14} {}", f.state, f.advice));
   fmt::print("\nEnvironment (besides the variables of flags, see --help):\n");
   for (const EnvEntry& entry : env_table()) {
-    fmt::print("  {:<20} {} (now {})\n", entry.name, entry.meaning,
+    fmt::print("  {:<22} {} (now {})\n", entry.name, entry.meaning,
                env_string(entry.id).empty() ? "unset" : env_string(entry.id));
   }
   return kExitOk;

@@ -175,6 +175,27 @@ def test_warmup_without_a_compiler_or_a_folder(tmp_path):
     assert done.returncode == 1 and "FOVEA_CACHE_DIR" in done.stderr and not done.stdout
 
 
+def doctor_states(**env):
+    """What doctor says of each thing: (state, note)."""
+    checks = json.loads(fovea("doctor", "--json", "-", env=env).stdout)["checks"]
+    return {check["check"]: (check["state"], check["note"]) for check in checks}
+
+
+def test_doctor_without_a_driver():
+    found = doctor_states(FOVEA_LIBCUDA="/nowhere/libcuda.so.1", FOVEA_CUBLASLT="/nowhere")
+    assert found["CUDA driver"][0] == "no" and "/nowhere/libcuda.so.1" in found["CUDA driver"][1]
+    assert found["cuBLASLt"][0] == "no" and "/nowhere" in found["cuBLASLt"][1]
+    assert "cuda:0" not in found
+
+
+def test_doctor_with_a_device():
+    fake = os.path.join(os.path.dirname(BINARY), "tests", "libfovea_fake_cuda.so")
+    found = doctor_states(FOVEA_LIBCUDA=fake, FOVEA_CUBLASLT=fake)
+    assert found["CUDA driver"] == ("13.0", fake)
+    assert found["cuda:0"][0] == "yes" and "Fake H200, sm_90a, 132 SMs" in found["cuda:0"][1]
+    assert found["cuBLASLt"] == ("13.1.0", fake)
+
+
 def test_generate(tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text(FACTS)
