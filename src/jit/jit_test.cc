@@ -2,8 +2,10 @@
 // which set-up installs; no GPU is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -204,6 +206,25 @@ TEST(CompilerTest, WithoutADiskItWorksAndWarnsOnce) {
   EXPECT_THAT(warnings[0], HasSubstr("FOVEA_CACHE_DIR"));
   Compiler off("", kLimit);
   EXPECT_TRUE(off.get(small_kernel(), &origin).ok());
+}
+
+// A write that fails in the middle, as on a full disk.
+TEST(CompilerTest, AFullDiskLeavesNothingBehind) {
+  const TempFolder folder;
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  ::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit tiny { 100, before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tiny), 0);
+  Compiler compiler(folder / "", kLimit);
+  Origin origin;
+  const Status status = compiler.get(small_kernel(), &origin).status();
+  const bool stored = compiler.is_stored(small_kernel());
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(origin, Origin::kCompiled);
+  EXPECT_FALSE(stored);
+  EXPECT_TRUE(fs::is_empty(folder / ""));
 }
 
 class NvrtcTest : public ::testing::Test {

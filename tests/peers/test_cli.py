@@ -156,6 +156,16 @@ def test_warmup(tmp_path):
     assert second.returncode == 0 and f"0 kernels compiled, {len(kernels)} found" in second.stdout
 
 
+def test_processes_that_warm_up_together_compile_once(tmp_path):
+    command = [BINARY, "warmup", "--model", str(ROOT / "models/needle"), "--arch", "sm_80", "--json", "-"]
+    env = {**os.environ, "FOVEA_CACHE_DIR": str(tmp_path)}
+    processes = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(3)]
+    outputs = [json.loads(process.communicate(timeout=120)[0]) for process in processes]
+    kernels = [kernel for output in outputs for kernel in output["kernels"]]
+    assert sum(kernel["origin"] == "compiled" for kernel in kernels) == len(kernels) // 3
+    assert {path.suffix for path in tmp_path.iterdir()} == {".bin"}
+
+
 @pytest.mark.parametrize("arguments,code,says", [
     ([], 2, "--model is missing"), (["--model", "/nonexistent"], 1, "/nonexistent"),
     (["--model", "models/needle", "--arch", "sm_70"], 1, "sm_80 or later"),
