@@ -1,0 +1,151 @@
+// What each kernel takes of a GPU, as ptxas says, against ledger.txt: what it may take at most. Compiles with NVRTC for
+// sm_90a and sm_80 and needs no GPU.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda_attention.h"
+#include "jit/any_spec.h"
+#include "jit/compiler.h"
+
+namespace fovea {
+namespace {
+
+// Cubins are kept in the build folder, unless the environment names another place.
+const bool kPrepared = ::setenv("FOVEA_CACHE_DIR", FOVEA_LEDGER_FOLDER "/kernel-cache", 0) == 0;
+
+struct Entry {
+  std::string name;
+  jit::KernelSource source;
+};
+
+// The kernels that differ in more than a constant.
+std::vector<Entry> entries() {
+  std::vector<Entry> all;
+  static float slopes = 0.0f;
+  TensorView heads;
+  heads.data = &slopes;
+  heads.rank = 1;
+  heads.shape[0] = 32;
+  heads.strides[0] = 1;
+  using Change = std::function<void(AttentionOptions&)>;
+  std::vector<std::pair<std::string, Change>> kinds;
+  for (const int head_dim : {64, 80, 128, 256}) {
+    for (const int page_tokens : {1, 16}) {
+      kinds.emplace_back(" pages of " + std::to_string(page_tokens), [=](AttentionOptions& o) {
+        o.head_dim = head_dim;
+        o.page_tokens = page_tokens;
+      });
+    }
+  }
+  kinds.emplace_back("", [](AttentionOptions& o) { o.q_dtype = o.kv_dtype = DType::kF16; });
+  kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kF8E4M3; });
+  kinds.emplace_back(" checked", [](AttentionOptions& o) { o.checked = true; });
+  kinds.emplace_back("", [](AttentionOptions& o) { o.softcap = 30.0f; });
+  kinds.emplace_back("", [=](AttentionOptions& o) { o.sinks = heads; });
+  kinds.emplace_back("", [=](AttentionOptions& o) { o.alibi_slopes = heads; });
+  kinds.emplace_back("", [](AttentionOptions& o) { o.sigmoid = true; });
+  for (const std::string arch : {"sm_90a", "sm_80"}) {
+    for (const auto& [what, change] : kinds) {
+      AttentionOptions options;
+      options.device = "cuda";
+      change(options);
+      const Result<std::vector<jit::KernelSource>> sources = attention_kernels(options, arch);
+      EXPECT_TRUE(sources.ok()) << sources.status().to_string();
+      if (!sources.ok()) continue;
+      // Attention, append, merge of states.
+      const std::string types =
+          fmt::format(" d{} {} {}", options.head_dim, dtype_name(options.q_dtype), dtype_name(options.kv_dtype));
+      for (const jit::KernelSource& source : *sources) {
+        const bool attention = source.name.starts_with("attention");
+        all.push_back({arch + " " + source.name + (attention ? what : types), source});
+      }
+    }
+    const Result<jit::KernelSource> rotate = jit::append_source({.arch = arch, .rotate = true});
+    EXPECT_TRUE(rotate.ok());
+    if (rotate.ok()) all.push_back({arch + " append, rotating", *rotate});
+  }
+  return all;
+}
+
+// By kernel: registers, bytes spilled, bytes of stack, bytes of static shared memory.
+using Ledger = std::map<std::string, std::array<int, 4>>;
+
+Ledger read_ledger() {
+  Ledger ledger;
+  std::ifstream in(FOVEA_SOURCE_DIR "/tests/kernels/ledger.txt");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t colon = line.rfind(':');
+    if (line.empty() || line[0] == '#' || colon == std::string::npos) continue;
+    std::array<int, 4>& numbers = ledger[line.substr(0, colon)];
+    std::istringstream rest(line.substr(colon + 1));
+    for (int& number : numbers) rest >> number;
+  }
+  return ledger;
+}
+
+void write_ledger(const Ledger& ledger, const std::string& path) {
+  std::ofstream out(path);
+  out << "# What each kernel may take of a GPU: registers a thread, bytes spilled, bytes of stack, bytes of static "
+         "shared\n"
+         "# memory, as ptxas says. ledger_test.cc fails where a kernel takes more and writes a new one to copy here.\n";
+  for (const auto& [name, n] : ledger) out << fmt::format("{}: {} {} {} {}\n", name, n[0], n[1], n[2], n[3]);
+}
+
+TEST(LedgerTest, NoKernelTakesMoreThanItMay) {
+  const std::vector<Entry> all = entries();
+  Ledger actual;
+  std::mutex mutex;
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t i = next++; i < all.size(); i = next++) {
+        const Result<jit::CubinPtr> cubin = jit::Compiler::shared().get(all[i].source);
+        const std::lock_guard lock(mutex);
+        EXPECT_TRUE(cubin.ok()) << all[i].name << ": " << cubin.status().to_string();
+        if (!cubin.ok()) continue;
+        for (const jit::KernelResources& k : (*cubin)->kernels) {
+          actual[all[i].name + " " + k.name] = {k.registers, k.spill_store_bytes + k.spill_load_bytes, k.stack_bytes,
+                                                k.static_smem_bytes};
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(kPrepared);
+  const std::string path = FOVEA_LEDGER_FOLDER "/kernel_ledger.txt";
+  write_ledger(actual, path);
+
+  const Ledger ledger = read_ledger();
+  const std::string advice = "; if that is meant: cp " + path + " tests/kernels/ledger.txt";
+  for (const auto& [name, taken] : actual) {
+    const auto may = ledger.find(name);
+    if (may == ledger.end()) {
+      ADD_FAILURE() << name << ": not in the ledger" << advice;
+      continue;
+    }
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_LE(taken[i], may->second[i])
+          << name << ": more " << std::array{"registers", "spills", "stack", "shared memory"}[i] << advice;
+    }
+  }
+  for (const auto& [name, may] : ledger) EXPECT_TRUE(actual.contains(name)) << name << ": no such kernel" << advice;
+  EXPECT_GT(actual.size(), 30u);
+}
+
+}  // namespace
+}  // namespace fovea
