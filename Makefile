@@ -5,10 +5,11 @@
 #   make format      formats all C++ files          make lint       clang-tidy over all sources
 #   make goldens     makes the golden files of the tests again (needs the heavy peers)
 #   make test-peers  compares live with the heavy peers (PyTorch, transformers)
+#   make gpu-bundle  packs what a GPU machine needs, kernels compiled; make gpu-test and make gpu-bench run it there
 #   make install     installs under PREFIX (/usr/local)
 #   make clean       removes everything that was built
 .DEFAULT_GOAL := build
-.PHONY: demo test bench build format lint goldens test-peers install clean
+.PHONY: demo test bench build format lint goldens test-peers gpu-bundle gpu-test gpu-bench install clean
 
 # Objects of one checkout serve another one.
 export CCACHE_BASEDIR ?= $(CURDIR)
@@ -46,6 +47,16 @@ goldens: build
 
 test-peers: build
 	@$(PEERS_PYTHON) -m unittest discover -v -s tests/peers_live -p '*_test.py' $(ARGS)
+
+gpu-bundle:
+	@tools/setup.sh test
+	@tools/gpu_bundle.sh
+
+gpu-test:
+	@python3 tools/gpu_test.py $(ARGS)
+
+gpu-bench:
+	@python3 tools/gpu_bench.py $(ARGS)
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)

@@ -70,6 +70,10 @@ endfunction()
 # `make gpu-test` only. Its tests skip themselves where no device is found.
 function(fovea_gpu_test name)
   fovea_test_binary(${name} ${PROJECT_BINARY_DIR}/gpu-tests ${ARGN})
+  if(NOT TARGET gpu_tests)
+    add_custom_target(gpu_tests)
+  endif()
+  add_dependencies(gpu_tests ${name})
 endfunction()
 
 function(fovea_test_binary name folder)

@@ -1,0 +1,121 @@
+// Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
+// machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone. Used by
+// tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's cache lacks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda_attention.h"
+#include "base/thread_pool.h"
+#include "jit/compiler.h"
+#include "tests/gpu/agreement.h"
+#include "workload/attention_cases.h"
+
+namespace fovea::gpu_test {
+namespace {
+
+// Never read: options with tensors only need to have some.
+float per_head[64];
+
+AttentionOptions with_tensors(const Configuration& config) {
+  AttentionOptions o = config.options;
+  const TensorView some = cpu_tensor(per_head, DType::kF32, o.num_qo_heads);
+  if (!config.variant.sinks.empty()) o.sinks = some;
+  if (!config.variant.alibi_slopes.empty()) o.alibi_slopes = some;
+  return o;
+}
+
+std::vector<AttentionOptions> wanted_options(bool measured_only) {
+  std::vector<AttentionOptions> all;
+  const auto measured = measured_cases("all");
+  for (const MeasuredCase& c : measured.ok() ? *measured : std::vector<MeasuredCase>{}) {
+    AttentionOptions o;
+    o.num_qo_heads = c.qo_heads;
+    o.num_kv_heads = c.kv_heads;
+    o.head_dim = c.head_dim;
+    o.kv_dtype = c.kv_dtype;
+    o.page_tokens = c.page_tokens;
+    o.softcap = c.softcap;
+    all.push_back(o);
+  }
+  if (measured_only) return all;
+  for (const Configuration& config : configurations()) all.push_back(with_tensors(config));
+  // What tests/conformance asks for.
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    for (const std::int32_t page : {1, 2, 4, 5, 8, 16, 32, 64}) {
+      AttentionOptions o;
+      o.head_dim = head_dim;
+      o.page_tokens = page;
+      o.q_dtype = o.kv_dtype = DType::kF16;
+      all.push_back(o);
+      o.softcap = 30.0f;
+      all.push_back(o);
+      o.softcap = 0.0f;
+      o.sinks = cpu_tensor(per_head, DType::kF32, o.num_qo_heads);
+      all.push_back(o);
+      o.sinks = {};
+      o.kv_dtype = DType::kF8E4M3;
+      all.push_back(o);
+    }
+  }
+  return all;
+}
+
+int warm(const std::string& arch, bool measured_only) {
+  std::map<std::string, jit::KernelSource> sources;
+  int unsupported = 0;
+  for (const AttentionOptions& options : wanted_options(measured_only)) {
+    const auto kernels = attention_kernels(options, arch);
+    if (kernels.status().code() == StatusCode::kUnsupported) {
+      ++unsupported;
+      continue;
+    }
+    if (!kernels.ok()) {
+      std::fprintf(stderr, "%s\n", kernels.status().to_string().c_str());
+      return 1;
+    }
+    for (const jit::KernelSource& source : *kernels) sources.emplace(source.text + source.arch, source);
+  }
+  std::vector<jit::KernelSource> list;
+  for (auto& [key, source] : sources) list.push_back(std::move(source));
+  std::atomic<std::size_t> next{0};
+  std::atomic<int> compiled{0}, failed{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < list.size(); i = next++) {
+      jit::Origin origin{};
+      const auto cubin = jit::Compiler::shared().get(list[i], &origin);
+      if (!cubin.ok()) {
+        std::fprintf(stderr, "%s: %s\n", list[i].name.c_str(), cubin.status().to_string().c_str());
+        ++failed;
+      } else if (origin == jit::Origin::kCompiled) {
+        ++compiled;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 1; t < default_num_threads(); ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  std::printf("%zu kernels for %s in %s, %d compiled now; %d option sets have no kernel\n", list.size(), arch.c_str(),
+              jit::Compiler::shared().folder().c_str(), compiled.load(), unsupported);
+  return failed > 0 ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace fovea::gpu_test
+
+int main(int argc, char** argv) {
+  const bool measured_only = argc == 3 && std::strcmp(argv[2], "measured") == 0;
+  if (argc != 2 && !measured_only) {
+    std::fprintf(stderr, "usage: %s ARCH [measured], for example sm_90a\n", argv[0]);
+    return 2;
+  }
+  return fovea::gpu_test::warm(argv[1], measured_only);
+}
