@@ -1,0 +1,53 @@
+// A measured case on a CUDA device, planned and ready to run: copies of the KV under one page table, queries, outputs.
+// Used by bench_attention_cuda.cc and bench_cuda_host.cc.
+#pragma once
+
+#include <optional>
+
+#include "bench_cuda.h"
+#include "bench_report.h"
+#include "fovea/attention.h"
+#include "workload/attention_cases.h"
+
+namespace fovea::app {
+
+class DeviceCase {
+ public:
+  static Result<DeviceCase> create(const CudaBench& bench, const MeasuredCase& c, bool heads_first);
+
+  Status plan();
+  // Every request one token longer.
+  Status grow();
+  // From now on page lists are those on the device, where nothing looks for shared prefixes, and requests are `tokens`
+  // shorter than their lists.
+  Status keep_lists_on_device(std::int32_t tokens);
+  // Over copy number `set` of the KV.
+  Status run(int set);
+  // Median microseconds of a run, by graph replays. kInternal when the output cannot be right.
+  Result<double> time_us();
+  AttentionStats stats() const { return attention_->stats(); }
+
+ private:
+  DeviceCase(const CudaBench& bench, MeasuredCase c, bool heads_first)
+      : bench_(bench), case_(std::move(c)), heads_first_(heads_first) {}
+
+  std::size_t pool_bytes() const;
+  std::size_t row_bytes() const;
+  TensorView on_device(TensorView view) const;
+  TensorView pool(const void* data) const;
+  TensorView rows(const cuda::DeviceBuffer& buffer) const;
+  Status check_output() const;
+
+  const CudaBench& bench_;
+  MeasuredCase case_;
+  bool heads_first_;
+  PagedBatch batch_;
+  int sets_ = 1;
+  cuda::DeviceBuffer k_, v_, q_, out_, pages_;
+  std::optional<Attention> attention_;
+};
+
+// How long planning takes on the host, and compiling a kernel.
+Status bench_cuda_host(const CudaBench& bench, BenchReport& report);
+
+}  // namespace fovea::app
