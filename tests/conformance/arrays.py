@@ -71,7 +71,7 @@ class TorchArrays:
         return self.math.as_tensor(numpy.asarray(values), dtype=self.math.float16, device=self.device)
 
     def double(self, x):
-        return x.to(self.math.float64)
+        return x.float().double()  # e4m3 has no way straight to fp64
 
     def numpy(self, x):
         return x.cpu().numpy()

@@ -15,7 +15,7 @@ def attend(xp, q, k, v, seen, scale, softcap=0.0, sinks=None):
     if tokens == 0:
         return xp.zeros_like(q), xp.full_like(q[:, :, 0], -math.inf)
     logits = xp.where(seen[:, None, None, :], logits, xp.full_like(logits, -math.inf))
-    most = xp.amax(logits, axis=-1)
+    most = xp.amax(logits, -1)
     if sinks is not None:
         sink = sinks.reshape(1, kv_heads, group)
         most = xp.maximum(most, xp.zeros_like(most) + sink)
@@ -33,7 +33,7 @@ def attend(xp, q, k, v, seen, scale, softcap=0.0, sinks=None):
 
 def merge(xp, outs, lses):
     """The state over the union of disjoint sets of tokens: outs [states, rows, heads, dim], base-2 lses [states, rows, heads]."""
-    most = xp.amax(lses, axis=0)
+    most = xp.amax(lses, 0)
     base = xp.where(xp.isinf(most), xp.zeros_like(most), most)
     weights = xp.exp((lses - base) * math.log(2.0))
     total = weights.sum(0)
