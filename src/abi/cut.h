@@ -139,6 +139,7 @@ struct CutConfig {
   uint32_t invariant_chunk = 0;  // tokens; 0: cut anywhere
   CostModel cost;
   uint32_t tokens_per_tile = kNone;  // see TileConfig
+  uint32_t num_spans = 0;  // spans of equal cost, fewer than workers, where the last workers stay idle; 0: as many
 };
 
 struct TileSpan {
@@ -235,6 +236,7 @@ constexpr uint64_t share_of(uint64_t cost, uint64_t k, uint64_t workers) {
 
 // Cost of undivided work that should be behind cut k.
 constexpr uint64_t cut_target(const CutConfig& config, uint64_t total, uint64_t k) {
+  if (config.num_spans != 0) return k < config.num_spans ? share_of(total, k, config.num_spans) : total;
   if (config.span_rounds == 1) return share_of(total, k, config.num_workers);
   const uint32_t rounds = config.span_rounds;
   const uint64_t per_round = config.num_workers / rounds;
@@ -247,7 +249,7 @@ constexpr uint64_t cut_target(const CutConfig& config, uint64_t total, uint64_t 
 // Whether what dividing a pair adds may count beside a span: the cut then weighs it. most_tokens: query tokens of the
 // tallest tile. Spans of several rounds are uneven anyway.
 constexpr bool dividing_counts(const CutConfig& config, uint32_t most_tokens, uint64_t total) {
-  if (config.span_rounds > 1) return false;
+  if (config.span_rounds > 1 || config.num_spans != 0) return false;
   const uint64_t dividing = 2 * static_cast<uint64_t>(fixed_cost(config.cost, most_tokens * config.group, true));
   return dividing * 128 > total / config.num_workers;
 }

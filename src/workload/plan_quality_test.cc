@@ -47,6 +47,27 @@ double over_even(const Planner& planner) {
          static_cast<double>(stats.total_cost);
 }
 
+// 128 pairs of a tile and a head on 132 workers: dividing them would save 3 % and cost a merge.
+TEST(PlanQuality, PairsStayWholeWhereDividingCostsMoreThanItSaves) {
+  for (const int requests : {16, 17, 64}) {
+    const PagedBatch batch =
+        flat_batch(constant_lengths(requests, 1), constant_lengths(requests, 1024), 16, PageOrder::kRandom, 1);
+    PlannerOptions options;
+    options.num_workers = 132;
+    options.cost_balance_rows = 100;
+    options.limits = batch.limits();
+    Planner divided = Planner::create(options).value();
+    options.cost_divide_bytes = 128 << 10;
+    Planner whole = Planner::create(options).value();
+    ASSERT_TRUE(divided.plan(batch.view()).ok() && whole.plan(batch.view()).ok());
+    EXPECT_GT(divided.stats().split_rows, 0u) << requests;
+    // 136 pairs: two for some workers and one for most would take nearly twice as long.
+    EXPECT_EQ(whole.stats().split_rows == 0, requests != 17) << requests;
+    EXPECT_LE(whole.stats().max_worker_cost, divided.stats().max_worker_cost + (128 << 10)) << requests;
+    EXPECT_TRUE(verify_schedule(whole.view(), whole.max_partial_rows()).ok());
+  }
+}
+
 // With rounds, the queues that workers start with have half of the cost, the next ones half of the rest, and so on.
 TEST(PlanQuality, RoundsOfSpansHalveWhatIsLeft) {
   const PagedBatch batch = flat_batch(constant_lengths(64, 1), constant_lengths(64, 4096), 16, PageOrder::kRandom, 1);

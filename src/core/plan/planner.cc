@@ -87,10 +87,24 @@ void Planner::Impl::make_all_tiles() {
                                  arrays.tile_begin.data);
 }
 
-// As many rounds as leave the last spans worth a claim.
+// As many rounds as leave the last spans worth a claim; and whether pairs had better stay whole.
 void Planner::Impl::choose_rounds() {
   cut.span_rounds = 1;
-  if (options.span_rounds > 1 && !options.batch_invariant) {
+  cut.num_spans = 0;
+  if (options.cost_divide_bytes > 0 && !options.batch_invariant) {
+    std::uint64_t pairs = 0;
+    std::uint64_t largest = 0;
+    for (const PlanTile& t : arrays.tiles) {
+      pairs += t.heads();
+      largest = std::max(largest, t.cost());
+    }
+    const std::uint64_t workers = as_u32(options.num_workers);
+    const std::uint64_t each = (pairs + workers - 1) / workers;
+    if (each * largest <= total_cost(arrays.tiles) / workers + static_cast<std::uint64_t>(options.cost_divide_bytes)) {
+      cut.num_spans = pairs == 0 ? 0 : static_cast<std::uint32_t>((pairs + each - 1) / each);
+    }
+  }
+  if (cut.num_spans == 0 && options.span_rounds > 1 && !options.batch_invariant) {
     const auto least = static_cast<std::uint64_t>(options.min_span_bytes);
     std::uint64_t left = total_cost(arrays.tiles) / as_u32(options.num_workers);
     for (left /= 2; left >= least && cut.span_rounds < as_u32(options.span_rounds); left /= 2) ++cut.span_rounds;

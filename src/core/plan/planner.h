@@ -79,6 +79,10 @@ struct PlannerOptions {
   // tile has when arithmetic takes as long as reading K and V (about 8 on a CPU, 100 and more on a GPU).
   std::int32_t cost_item_bytes = 4096;
   std::int32_t cost_balance_rows = 8;
+  // What dividing pairs of a tile and a head adds to the time of a whole plan, however many they are (their parts must
+  // meet once more at the end), as bytes read by one worker meanwhile. Plans whose pairs, undivided, make no worker
+  // later than that are left undivided. 0: dividing is free.
+  std::int64_t cost_divide_bytes = 0;
   PlanLimits limits;
 };
 
