@@ -23,9 +23,12 @@ cp -r tests/conformance tests/python "$bundle.new/tests/"
 cp -r tests/gpu/python "$bundle.new/tests/gpu/"
 cp -r bench/gpu bench/peers_gpu.py bench/write_h200.py "$bundle.new/bench/"
 find "$bundle.new" -name __pycache__ -prune -exec rm -rf {} +
-# Kernels compiled before are taken over; what changed is compiled now.
-if [ -d "$bundle/cache" ]; then mv "$bundle/cache" "$bundle.new/cache"; else mkdir "$bundle.new/cache"; fi
+# Kernels compiled before are taken over, what changed is compiled now, what nobody asked for goes: the cache renews the
+# time of an entry that is used.
+if [ -d "$bundle/cache" ]; then cp -r "$bundle/cache" "$bundle.new/cache"; else mkdir "$bundle.new/cache"; fi
+find "$bundle.new/cache" -type f -exec touch -d '2 days ago' {} +
 FOVEA_CACHE_DIR="$PWD/$bundle.new/cache" "$bundle.new/bin/fovea_gpu_warm" "$arch" ${KERNELS:-}
+find "$bundle.new/cache" -type f -mtime +0 -delete
 git rev-parse HEAD >"$bundle.new/COMMIT" 2>/dev/null || true
 rm -rf "$bundle"
 mv "$bundle.new" "$bundle"

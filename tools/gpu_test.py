@@ -3,7 +3,7 @@
 
 GPU test binaries, then the Python package's tests and FlashInfer's cases through it (these need torch; without it that
 is said, and counts as a failure). --seconds bounds each; --cases: of each configuration of the agreement test; --only:
-the steps whose name holds it.
+the steps whose name holds it. --under "compute-sanitizer --error-exitcode 9" runs the binaries under another program.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 from gpu_common import BUNDLE, environment, stop_if_missing
 
 
-def run_binary(path, env, seconds) -> tuple[int, int]:
+def run_binary(path, env, seconds, under) -> tuple[int, int]:
     """(passed, failed); a skipped test counts as failed, because there is a GPU."""
     results = BUNDLE / f"{path.name}.json"
     results.unlink(missing_ok=True)
     try:
-        done = subprocess.run([str(path), f"--gtest_output=json:{results}", "--gtest_brief=1"], env=env, timeout=seconds,
+        done = subprocess.run([*under, str(path), f"--gtest_output=json:{results}", "--gtest_brief=1"], env=env, timeout=seconds,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         code, text = done.returncode, done.stdout
     except subprocess.TimeoutExpired as error:
@@ -78,13 +78,14 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=24, help="of each configuration of the agreement test")
     parser.add_argument("--conformance-cases", type=int, default=400, help="of each family, spread over it")
     parser.add_argument("--only", default="", help="run the steps alone whose name holds this")
+    parser.add_argument("--under", default="", help="a command that runs the test binaries")
     args = parser.parse_args()
     stop_if_missing()
     env = {**environment(), "FOVEA_GPU_CASES": str(args.cases)}
     # What the bundle's cache lacks; where that fails, the tests say why.
     warmed = subprocess.run([str(BUNDLE / "bin" / "fovea_gpu_warm"), "sm_90a"], env=env, capture_output=True, text=True)
     print((warmed.stdout + warmed.stderr).strip()[-600:], flush=True)
-    steps = [(path.name, lambda path=path: run_binary(path, env, args.seconds)) for path in sorted((BUNDLE / "bin").glob("*_test"))]
+    steps = [(path.name, lambda path=path: run_binary(path, env, args.seconds, args.under.split())) for path in sorted((BUNDLE / "bin").glob("*_test"))]
     steps.append(("python", lambda: run_python(env, args.seconds)))
     steps.append(("conformance", lambda: run_conformance(env, args)))
     total_passed = total_failed = 0
