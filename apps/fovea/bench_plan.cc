@@ -12,6 +12,7 @@
 #include "bench_report.h"
 #include "commands.h"
 #include "console.h"
+#include "core/plan/device_plan.h"
 #include "core/plan/planner.h"
 #include "machine.h"
 #include "workload/lengths.h"
@@ -62,7 +63,7 @@ double makespan_share(const PlanStats& stats, std::int32_t workers) {
 }
 
 Status bench_times(const BenchPlanState& s, BenchReport& report) {
-  const std::int32_t steps = s.repeats + s.repeats / 10 + 1000;
+  const std::int32_t steps = 2 * (s.repeats + s.repeats / 10) + 1000;
   // 4 roots, 16 nodes below them: a quarter and a quarter of the tokens shared.
   const PrefixTree tree{{4, 16, s.requests}, {s.tokens / 4, s.tokens / 4, s.tokens / 2}};
   const std::string shape = fmt::format("B{} S{} {}/{} page {} W{}", s.requests, s.tokens, s.kv_heads * s.group,
@@ -83,6 +84,26 @@ Status bench_times(const BenchPlanState& s, BenchReport& report) {
       (void)planner.grow(lengths.data()).ok();
     });
     report.add({"plan", name, "lengths grown", grow, "us", std::nullopt, "", std::nullopt, true});
+    // What a device backend does besides: the plan into the one buffer that it copies.
+    std::vector<std::byte> buffer(max_device_plan_bytes(planner, true));
+    const auto pack = [&](const PlanGrowth& growth) {
+      const Result<std::size_t> bytes = pack_device_plan(planner.view(), buffer, growth);
+      return bytes.ok() ? static_cast<double>(*bytes) : 0.0;
+    };
+    const double grow_and_pack = median_us(s.repeats, [&](std::int32_t) {
+      for (std::int32_t& length : lengths) ++length;
+      (void)planner.grow(lengths.data()).ok();
+      (void)pack({});
+    });
+    const double full_and_pack = median_us(s.repeats, [&](std::int32_t) {
+      (void)planner.plan(batch.view()).ok();
+      (void)pack({});
+    });
+    report.add({"plan", name, "full + pack", full_and_pack, "us", std::nullopt, "", std::nullopt, true});
+    report.add({"plan", name, "lengths grown + pack", grow_and_pack, "us", std::nullopt, "", std::nullopt, true});
+    report.add({"plan", name, "packed", pack({}) / 1024, "KiB", std::nullopt, "", std::nullopt, true});
+    report.add({"plan", name, "packed, with what a device needs to cut again", pack(planner.growth()) / 1024, "KiB",
+                std::nullopt, "", std::nullopt, true});
   }
   return ok_status();
 }

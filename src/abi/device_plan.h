@@ -25,7 +25,9 @@ struct DevicePlanHeader {
   uint32_t merge_parts;       // uint32_t[counts.num_parts]
   uint32_t merge_of_partial;  // uint32_t[counts.num_partial_rows / counts.group]: the merge that consumes partial rows
                               // [i * group, (i + 1) * group)
-  uint32_t reserved[2];
+  uint32_t growth;            // GrowthHeader, or kNone: the plan cannot be cut again on the device
+  uint32_t recut_error;  // of the last re-cut: 0, or it left the plan as it was: 1 + a length slot whose length shrank
+                         // or outgrew its page list; kNone: growth is kNone
 };
 static_assert(sizeof(DevicePlanHeader) == 128);
 
@@ -41,5 +43,48 @@ struct WorkerStart {
 static_assert(sizeof(WorkerStart) == 64);
 
 inline constexpr uint32_t kWorkerStartOffset = sizeof(DevicePlanHeader);
+
+struct DevicePlanCounts {
+  uint64_t workers, block_rows, row_indices, growth_bytes;  // the same however lengths grow
+  uint64_t items, queue, merges, parts, partial_rows, group;
+};
+
+struct DevicePlanSections {
+  uint64_t block_rows, row_indices, q_pos, growth;  // growth: kNone without
+  uint64_t items, queue, merges, merge_parts, merge_of_partial, bytes;
+};
+
+// Where each section goes. First those that a re-cut reads and leaves where they are.
+constexpr DevicePlanSections place_device_plan(const DevicePlanCounts& n) {
+  DevicePlanSections s{};
+  const auto after = [](uint64_t begin, uint64_t bytes) {
+    return (begin + bytes + kDevicePlanAlignment - 1) / kDevicePlanAlignment * kDevicePlanAlignment;
+  };
+  s.block_rows = after(kWorkerStartOffset, n.workers * sizeof(WorkerStart));
+  s.row_indices = after(s.block_rows, n.block_rows * sizeof(BlockRow));
+  s.q_pos = after(s.row_indices, n.row_indices * sizeof(uint32_t));
+  const uint64_t growth = after(s.q_pos, n.row_indices * sizeof(int32_t));
+  s.growth = n.growth_bytes != 0 ? growth : kNone;
+  s.items = after(growth, n.growth_bytes);
+  s.queue = after(s.items, n.items * sizeof(WorkItem));
+  s.merges = after(s.queue, n.queue * sizeof(uint32_t));
+  s.merge_parts = after(s.merges, n.merges * sizeof(MergeEntry));
+  s.merge_of_partial = after(s.merge_parts, n.parts * sizeof(uint32_t));
+  s.bytes = after(s.merge_of_partial, n.partial_rows / n.group * sizeof(uint32_t));
+  return s;
+}
+
+constexpr void set_sections(const DevicePlanSections& s, DevicePlanHeader& header) {
+  header.bytes = static_cast<uint32_t>(s.bytes);
+  header.items = static_cast<uint32_t>(s.items);
+  header.block_rows = static_cast<uint32_t>(s.block_rows);
+  header.queue = static_cast<uint32_t>(s.queue);
+  header.row_indices = static_cast<uint32_t>(s.row_indices);
+  header.q_pos = static_cast<uint32_t>(s.q_pos);
+  header.merges = static_cast<uint32_t>(s.merges);
+  header.merge_parts = static_cast<uint32_t>(s.merge_parts);
+  header.merge_of_partial = static_cast<uint32_t>(s.merge_of_partial);
+  header.growth = static_cast<uint32_t>(s.growth);
+}
 
 }  // namespace fovea::abi

@@ -72,4 +72,8 @@ Result<KernelSource> read_source(const ReadKernelSpec& spec) {
   return kernel_source("read_limit", spec.arch, "kernels/any/read_limit.cuh", macros);
 }
 
+Result<KernelSource> recut_source(const std::string& arch) {
+  return kernel_source("recut", arch, "kernels/any/recut.cuh", {{"FOVEA_RECUT", "1"}});
+}
+
 }  // namespace fovea::jit

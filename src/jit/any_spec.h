@@ -45,4 +45,8 @@ struct ReadKernelSpec {
 // kUnsupported: bulk copies below sm_90.
 Result<KernelSource> read_source(const ReadKernelSpec& spec);
 
+// Entry point fovea_recut (kernels/any/recut.cuh, abi/recut_args.h): one CTA of abi::kRecutThreads threads, with any
+// dynamic shared memory. kUnsupported.
+Result<KernelSource> recut_source(const std::string& arch);
+
 }  // namespace fovea::jit

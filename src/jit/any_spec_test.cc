@@ -31,6 +31,7 @@ TEST(AnySpecTest, Compile) {
                  {"fovea_merge_state", "fovea_merge_states"});
   expect_entries(read_source({.slabs = true}), {"fovea_read_loads", "fovea_empty"});
   expect_entries(read_source({.threads = 256, .stages = 6}), {"fovea_read_bulk", "fovea_empty"});
+  expect_entries(recut_source("sm_90a"), {"fovea_recut"});
 }
 
 TEST(AnySpecTest, Refuse) {

@@ -98,6 +98,11 @@ TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost64KilobytesAndASmallBufferIsR
   const Result<std::size_t> bytes = pack_device_plan(planner.view(), buffer);
   ASSERT_TRUE(bytes.ok());
   EXPECT_LE(*bytes, 65536u);
+  std::vector<std::byte> growing(max_device_plan_bytes(planner, true));
+  const Result<std::size_t> with_growth = pack_device_plan(planner.view(), growing, planner.growth());
+  ASSERT_TRUE(with_growth.ok());
+  EXPECT_GT(*with_growth, *bytes);
+  EXPECT_LE(*with_growth, 65536u);
   EXPECT_EQ(pack_device_plan(planner.view(), std::span(buffer).first(*bytes - 1)).status().code(),
             StatusCode::kOutOfRange);
 }

@@ -93,3 +93,8 @@ def test_header_compiles_alone(nvrtc):  # noqa: F811
     for header in ["append", "merge_states", "read_limit", "vec", "instructions"]:
         for arch in ARCHS:
             compile_kernel(nvrtc, f"kernels/any/{header}.cuh", {}, arch)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_recut(nvrtc, arch):  # noqa: F811
+    check(compile_kernel(nvrtc, "kernels/any/recut.cuh", {"FOVEA_RECUT": 1}, arch), ["fovea_recut"], 128)

@@ -3,60 +3,84 @@
 #include <algorithm>
 #include <cstring>
 
+#include "abi/recut_args.h"
 #include "base/status.h"
 #include "core/plan/arrays.h"
 
 namespace fovea {
 namespace {
 
-std::uint64_t aligned(std::uint64_t bytes) {
-  return (bytes + abi::kDevicePlanAlignment - 1) / abi::kDevicePlanAlignment * abi::kDevicePlanAlignment;
-}
-
-// Where each section goes, for given counts.
-struct Sections {
-  std::uint64_t items, block_rows, queue, row_indices, q_pos, merges, merge_parts, merge_of_partial, bytes;
-};
-
-struct Counts {
-  std::uint64_t workers, items, block_rows, queue, row_indices, merges, parts, partial_rows, group;
-};
-
-Sections place(const Counts& n) {
-  Sections s{};
-  std::uint64_t at = abi::kWorkerStartOffset + n.workers * sizeof(abi::WorkerStart);
-  const auto take = [&](std::uint64_t bytes) {
-    const std::uint64_t begin = at;
-    at += aligned(bytes);
-    return begin;
-  };
-  at = aligned(at);
-  s.items = take(n.items * sizeof(abi::WorkItem));
-  s.block_rows = take(n.block_rows * sizeof(abi::BlockRow));
-  s.queue = take(n.queue * sizeof(std::uint32_t));
-  s.row_indices = take(n.row_indices * sizeof(std::uint32_t));
-  s.q_pos = take(n.row_indices * sizeof(std::int32_t));
-  s.merges = take(n.merges * sizeof(abi::MergeEntry));
-  s.merge_parts = take(n.parts * sizeof(std::uint32_t));
-  s.merge_of_partial = take(n.partial_rows / n.group * sizeof(std::uint32_t));
-  s.bytes = at;
-  return s;
-}
-
 template <typename T>
 void copy(std::byte* to, const T* from, std::uint64_t count) {
   if (count != 0) std::memcpy(to, from, count * sizeof(T));
 }
 
+std::uint64_t growth_bytes(const PlanGrowth& growth, std::uint32_t num_rows) {
+  if (growth.arrays == nullptr) return 0;
+  return abi::growth_bytes(growth.arrays->tiles.size, num_rows, growth.arrays->covers.size);
+}
+
+void pack_growth(const PlanGrowth& growth, const abi::PlanHeader& counts, std::uint32_t row_indices, std::byte* to) {
+  const PlanArrays& arrays = *growth.arrays;
+  abi::GrowthHeader header{};
+  header.cost = growth.cost;
+  header.span_rounds = growth.span_rounds;
+  header.block_tokens = growth.block_tokens;
+  header.tile_rows = growth.tile_rows;
+  header.num_tiles = arrays.tiles.size;
+  header.tile_partial_rows = growth.tile_partial_rows;
+  header.num_covers = arrays.covers.size;
+  header.num_row_indices = row_indices;
+  header.max_tokens = static_cast<std::uint32_t>(growth.max_tokens);
+  auto* const tiles = reinterpret_cast<abi::GrowthTile*>(to + sizeof header);
+  for (std::uint32_t t = 0; t < header.num_tiles; ++t) {
+    const PlanTile& tile = arrays.tiles[t];
+    header.most_tokens = std::max<std::uint32_t>(header.most_tokens, tile.row_count);
+    tiles[t] = {tile.block_row, tile.row_begin - arrays.block_rows[tile.block_row].row_begin, tile.partial_slot};
+  }
+  std::memcpy(to, &header, sizeof header);
+  if (header.num_covers == 0) return;
+  const std::uint32_t step = growth.tile_rows / counts.group;
+  auto* const rows = reinterpret_cast<abi::GrowthRow*>(tiles + header.num_tiles);
+  std::uint32_t first_merge = 0;
+  for (std::uint32_t row = 0; row <= counts.num_rows; ++row) {
+    rows[row] = {arrays.cover_begin[row], first_merge};
+    if (row < counts.num_rows && arrays.cover_begin[row + 1] != arrays.cover_begin[row]) {
+      first_merge += counts.num_kv_heads;
+    }
+  }
+  auto* const covers = reinterpret_cast<abi::GrowthCover*>(rows + counts.num_rows + 1);
+  for (std::uint32_t c = 0; c < header.num_covers; ++c) {
+    const RowCover& cover = arrays.covers[c];
+    covers[c] = {arrays.tile_begin[cover.block_row] + cover.nth / step, cover.nth % step};
+  }
+}
+
+// Every partial row that a merge lists leads to it; the others, of items that a cut divided, lead nowhere.
+void pack_merge_of_partial(const abi::PlanView& plan, std::uint32_t* merge_of_partial) {
+  const abi::PlanHeader& counts = *plan.header;
+  std::fill(merge_of_partial, merge_of_partial + counts.num_partial_rows / counts.group, abi::kNone);
+  std::uint32_t shift = 0;
+  while ((counts.group >> shift) > 1) ++shift;
+  const bool power_of_two = counts.group == 1u << shift;
+  for (std::uint32_t m = 0; m < counts.num_merges; ++m) {
+    const abi::MergeEntry& merge = plan.merges[m];
+    const std::uint32_t* const parts = plan.merge_parts + merge.parts_begin;
+    for (std::uint32_t i = 0; i < merge.num_parts; ++i) {
+      merge_of_partial[power_of_two ? parts[i] >> shift : parts[i] / counts.group] = m;
+    }
+  }
+}
+
 }  // namespace
 
-std::size_t max_device_plan_bytes(const Planner& planner) {
+std::size_t max_device_plan_bytes(const Planner& planner, bool growing) {
   const PlannerOptions& options = planner.options();
-  const PlanCapacity capacity = plan_capacity(options).value();
+  const PlanCapacity c = plan_capacity(options).value();
   const auto group = static_cast<std::uint64_t>(options.num_qo_heads / options.num_kv_heads);
-  return place({static_cast<std::uint64_t>(options.num_workers * options.span_rounds), capacity.items,
-                capacity.block_rows, capacity.queue, capacity.row_indices, capacity.merges, capacity.parts,
-                capacity.partial_rows, group})
+  const std::uint64_t growth = growing ? abi::growth_bytes(c.tiles, c.rows, c.row_indices) : 0;
+  return abi::place_device_plan({static_cast<std::uint64_t>(options.num_workers * options.span_rounds), c.block_rows,
+                                 c.row_indices, growth, c.items, c.queue, c.merges, c.parts, c.partial_rows, group})
       .bytes;
 }
 
@@ -64,34 +88,35 @@ std::uint32_t max_device_plan_merges(const Planner& planner) {
   return static_cast<std::uint32_t>(plan_capacity(planner.options()).value().merges);
 }
 
-Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer) {
+std::size_t max_recut_scratch_bytes(const Planner& planner) {
+  const PlannerOptions& options = planner.options();
+  const PlanCapacity capacity = plan_capacity(options).value();
+  const auto group = options.num_qo_heads / options.num_kv_heads;
+  const std::uint64_t step = static_cast<std::uint64_t>(options.tile_rows / group);
+  return abi::recut_scratch_bytes(capacity.tiles, static_cast<std::uint64_t>(options.num_workers * options.span_rounds),
+                                  std::min(step, capacity.rows));
+}
+
+Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer, const PlanGrowth& growth) {
   const abi::PlanHeader& counts = *plan.header;
   if (counts.num_launches != 1) return unsupported("a plan of {} launches; devices take one", counts.num_launches);
   const abi::Launch launch = plan.launches[0];
-  std::uint64_t row_indices = 0;
+  std::uint32_t row_indices = counts.num_rows;
   for (std::uint32_t b = 0; b < counts.num_block_rows; ++b) {
     const abi::BlockRow& row = plan.block_rows[b];
-    row_indices = std::max<std::uint64_t>(row_indices, std::uint64_t{row.row_begin} + row.row_count);
+    row_indices = std::max(row_indices, row.row_begin + row.row_count);
   }
-  const Sections s = place({launch.num_workers, counts.num_items, counts.num_block_rows, counts.num_queue_entries,
-                            row_indices, counts.num_merges, counts.num_parts, counts.num_partial_rows, counts.group});
+  const abi::DevicePlanSections s = abi::place_device_plan(
+      {launch.num_workers, counts.num_block_rows, row_indices, growth_bytes(growth, counts.num_rows), counts.num_items,
+       counts.num_queue_entries, counts.num_merges, counts.num_parts, counts.num_partial_rows, counts.group});
   if (s.bytes > buffer.size()) {
     return make_status(StatusCode::kOutOfRange, "the plan takes {} bytes, its buffer has {}", s.bytes, buffer.size());
   }
   std::byte* const base = buffer.data();
-  const auto offset = [](std::uint64_t at) { return static_cast<std::uint32_t>(at); };
   abi::DevicePlanHeader header{};
   header.counts = counts;
   header.num_workers = launch.num_workers;
-  header.bytes = offset(s.bytes);
-  header.items = offset(s.items);
-  header.block_rows = offset(s.block_rows);
-  header.queue = offset(s.queue);
-  header.row_indices = offset(s.row_indices);
-  header.q_pos = offset(s.q_pos);
-  header.merges = offset(s.merges);
-  header.merge_parts = offset(s.merge_parts);
-  header.merge_of_partial = offset(s.merge_of_partial);
+  abi::set_sections(s, header);
   std::memcpy(base, &header, sizeof header);
 
   auto* const starts = reinterpret_cast<abi::WorkerStart*>(base + abi::kWorkerStartOffset);
@@ -107,20 +132,15 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
     }
     starts[w] = start;
   }
-  copy(base + s.items, plan.items, counts.num_items);
   copy(base + s.block_rows, plan.block_rows, counts.num_block_rows);
-  copy(base + s.queue, plan.queue, counts.num_queue_entries);
   copy(base + s.row_indices, plan.row_indices, row_indices);
   copy(base + s.q_pos, plan.q_pos, row_indices);
+  if (growth.arrays != nullptr) pack_growth(growth, counts, row_indices, base + s.growth);
+  copy(base + s.items, plan.items, counts.num_items);
+  copy(base + s.queue, plan.queue, counts.num_queue_entries);
   copy(base + s.merges, plan.merges, counts.num_merges);
   copy(base + s.merge_parts, plan.merge_parts, counts.num_parts);
-  auto* const merge_of_partial = reinterpret_cast<std::uint32_t*>(base + s.merge_of_partial);
-  for (std::uint32_t m = 0; m < counts.num_merges; ++m) {
-    const abi::MergeEntry& merge = plan.merges[m];
-    for (std::uint32_t i = 0; i < merge.num_parts; ++i) {
-      merge_of_partial[plan.merge_parts[merge.parts_begin + i] / counts.group] = m;
-    }
-  }
+  pack_merge_of_partial(plan, reinterpret_cast<std::uint32_t*>(base + s.merge_of_partial));
   return static_cast<std::size_t>(s.bytes);
 }
 

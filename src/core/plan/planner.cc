@@ -41,6 +41,7 @@ struct Planner::Impl {
   void make_all_tiles();
   void choose_rounds();
   void schedule(bool new_tiles);
+  bool repacks() const;
   Status repack(const std::int32_t* kv_lens);
 };
 
@@ -149,7 +150,12 @@ void Planner::Impl::schedule(bool new_tiles) {
   *arrays.header = header;
 }
 
-// grow() where the packing itself depends on lengths.
+// Whether the packing itself depends on lengths: a window may leave a shared run behind, and a tree's tail moves.
+bool Planner::Impl::repacks() const {
+  return batch.mask == abi::MaskKind::kBits || (batch.mask == abi::MaskKind::kWindow && packed.shared);
+}
+
+// grow() there.
 Status Planner::Impl::repack(const std::int32_t* kv_lens) {
   AttentionBatch again = batch;
   again.kv_lens = kv_lens;
@@ -227,10 +233,7 @@ Status Planner::grow(const std::int32_t* kv_lens) {
                          kv_lens[i], most_tokens);
     }
   }
-  // A window may leave a shared run behind, and a tree's tail moves.
-  if (p.batch.mask == abi::MaskKind::kBits || (p.batch.mask == abi::MaskKind::kWindow && p.packed.shared)) {
-    return p.repack(kv_lens);
-  }
+  if (p.repacks()) return p.repack(kv_lens);
   for (std::uint32_t i = 0; i < a.kv_lens.size; ++i) grow_request(a, i, kv_lens[i]);
   for (std::uint32_t k = p.num_rows; k < a.row_indices.size; ++k) a.q_pos[k] = a.q_pos[a.row_indices[k]];
   for (PlanTile& tile : a.tiles) {
@@ -259,6 +262,18 @@ abi::PlanView Planner::view() const {
   view.kv_lens = a.kv_lens.data;
   view.mask_bits = p.from_block_rows ? p.given.mask_bits : p.batch.mask_bits;
   return view;
+}
+
+PlanGrowth Planner::growth() const {
+  const Impl& p = *impl_;
+  if (p.from_block_rows || p.options.batch_invariant || p.arrays.kv_lens.size == 0 || p.repacks()) return {};
+  return {&p.arrays,
+          p.tile.cost,
+          p.cut.span_rounds,
+          p.tile.block_tokens,
+          p.tile.tile_rows,
+          p.tile_partial_rows,
+          most_tokens_per_request(p.batch, p.options)};
 }
 
 PlanStats Planner::stats() const {

@@ -99,6 +99,19 @@ struct PlanStats {
   std::uint32_t split_rows = 0;         // (tile, head) pairs that a cut divided
 };
 
+struct PlanArrays;
+
+// What a device plan carries so that the device can cut it again (core/plan/device_plan), borrowed like PlanView.
+struct PlanGrowth {
+  const PlanArrays* arrays = nullptr;  // null: growing this plan packs anew, or makes new chunks: the host does it
+  abi::CostModel cost;
+  std::uint32_t span_rounds = 1;
+  std::uint32_t block_tokens = 64;
+  std::uint32_t tile_rows = 128;
+  std::uint32_t tile_partial_rows = 0;
+  std::int64_t max_tokens = 0;  // of a request, by its page list
+};
+
 class Planner {
  public:
   static Result<Planner> create(const PlannerOptions& options);
@@ -117,6 +130,7 @@ class Planner {
 
   // Valid until the next plan() or grow(). Its page entries and mask bits are the caller's.
   abi::PlanView view() const;
+  PlanGrowth growth() const;
   PlanStats stats() const;
   // Partial rows the caller's workspace must hold, by declared maxima: each is head_dim floats and one float.
   std::uint32_t max_partial_rows() const;
