@@ -87,7 +87,7 @@ struct DevicePlan {
 };
 
 struct Counts {
-  int plans = 0, shared = 0, divided = 0, divided_shared = 0, rounds = 0;
+  int plans = 0, shared = 0, divided = 0, divided_shared = 0, rounds = 0, whole = 0;
 };
 
 template <typename T, std::size_t N>
@@ -121,6 +121,7 @@ void check(PagedBatch batch, const PlannerOptions& options, int steps, int most_
     counts.divided += planner.stats().split_rows > 0;
     counts.divided_shared += shared && planner.stats().split_rows > 0;
     counts.rounds += planner.growth().span_rounds > 1;
+    counts.whole += planner.growth().num_spans > 0;
   }
 }
 
@@ -138,6 +139,7 @@ PlannerOptions random_options(const PagedBatch& batch, std::int32_t growth, std:
   o.share_prefixes = random() % 5 != 0;
   o.cost_item_bytes = pick(random, {1, 64, 4096, 16384});
   o.cost_balance_rows = pick(random, {8, 64});
+  o.cost_divide_bytes = pick(random, {0, 0, 1 << 12, 1 << 18});
   o.limits = batch.limits(growth);
   return o;
 }
@@ -170,6 +172,7 @@ TEST(RecutKernelTest, WritesWhatTheHostWouldForRandomBatches) {
   EXPECT_GT(counts.divided, 1000);
   EXPECT_GT(counts.divided_shared, 200);
   EXPECT_GT(counts.rounds, 200);
+  EXPECT_GT(counts.whole, 200);
 }
 
 TEST(RecutKernelTest, WritesWhatTheHostWouldForDecodeAtScale) {

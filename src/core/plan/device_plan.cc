@@ -25,6 +25,7 @@ void pack_growth(const PlanGrowth& growth, const abi::PlanHeader& counts, std::u
   abi::GrowthHeader header{};
   header.cost = growth.cost;
   header.span_rounds = growth.span_rounds;
+  header.num_spans = growth.num_spans;
   header.block_tokens = growth.block_tokens;
   header.tile_rows = growth.tile_rows;
   header.num_tiles = arrays.tiles.size;

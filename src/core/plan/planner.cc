@@ -267,13 +267,16 @@ abi::PlanView Planner::view() const {
 PlanGrowth Planner::growth() const {
   const Impl& p = *impl_;
   if (p.from_block_rows || p.options.batch_invariant || p.arrays.kv_lens.size == 0 || p.repacks()) return {};
-  return {&p.arrays,
-          p.tile.cost,
-          p.cut.span_rounds,
-          p.tile.block_tokens,
-          p.tile.tile_rows,
-          p.tile_partial_rows,
-          most_tokens_per_request(p.batch, p.options)};
+  PlanGrowth growth;
+  growth.arrays = &p.arrays;
+  growth.cost = p.tile.cost;
+  growth.span_rounds = p.cut.span_rounds;
+  growth.num_spans = p.cut.num_spans;
+  growth.block_tokens = p.tile.block_tokens;
+  growth.tile_rows = p.tile.tile_rows;
+  growth.tile_partial_rows = p.tile_partial_rows;
+  growth.max_tokens = most_tokens_per_request(p.batch, p.options);
+  return growth;
 }
 
 PlanStats Planner::stats() const {

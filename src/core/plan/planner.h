@@ -106,6 +106,7 @@ struct PlanGrowth {
   const PlanArrays* arrays = nullptr;  // null: growing this plan packs anew, or makes new chunks: the host does it
   abi::CostModel cost;
   std::uint32_t span_rounds = 1;
+  std::uint32_t num_spans = 0;
   std::uint32_t block_tokens = 64;
   std::uint32_t tile_rows = 128;
   std::uint32_t tile_partial_rows = 0;

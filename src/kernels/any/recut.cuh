@@ -31,7 +31,7 @@ class Recut {
     heads_ = header_->counts.num_kv_heads;
     group_ = header_->counts.group;
     tile_ = {group_, g.tile_rows, g.block_tokens, false, g.cost};
-    cut_ = {workers_, g.span_rounds, group_, g.block_tokens, 0, g.cost, tile_.tokens_per_tile()};
+    cut_ = {workers_, g.span_rounds, group_, g.block_tokens, 0, g.cost, tile_.tokens_per_tile(), g.num_spans};
     const bool fits = abi::recut_scratch_bytes(g.num_tiles, workers_, g.most_tokens) <= args.smem_bytes;
     s_ = abi::carve_recut_scratch(fits ? smem : args.scratch, g.num_tiles, workers_, g.most_tokens);
     sums_ = {s_.thread_sums, s_.group_sums};
