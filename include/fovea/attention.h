@@ -75,6 +75,7 @@ struct AttentionOptions {
 
   bool share_prefixes = true;    // requests whose leading pages are the same read them once (host page lists only)
   bool batch_invariant = false;  // a request's bits do not depend on who shares its batch
+  bool device_growth = false;    // for grow_on_device(): plans carry what the device needs to cut them again
   bool checked = false;          // page indices are compared with the pool's pages, at the cost of a look at each
   std::int32_t num_threads = 0;  // CPU only; 0: one pool of the process
   std::int32_t num_workers = 0;  // tasks that the work is cut into; 0: what the device has
@@ -160,6 +161,13 @@ class Attention {
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
   // must hold the new pages already; host lists are read again. kUnsupported after plan_cascade() and for bit masks.
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
+
+  // grow() for lengths that only the device knows: i32 [num_requests] there (on the CPU: here). On a CUDA device one
+  // launch, which a graph may record ahead of run(): a replay then follows the lengths as they are by that time.
+  // Lengths that shrank, or outgrew max_pages_per_request, leave the plan as it was. Needs options.device_growth;
+  // kUnsupported for batch_invariant and after plans that grow() would pack anew (bit masks, windows over shared
+  // prefixes, cascades).
+  Status grow_on_device(const TensorView& kv_lens, Stream stream = {});
 
   // out = attention of q over kv by the last plan. q, out: [rows, num_qo_heads, head_dim] of q_dtype, the last dim
   // contiguous; rows beyond the planned ones are left alone. lse: f32 [rows, num_qo_heads], contiguous, or empty. CUDA:

@@ -95,6 +95,7 @@ typedef struct fovea_attention_options {
   const char* variant_source;
   const fovea_variant_value* variant_values;
   int32_t num_variant_values;
+  int32_t device_growth;
 } fovea_attention_options;
 
 /* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host. */
@@ -164,6 +165,8 @@ FOVEA_API fovea_status fovea_attention_plan_cascade(fovea_attention* attention, 
                                                     void* stream);
 FOVEA_API fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_lens, int32_t num_requests,
                                             void* stream);
+FOVEA_API fovea_status fovea_attention_grow_on_device(fovea_attention* attention, const fovea_tensor* kv_lens,
+                                                      void* stream);
 /* lse may be NULL. */
 FOVEA_API fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv,
                                            const fovea_tensor* out, const fovea_tensor* lse, void* stream);

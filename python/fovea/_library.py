@@ -59,7 +59,7 @@ class Options(Structure):
         ("max_cascade_levels", c_int32), ("max_page_entries", c_int64), ("max_mask_bytes", c_int64),
         ("share_prefixes", c_int32), ("batch_invariant", c_int32), ("checked", c_int32), ("num_threads", c_int32),
         ("num_workers", c_int32), ("variant_name", c_char_p), ("variant_source", c_char_p),
-        ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32),
+        ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32), ("device_growth", c_int32),
     ]
 
 
@@ -115,6 +115,7 @@ def _load() -> ctypes.CDLL:
         ("fovea_attention_plan", c_int32, [void, POINTER(Batch), void]),
         ("fovea_attention_plan_cascade", c_int32, [void, c_int32, POINTER(CascadeLevel), c_int32, void]),
         ("fovea_attention_grow", c_int32, [void, void, c_int32, void]),
+        ("fovea_attention_grow_on_device", c_int32, [void, tensor, void]),
         ("fovea_attention_run", c_int32, [void, tensor, POINTER(PagedKv), tensor, tensor, void]),
         ("fovea_attention_workspace_bytes", c_size_t, [void]),
         ("fovea_attention_get_stats", None, [void, POINTER(Stats)]),

@@ -48,8 +48,8 @@ class Attention:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
     the pool. variant: (name, C++ text) of a variant of your own (docs/variants.md); variant_values: its parameters by
-    name, whose types are those of the values (float, int, float32 or int32 tensor). max_*: memory follows from these
-    alone, and larger batches raise OutOfRange.
+    name, whose types are those of the values (float, int, float32 or int32 tensor). device_growth: for
+    grow_on_device(). max_*: memory follows from these alone, and larger batches raise OutOfRange.
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
@@ -58,7 +58,7 @@ class Attention:
                  max_pages_per_request: int = 2048, max_page_entries: int = 0, max_cascade_levels: int = 0,
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
                  checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
-                 variant_values: dict | None = None):
+                 variant_values: dict | None = None, device_growth: bool = False):
         self._handle = None
         borrow = lib.Borrowed()
         o = lib.Options()
@@ -73,7 +73,7 @@ class Attention:
         o.max_requests, o.max_rows, o.max_pages_per_request = max_requests, max_rows, max_pages_per_request
         o.max_page_entries, o.max_cascade_levels, o.max_mask_bytes = max_page_entries, max_cascade_levels, max_mask_bytes
         o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
-        o.num_threads, o.num_workers = num_threads, num_workers
+        o.num_threads, o.num_workers, o.device_growth = num_threads, num_workers, device_growth
         values = self._set_variant(o, variant, variant_values or {}, borrow)
         handle = ctypes.c_void_p()
         lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
@@ -209,6 +209,12 @@ class Attention:
         lens, count = lib.host_array(kv_lens)
         pages = self._lent[0][0] if self._lent else None
         lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_of(stream, pages)))
+
+    def grow_on_device(self, kv_lens, *, stream=None) -> None:
+        """grow() for lengths that only the device knows: int32 [requests] there. On CUDA one launch, which a graph may
+        record ahead of run(). Needs device_growth=True."""
+        borrow = lib.Borrowed()
+        lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens), lib.stream_of(stream, kv_lens)))
 
     def run(self, q, kv, out=None, *, lse=None, return_lse: bool = False, kv_layout: str = "NHD", k_scale=None, v_scale=None,
             stream=None):

@@ -80,6 +80,9 @@ Status Attention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLev
   return impl_->plan_cascade(num_rows, levels, stream);
 }
 Status Attention::grow(std::span<const std::int32_t> kv_lens, Stream stream) { return impl_->grow(kv_lens, stream); }
+Status Attention::grow_on_device(const TensorView& kv_lens, Stream stream) {
+  return impl_->grow_on_device(kv_lens, stream);
+}
 Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
                       Stream stream) {
   return impl_->run(q, kv, out, lse, stream);

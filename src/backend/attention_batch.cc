@@ -209,4 +209,12 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
   return made;
 }
 
+Status check_growth(const AttentionOptions& options, bool planned, const BatchTranslator& translator) {
+  if (!options.device_growth) return invalid_argument("grow_on_device() needs AttentionOptions::device_growth");
+  if (options.batch_invariant) return unsupported("grow_on_device() with batch_invariant: plan() or grow() instead");
+  if (!planned) return invalid_argument("grow_on_device() needs a plan; call plan() first");
+  if (translator.num_requests() < 0) return unsupported("grow_on_device() after plan_cascade(): plan() again");
+  return ok_status();
+}
+
 }  // namespace fovea

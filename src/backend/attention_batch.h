@@ -27,6 +27,8 @@ class BatchTranslator {
   // had no room for the new pages, else nothing: the planner may grow. kUnsupported after cascade() and for bit masks.
   Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens);
 
+  // Of the last requests(); -1 after cascade().
+  std::int32_t num_requests() const { return num_requests_; }
   // The packed entries; empty where the plan points into the caller's.
   std::span<const std::int32_t> page_entries() const { return entries_; }
   // kOutOfRange when the last batch reads a page outside of [0, num_pages). Known in checked mode, for host lists.
@@ -71,5 +73,8 @@ class BatchTranslator {
   };
   Extreme smallest_, largest_;
 };
+
+// Whether grow_on_device() may be called.
+Status check_growth(const AttentionOptions& options, bool planned, const BatchTranslator& translator);
 
 }  // namespace fovea

@@ -51,6 +51,13 @@ class CpuPagedAttention : public Attention::Impl {
     return done(planner_.grow(kv_lens.data()));
   }
 
+  Status grow_on_device(const TensorView& kv_lens, Stream stream) override {
+    FOVEA_RETURN_IF_ERROR(check_growth(options_, planned_, translator_));
+    FOVEA_RETURN_IF_ERROR(check_array("kv_lens", kv_lens, {translator_.num_requests()}, DType::kI32, kHere));
+    return grow({static_cast<const std::int32_t*>(kv_lens.data), static_cast<std::size_t>(translator_.num_requests())},
+                stream);
+  }
+
   Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream) override {
     if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
     const AttentionOptions& o = options_;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "abi/attention_args.h"
+#include "abi/recut_args.h"
 #include "backend/cuda_kernels.h"
 #include "backend/cuda_paged_ops.h"
 #include "base/check.h"
@@ -13,6 +14,7 @@
 #include "cuda/module.h"
 #include "cuda/stream.h"
 #include "cuda/tensor_map.h"
+#include "jit/any_spec.h"
 #include "jit/attention_spec.h"
 #include "tune/attention_choice.h"
 
@@ -86,17 +88,19 @@ class CudaPagedAttention : public Attention::Impl {
   Status plan(const RequestBatch& batch, Stream stream) override;
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) override;
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override;
+  Status grow_on_device(const TensorView& kv_lens, Stream stream) override;
   Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
              Stream stream) override;
 
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
-           partial_lse_.size_bytes() + counters_.size_bytes();
+           partial_lse_.size_bytes() + counters_.size_bytes() + recut_scratch_.size_bytes();
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
   const Planner& planner() const override { return planner_; }
 
  private:
+  Status init_recut();
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   Status set_pool(const abi::KvPoolView& pool);
@@ -107,11 +111,11 @@ class CudaPagedAttention : public Attention::Impl {
   Planner planner_;
   BatchTranslator translator_;
 
-  cuda::Function function_;
+  cuda::Function function_, recut_;
   cuda::LaunchConfig launch_;
   tune::AttentionChoice choice_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
-  cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
+  cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_, recut_scratch_;
   Staging staging_[2];
   int next_staging_ = 0;
   std::size_t max_plan_bytes_ = 0;
@@ -119,6 +123,8 @@ class CudaPagedAttention : public Attention::Impl {
   std::size_t mask_bytes_ = 0;
 
   abi::AttentionArgs args_{};
+  abi::RecutArgs recut_args_{};
+  bool can_recut_ = false;
   abi::TensorMap k_map_{}, v_map_{};
   bool has_maps_ = false;
   bool planned_ = false;
@@ -139,7 +145,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   const auto max_entries = static_cast<std::size_t>(o.max_page_entries > 0 ? o.max_page_entries : declared);
   const auto mask_bytes = static_cast<std::size_t>(o.max_mask_bytes);
   const std::size_t partial_rows = planner_.max_partial_rows();
-  max_plan_bytes_ = (max_device_plan_bytes(planner_) + 255) / 256 * 256;
+  max_plan_bytes_ = (max_device_plan_bytes(planner_, o.device_growth) + 255) / 256 * 256;
   const auto make = [&](cuda::DeviceBuffer& buffer, std::size_t bytes, bool zeroed) -> Status {
     FOVEA_ASSIGN_OR_RETURN(buffer, cuda::DeviceBuffer::create(device_, bytes, zeroed));
     return ok_status();
@@ -158,6 +164,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
     FOVEA_ASSIGN_OR_RETURN(s.copied, cuda::Event::create(device_));
   }
 
+  if (o.device_growth) FOVEA_RETURN_IF_ERROR(init_recut());
   args_.plan = plan_.as<std::uint8_t>();
   args_.partial_out = partial_out_.as<float>();
   args_.partial_lse = partial_lse_.as<float>();
@@ -167,6 +174,36 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   FOVEA_CHECK(values.size() <= sizeof args_.variant_params);
   std::memcpy(args_.variant_params, values.data(), values.size());
   return ok_status();
+}
+
+// The kernel that cuts a plan again, and its scratch: shared memory where the plan at hand fits, else device memory.
+Status CudaPagedAttention::init_recut() {
+  constexpr std::size_t kMostSmem = 160 << 10;
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::recut_source(device_.info().arch()));
+  FOVEA_ASSIGN_OR_RETURN(recut_, cuda_kernel(device_, source, "fovea_recut"));
+  const std::size_t scratch = max_recut_scratch_bytes(planner_);
+  recut_args_.smem_bytes = static_cast<std::uint32_t>(
+      std::min({scratch, kMostSmem, static_cast<std::size_t>(device_.info().smem_optin_bytes) - (1 << 10)}));
+  FOVEA_RETURN_IF_ERROR(recut_.set_max_smem(recut_args_.smem_bytes));
+  FOVEA_ASSIGN_OR_RETURN(recut_scratch_, cuda::DeviceBuffer::create(device_, scratch));
+  recut_args_.plan = plan_.as<std::uint8_t>();
+  recut_args_.scratch = recut_scratch_.as<std::uint8_t>();
+  return ok_status();
+}
+
+Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stream) {
+  FOVEA_RETURN_IF_ERROR(check_growth(options_, planned_, translator_));
+  if (!can_recut_) return unsupported("this plan grows by packing anew, which the host does: call plan() or grow()");
+  FOVEA_RETURN_IF_ERROR(check_array("kv_lens", kv_lens, {translator_.num_requests()}, DType::kI32, place_));
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  recut_args_.kv_lens = static_cast<const std::int32_t*>(kv_lens.data);
+  cuda::LaunchConfig config;
+  config.block[0] = abi::kRecutThreads;
+  config.smem_bytes = recut_args_.smem_bytes;
+  config.stream = stream.handle;
+  void* const parameters[] = {&recut_args_};
+  return cuda::launch(recut_, config, parameters);
 }
 
 Status CudaPagedAttention::check_not_recording(Stream stream) const {
@@ -190,7 +227,9 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   next_staging_ ^= 1;
   FOVEA_RETURN_IF_ERROR(staging.copied.synchronize());
   std::byte* const host = staging.memory.data();
-  FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(planner_.view(), std::span(host, max_plan_bytes_)));
+  const PlanGrowth growth = options_.device_growth ? planner_.growth() : PlanGrowth{};
+  can_recut_ = growth.arrays != nullptr;
+  FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(planner_.view(), std::span(host, max_plan_bytes_), growth));
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, plan_.data(), host, plan_bytes_, stream.handle));
   std::byte* const host_entries = host + max_plan_bytes_;
   std::byte* const host_mask = host_entries + entries_.size_bytes();
@@ -371,6 +410,10 @@ Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions&
   FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> sources,
                          paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
   sources.insert(sources.begin(), std::move(attention));
+  if (options.device_growth) {
+    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
+    sources.push_back(std::move(recut));
+  }
   return sources;
 }
 

@@ -16,6 +16,7 @@
 #include <random>
 
 #include "abi/attention_args.h"
+#include "abi/recut_args.h"
 #include "base/half.h"
 #include "cpu/attention/attention.h"
 #include "cuda/graph.h"
@@ -295,6 +296,51 @@ TEST_F(CudaAttentionTest, OneGraphServesEveryLaterPlan) {
   }
 }
 
+TEST_F(CudaAttentionTest, GrowingOnTheDeviceIsOneLaunchThatGraphsRecord) {
+  std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {100, 30};
+  const TensorView lens = place(cpu_tensor(kv_lens.data(), DType::kI32, 2), true);
+  Attention fixed = make();
+  ASSERT_TRUE(fixed.plan(batch(q_lens, kv_lens)).ok());
+  EXPECT_EQ(fixed.grow_on_device(lens).code(), StatusCode::kInvalidArgument);
+
+  options_.device_growth = true;
+  abi::RecutArgs seen{};
+  fake::state().kernels["fovea_recut"] = [&seen](void** parameters) {
+    return [args = *static_cast<abi::RecutArgs*>(parameters[0]), &seen] { seen = args; };
+  };
+  Attention attention = make();
+  EXPECT_EQ(attention.grow_on_device(lens).code(), StatusCode::kInvalidArgument);  // no plan
+  ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens)).ok());
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  auto& calls = fake::state().calls;
+  calls.clear();
+  const auto graph = cuda::Graph::capture(*device_, stream->handle(),
+                                          [&] { return attention.grow_on_device(lens, {stream->handle()}); });
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
+  EXPECT_EQ(seen.plan, nullptr);
+  ASSERT_TRUE(graph->launch(stream->handle()).ok());
+  EXPECT_EQ(seen.kv_lens, kv_lens.data());
+  abi::DevicePlanHeader header;
+  std::memcpy(&header, seen.plan, sizeof header);
+  EXPECT_NE(header.growth, abi::kNone);
+  EXPECT_LE(seen.smem_bytes, 227u << 10);
+
+  TensorView wrong = lens;
+  wrong.shape[0] = 1;
+  EXPECT_EQ(attention.grow_on_device(wrong).code(), StatusCode::kInvalidArgument);
+  RequestBatch masked = batch(q_lens, kv_lens);
+  const std::vector<std::uint8_t> bits(64);
+  const std::vector<std::int64_t> offsets = {0, 104};
+  masked.mask = AttentionMask::kBits;
+  masked.mask_bits = bits.data();
+  masked.mask_bytes = 64;
+  masked.mask_offsets = offsets.data();
+  ASSERT_TRUE(attention.plan(masked).ok());
+  EXPECT_EQ(attention.grow_on_device(lens).code(), StatusCode::kUnsupported);
+}
+
 TEST_F(CudaAttentionTest, WhatCallersGetWrong) {
   const auto expect = [](const Status& status, StatusCode code, const std::string& part) {
     EXPECT_EQ(status.code(), code) << status.to_string();
@@ -377,6 +423,8 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   ASSERT_TRUE(sources.ok()) << sources.status().to_string();
   EXPECT_EQ(sources->size(), 3u);  // attention, append, merge
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
+  options.device_growth = true;
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 4u);  // and what cuts again
   options.q_dtype = DType::kF32;
   EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);
 }

@@ -216,6 +216,7 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   options.share_prefixes = o.share_prefixes != 0;
   options.batch_invariant = o.batch_invariant != 0;
   options.checked = o.checked != 0;
+  options.device_growth = o.device_growth != 0;
   options.num_threads = o.num_threads;
   options.num_workers = o.num_workers;
   if (Status s = set_variant(o, views, options); !s.ok()) return s;
@@ -311,6 +312,16 @@ fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_
   return guarded([&]() -> Status {
     if (attention == nullptr) return invalid("attention is NULL");
     return attention->attention.grow({kv_lens, static_cast<std::size_t>(std::max(num_requests, 0))}, {stream});
+  });
+}
+
+fovea_status fovea_attention_grow_on_device(fovea_attention* attention, const fovea_tensor* kv_lens, void* stream) {
+  return guarded([&]() -> Status {
+    if (attention == nullptr) return invalid("attention is NULL");
+    Views views;
+    const TensorView lens = views.required("kv_lens", kv_lens);
+    if (!views.status().ok()) return views.status();
+    return attention->attention.grow_on_device(lens, {stream});
   });
 }
 

@@ -191,6 +191,25 @@ def test_grow_equals_a_new_plan():
     batch.check(out)
 
 
+def test_growing_on_the_device_equals_growing_on_the_host():
+    batch = TorchBatch([1] * 5, [900, 30, 500, 64, 65], dim=64)
+    lens = torch.tensor([n - n // 3 for n in batch.kv_lens], dtype=torch.int32, device="cuda")
+    grown, planned = batch.attention(device_growth=True, share_prefixes=False), batch.attention(share_prefixes=False)
+    grown.plan(batch.q_lens, lens, batch.cindices, batch.indptr)
+    out = torch.empty_like(batch.cq)
+    grown.run(batch.cq, (batch.ck, batch.cv), out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        grown.grow_on_device(lens)
+        grown.run(batch.cq, (batch.ck, batch.cv), out)
+    for step in range(40):
+        lens.copy_(torch.minimum(lens + 7, torch.tensor(batch.kv_lens, device="cuda")))
+        graph.replay()
+        planned.plan(batch.q_lens, lens, batch.cindices, batch.indptr)
+        assert torch.equal(out, planned.run(batch.cq, (batch.ck, batch.cv))), step
+    batch.check(out)
+
+
 def test_the_last_device_too():
     index = torch.cuda.device_count() - 1
     batch = TorchBatch([1, 1], [300, 17], dim=64)
