@@ -196,6 +196,8 @@ def host_array(values, kind=c_int32):
 
 def stream_of(stream, x):
     """The stream handle given, or the current stream of the framework that x comes from (if it is loaded already)."""
+    if isinstance(stream, c_void_p):
+        return stream
     if stream is not None:
         return c_void_p(int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))))
     torch = _torch_tensor(x)

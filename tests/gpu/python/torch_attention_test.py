@@ -331,7 +331,7 @@ def test_errors():
     with pytest.raises(fovea.Unavailable, match="there is no cuda:99"):
         fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=64, device="cuda:99")
     with pytest.raises(fovea.ResourceExhausted):
-        fovea.Attention(num_qo_heads=64, num_kv_heads=8, head_dim=128, device="cuda", max_rows=4 << 20, max_cascade_levels=1)
+        fovea.Attention(num_qo_heads=64, num_kv_heads=8, head_dim=128, device="cuda", max_rows=1 << 20, max_cascade_levels=12)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         with pytest.raises(fovea.InvalidArgument, match="recording a graph"):
