@@ -42,7 +42,6 @@ struct GrowthHeader {
   uint32_t num_row_indices;
   uint32_t max_tokens;  // of a request, by its page list
   uint32_t num_spans;   // see CutConfig
-  uint32_t reserved;
 };
 static_assert(sizeof(GrowthHeader) == 64);
 

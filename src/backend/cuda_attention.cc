@@ -392,6 +392,8 @@ Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const Atten
   p.block_tokens = choice.block_tokens;
   p.cost_item_bytes = choice.cost_item_bytes;
   p.cost_balance_rows = choice.cost_balance_rows;
+  p.cost_divide_bytes = choice.cost_divide_bytes;
+  p.least_part_bytes = choice.least_part_bytes;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(p));
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, kernel_of(options, choice, arch, variant.spec));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, source, "fovea_attention"));

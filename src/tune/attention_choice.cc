@@ -53,11 +53,12 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
   const std::int64_t kv = std::int64_t{2} * stages * stage_tokens * head_dim * element_bytes(need.kv_dtype);
   const std::int64_t records = 16 * 240;
   const std::int64_t states = std::int64_t{2} * consumer_warps * 16 * 8;
+  const std::int64_t targets = std::int64_t{consumer_warps} * 16 * 8;
   const std::int64_t reduce = std::int64_t{4} * consumer_warps * (head_dim + 8) * 4;
   const std::int64_t hook_rows = consumer_warps * head_dim * 4;
   const std::int64_t gathered_rows = 3 * 64 * 8;
   const std::int64_t barriers = std::int64_t{24} * stages + 16 * 16 + 256;
-  return (kv + records + states + reduce + hook_rows + gathered_rows + barriers + 1023) / 1024 * 1024;
+  return (kv + records + states + targets + reduce + hook_rows + gathered_rows + barriers + 1023) / 1024 * 1024;
 }
 
 }  // namespace
@@ -67,15 +68,17 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   AttentionChoice choice;
   choice.header = "kernels/decode/attention.cuh";
-  const int consumer_warps = !machine.hopper && need.head_dim > 128 ? 4 : 8;
+  const int consumer_warps = need.head_dim > (machine.hopper ? 128 : 80) ? 4 : 8;  // kernels/decode/config.cuh
   choice.threads = consumer_warps * 32 + 128;
-
-  // A box lies within a page; below 8 tokens it would start inside of a swizzle pattern.
-  const int whole = need.page_tokens & -need.page_tokens;
-  choice.tma = machine.hopper && whole >= 8;
 
   // Stages of up to 32 KiB, as many as fit: what keeps the memory busy is the bytes on their way.
   const int row_bytes = 2 * need.head_dim * element_bytes(need.kv_dtype);
+  // TMA where a box (a whole piece of a page; below 8 tokens it would start inside of a swizzle pattern) brings 4 KiB
+  // at least: a box takes the loading warp about 60 clocks, whatever its size, and small ones cannot fill the memory's
+  // rate.
+  const int whole = need.page_tokens & -need.page_tokens;
+  const int box_bytes = std::min(whole, 64) * row_bytes / 2;
+  choice.tma = machine.hopper && whole >= 8 && box_bytes >= 4096;
   int stage_tokens = 64;
   int stages = 0;
   for (; stage_tokens >= 16; stage_tokens /= 2) {
@@ -93,14 +96,18 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.programmatic_launch = machine.hopper;
 
   choice.num_workers = need.num_sms;
-  choice.span_rounds = need.batch_invariant ? 1 : 4;
-  choice.min_span_bytes = 1 << 17;
+  // Claimed queues even out what static ones lose to the unequal bandwidth of SMs (5 %), but each costs a few
+  // microseconds at its end; measured, the two cancel.
+  choice.span_rounds = 1;
+  choice.min_span_bytes = 1 << 19;
   // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
   // of 16 rows.
   choice.tile_rows = need.batch_invariant || need.transforms_kv ? 16 : consumer_warps * 16;
   choice.block_tokens = 64;
   choice.cost_item_bytes = 16 << 10;
   choice.cost_balance_rows = 64;
+  choice.cost_divide_bytes = 128 << 10;
+  choice.least_part_bytes = 112 << 10;
   choice.tuning = {{"FOVEA_STAGES", stages},
                    {"FOVEA_STAGE_TOKENS", stage_tokens},
                    {"FOVEA_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};

@@ -41,6 +41,8 @@ struct AttentionChoice {
   int block_tokens = 64;
   int cost_item_bytes = 4096;
   int cost_balance_rows = 128;
+  std::int64_t cost_divide_bytes = 0;
+  int least_part_bytes = 0;
 };
 
 // kUnsupported, with the reason. Strides and addresses are for the caller to check: both loaders need rows of K and V

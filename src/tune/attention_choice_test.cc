@@ -28,13 +28,16 @@ TEST(AttentionChoiceTest, HopperTakesPagesByTma) {
            Expected{128, 16, kBF16, true, 16, 6, 64},
            Expected{128, 64, kBF16, true, 64, 6, 64},
            Expected{128, 256, kBF16, true, 64, 6, 64},
-           Expected{128, 24, kBF16, true, 8, 6, 64},
+           Expected{128, 24, kBF16, false, 64, 6, 64},
+           Expected{128, 48, kBF16, true, 16, 6, 64},
            Expected{128, 1, kBF16, false, 64, 6, 64},
            Expected{128, 12, kBF16, false, 64, 6, 64},
-           Expected{64, 16, kBF16, true, 16, 12, 64},
-           Expected{256, 16, kBF16, true, 16, 5, 32},
-           Expected{128, 16, kF8, true, 16, 12, 64},
-           Expected{256, 1, kF8, false, 64, 3, 64},
+           Expected{64, 16, kBF16, false, 64, 12, 64},
+           Expected{64, 32, kBF16, true, 32, 12, 64},
+           Expected{256, 16, kBF16, true, 16, 6, 32},
+           Expected{128, 16, kF8, false, 64, 12, 64},
+           Expected{128, 32, kF8, true, 32, 12, 64},
+           Expected{256, 1, kF8, false, 64, 6, 64},
        }) {
     AttentionNeed need;
     need.head_dim = e.head_dim;
@@ -47,7 +50,7 @@ TEST(AttentionChoiceTest, HopperTakesPagesByTma) {
     EXPECT_EQ(choice->box_tokens, e.box);
     EXPECT_EQ(macro(*choice, "FOVEA_STAGES"), e.stages);
     EXPECT_EQ(macro(*choice, "FOVEA_STAGE_TOKENS"), e.stage_tokens);
-    EXPECT_EQ(choice->threads, 384);
+    EXPECT_EQ(choice->threads, e.head_dim > 128 ? 256 : 384);
     EXPECT_LE(choice->smem_bytes, 232448);
     EXPECT_TRUE(choice->programmatic_launch);
     EXPECT_EQ(choice->num_workers, 132);
@@ -65,7 +68,7 @@ TEST(AttentionChoiceTest, OlderGpusGather) {
       EXPECT_FALSE(choice->tma);
       EXPECT_FALSE(choice->programmatic_launch);
       EXPECT_EQ(macro(*choice, "FOVEA_STAGES") % 3, 0);
-      EXPECT_EQ(choice->threads, head_dim > 128 ? 256 : 384);
+      EXPECT_EQ(choice->threads, head_dim > 80 ? 256 : 384);
       EXPECT_LE(choice->tile_rows, (choice->threads - 128) / 2);
     }
   }
@@ -76,7 +79,6 @@ TEST(AttentionChoiceTest, RowsWhoseBitsAreTheirOwnHaveNarrowTiles) {
   EXPECT_EQ(choose_attention(need)->tile_rows, 128);
   need.batch_invariant = true;
   EXPECT_EQ(choose_attention(need)->tile_rows, 16);
-  EXPECT_EQ(choose_attention(need)->span_rounds, 1);
   need.batch_invariant = false;
   need.transforms_kv = true;
   EXPECT_EQ(choose_attention(need)->tile_rows, 16);

@@ -53,6 +53,9 @@ Status check_options(const PlannerOptions& o) {
     return invalid_argument("invariant_chunk is {}, expected a multiple of block_tokens ({}) and of the page ({})",
                             o.invariant_chunk, o.block_tokens, o.page_tokens);
   }
+  if (o.least_part_bytes < 0 || o.least_part_bytes > (1 << 28)) {
+    return invalid_argument("least_part_bytes is {}, expected 0..2^28", o.least_part_bytes);
+  }
   if (o.cost_divide_bytes < 0) return invalid_argument("cost_divide_bytes is {}, expected >= 0", o.cost_divide_bytes);
   const PlanLimits& l = o.limits;
   if (l.max_requests < 1 || l.max_rows < 1 || l.max_pages_per_request < 1 || l.max_shared_rows < 0 ||

@@ -174,6 +174,7 @@ abi::CostModel cost_model(const PlannerOptions& options) {
   cost.partial_row = 2 * (as_u32(options.head_dim) * 4 + 4);  // output and log-sum-exp, written and read
   cost.token = std::max(1u, as_u32(std::int64_t{2} * options.head_dim * options.kv_element_bits / 8));
   cost.balance_rows = as_u32(options.cost_balance_rows);
+  cost.least_part = as_u32(options.least_part_bytes);
   return cost;
 }
 

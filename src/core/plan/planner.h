@@ -83,6 +83,7 @@ struct PlannerOptions {
   // meet once more at the end), as bytes read by one worker meanwhile. Plans whose pairs, undivided, make no worker
   // later than that are left undivided. 0: dividing is free.
   std::int64_t cost_divide_bytes = 0;
+  std::int32_t least_part_bytes = 0;  // K and V that a part of a divided pair reads at least
   PlanLimits limits;
 };
 

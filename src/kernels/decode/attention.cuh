@@ -11,17 +11,19 @@
 
 namespace fovea::decode {
 
-__device__ __forceinline__ void init_barriers(SharedMemory& shared) {
-  for (int i = 0; i < kStages; ++i) {
-    shared.armed[i] = 0;
+// By all threads, each its own.
+__device__ __forceinline__ void init_barriers(SharedMemory& shared, uint32_t thread) {
+  if (thread < kStages) {
+    shared.armed[thread] = 0;
     // The copy engine's bytes count by themselves, behind one arrival; copies of a warp arrive thread by thread.
-    ptx::mbarrier_init(ptx::smem_address(&shared.full[i]), kTma ? 1 : kChecked ? 33 : 32);
-    ptx::mbarrier_init(ptx::smem_address(&shared.empty[i]), kConsumerWarps);
-  }
-  for (int i = 0; i < kLoaderWarps; ++i) shared.loaded_items[i] = 0;
-  for (int i = 0; i < kRecords; ++i) {
+    ptx::mbarrier_init(ptx::smem_address(&shared.full[thread]), kTma ? 1 : kChecked ? 33 : 32);
+    ptx::mbarrier_init(ptx::smem_address(&shared.empty[thread]), kConsumerWarps);
+  } else if (thread < kStages + kRecords) {
+    const uint32_t i = thread - kStages;
     ptx::mbarrier_init(ptx::smem_address(&shared.record_full[i]), kRecordArrivals);
     ptx::mbarrier_init(ptx::smem_address(&shared.record_empty[i]), kConsumerWarps + kLoaderWarps);
+  } else if (thread < kStages + kRecords + kLoaderWarps) {
+    shared.loaded_items[thread - kStages - kRecords] = 0;
   }
   ptx::fence_mbarrier_init();
 }
@@ -39,16 +41,14 @@ extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
   const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const uint32_t lane = threadIdx.x % 32;
 
-  if (threadIdx.x == kThreads - 1) init_barriers(shared);
+  init_barriers(shared, threadIdx.x);
   ptx::wait_for_previous_kernels();
   ptx::let_next_kernel_start();
   const Queue queue = Queue::of(args, blockIdx.x);
   __syncthreads();
 
   if (warp >= kConsumerWarps) {
-#if FOVEA_ARCH >= 900
-    ptx::give_registers<kProducerRegisters>();
-#endif
+    if constexpr (kSplitRegisters) ptx::give_registers<kProducerRegisters>();
     const uint32_t producer = warp - kConsumerWarps;
     if (producer == 3) {
       run_scout(args, shared, lane);
@@ -60,9 +60,7 @@ extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
 #endif
     }
   } else {
-#if FOVEA_ARCH >= 900
-    ptx::take_registers<kConsumerRegisters>();
-#endif
+    if constexpr (kSplitRegisters) ptx::take_registers<kConsumerRegisters>();
     run_consumer(args, queue, shared, warp, lane);
   }
 }

@@ -42,14 +42,14 @@ inline constexpr int kBoxBytes = kBoxTokens * kRowBytes;
 inline constexpr int kSliceTokens = 16;
 inline constexpr int kSlices = kStageTokens / kSliceTokens;
 
-// Without setmaxnreg a thread of a large CTA has too few registers for wide heads: a smaller CTA.
-inline constexpr bool kSplitRegisters = FOVEA_ARCH >= 900;
-inline constexpr int kConsumerWarps = !kSplitRegisters && kHeadDim > 128 ? 4 : 8;
+// Wide heads need more registers than a thread of a large CTA can have: a smaller CTA, which needs no split of them.
+inline constexpr int kConsumerWarps = kHeadDim > (FOVEA_ARCH >= 900 ? 128 : 80) ? 4 : 8;
+inline constexpr bool kSplitRegisters = FOVEA_ARCH >= 900 && kConsumerWarps == 8;
 inline constexpr int kLoaderWarps = kTma ? 1 : 3;
 inline constexpr int kConsumerThreads = kConsumerWarps * 32;
 inline constexpr int kThreads = kConsumerThreads + 128;  // and a warpgroup that loads; its last warp reads the plan
-inline constexpr int kProducerRegisters = 40;
-inline constexpr int kConsumerRegisters = 232;
+inline constexpr int kProducerRegisters = 56;
+inline constexpr int kConsumerRegisters = 224;
 
 inline constexpr int kMaxTileRows = kConsumerWarps * 16;
 // Items of up to 16 rows and this many tokens are worked on by one warp, eight items at a time.

@@ -104,24 +104,28 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
       work.first_row = warp % division.row_blocks * 16;
       const Row rows[2] = {find_row(args, work, work.first_row + lane / 4),
                            find_row(args, work, work.first_row + lane / 4 + 8)};
+      MergeSlot merge;
+      // Looked up step by step while other loads are on their way; wide heads keep no registers for it.
+      constexpr bool kEarly = kHeadDim <= 192;
+      if (kEarly) merge.index = find_merge(args, work, alone ? 0 : warp / work.group);
       const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, lane);
-      const MergeSlot merge = find_merge(args, work, alone ? lane : warp * 32 + lane);
+      if (kEarly) merge.entry = find_entry(args, work, merge.index);
       State state;
       clear(state);
       run_slices(args, work, division, rows, q, state, shared, run.base(), stages, use, scratch, lane);
-      const bool direct = (record.item.flags & abi::kItemDirect) != 0;
-      if (alone) {
-        write_alone(args, work, rows, state, lane);
-        if (!direct) merge_alone(args, work, merge, lane);
-      } else {
-        if (division.row_blocks == kConsumerWarps) {
-          write_alone(args, work, rows, state, lane);
-        } else {
-          write_together(args, work, shared, state, division.row_blocks, parity, warp, lane, barrier);
-          parity ^= 1;
-        }
-        if (!direct) merge_together(args, work, shared, merge, warp, lane, barrier);
+      if (!kEarly) {
+        merge.index = find_merge(args, work, alone ? 0 : warp / work.group);
+        merge.entry = find_entry(args, work, merge.index);
       }
+      merge.part = find_part(args, work, merge.entry, lane);
+      const bool direct = (record.item.flags & abi::kItemDirect) != 0;
+      if (division.row_blocks == kConsumerWarps || alone) {
+        write_alone(args, work, rows, state, lane);
+      } else {
+        write_together(args, work, shared, rows, state, division.row_blocks, parity, warp, lane, barrier);
+        parity ^= 1;
+      }
+      if (!direct) merge_item(args, work, shared, merge, alone, warp, lane, barrier);
     }
     use += stages;
     __syncwarp();

@@ -50,6 +50,13 @@ struct RowTarget {
   uint32_t partial;  // row of the workspace; direct items have none
   bool direct;
 
+  // Of column 0.
+  __device__ __forceinline__ uint64_t address(const abi::AttentionArgs& args) const {
+    if (!direct) return reinterpret_cast<uint64_t>(args.partial_out + static_cast<uint64_t>(partial) * kHeadDim);
+    return reinterpret_cast<uint64_t>(static_cast<uint16_t*>(args.out) +
+                                      static_cast<long long>(row.q_row) * args.out_row_stride +
+                                      static_cast<long long>(row.q_head) * args.out_head_stride);
+  }
   __device__ __forceinline__ void write(const abi::AttentionArgs& args, uint32_t column, float2 value) const {
     value.x *= factor;
     value.y *= factor;
@@ -107,13 +114,70 @@ __device__ __forceinline__ void write_alone(const abi::AttentionArgs& args, cons
   }
 }
 
-// The sum over the warps that shared a row block's tokens, a few rows at a time through shared memory, always in the
-// order of the warps. row_blocks: 16-row blocks of the team, a power of two; warp w has block w % row_blocks.
+// Rows 8h + 4i .. of every row block, i = 0, 1: states weighted by `weight` go through shared memory and are summed,
+// two columns a thread, always in the order of the warps.
+template <int h, class Barrier>
+__device__ __forceinline__ void sum_rows(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
+                                         const State& state, float weight, uint32_t row_blocks, uint32_t warp,
+                                         uint32_t lane, const Barrier& barrier) {
+  constexpr uint32_t kPairs = kHeadDim / 2;
+  const uint32_t sharers = kConsumerWarps / row_blocks;
+  for (uint32_t i = 0; i < 2 && 8 * h + kReduceRows * i < work.rows; ++i) {
+    if (h + i != 0) barrier();  // the rows before have been read
+    if (lane / 16 == i) {
+      float* const to = shared.reduce[warp][lane / 4 % kReduceRows];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          const float2 o = output_pair(state, b, pair, h);
+          *reinterpret_cast<float2*>(to + first_dim(b, lane) + pair * kSecondPair) = {o.x * weight, o.y * weight};
+        }
+      }
+    }
+    barrier();
+    for (uint32_t n = warp * 32 + lane; n < row_blocks * kReduceRows * kPairs; n += kConsumerThreads) {
+      const uint32_t column = n % kPairs * 2;
+      const uint32_t in_pass = n / kPairs % kReduceRows;
+      const uint32_t block = n / (kPairs * kReduceRows);
+      const uint32_t tile_row = block * 16 + 8 * h + kReduceRows * i + in_pass;
+      if (tile_row >= work.rows) continue;
+      const auto part = [&](uint32_t s) {
+        return *reinterpret_cast<const float2*>(&shared.reduce[s * row_blocks + block][in_pass][column]);
+      };
+      float2 value{0.0f, 0.0f};
+      if (row_blocks == 1) {
+        float2 parts[kConsumerWarps];
+#pragma unroll
+        for (uint32_t s = 0; s < kConsumerWarps; ++s) parts[s] = part(s);
+#pragma unroll
+        for (uint32_t s = 0; s < kConsumerWarps; ++s) value = {value.x + parts[s].x, value.y + parts[s].y};
+      } else {
+        for (uint32_t s = 0; s < sharers; ++s) value = {value.x + part(s).x, value.y + part(s).y};
+      }
+      if constexpr (Variant::kHasOutput) {
+        const Row row = find_row(args, work, tile_row);
+        if ((work.record->item.flags & abi::kItemDirect) != 0) {
+          write_output(args, row.q_row, row.q_head, row.position, column, value);
+          continue;
+        }
+      }
+      const uint64_t to = shared.row_targets[tile_row];
+      if ((work.record->item.flags & abi::kItemDirect) != 0) {
+        reinterpret_cast<uint32_t*>(to)[column / 2] = ptx::pack2<kQueryBf16>(value.x, value.y);
+      } else {
+        reinterpret_cast<float2*>(to)[column / 2] = value;
+      }
+    }
+  }
+}
+
+// The sum over the warps that shared a row block's tokens. row_blocks: 16-row blocks of the team, a power of two; warp
+// w has block w % row_blocks.
 template <class Barrier>
 __device__ __forceinline__ void write_together(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
-                                               State& state, uint32_t row_blocks, uint32_t parity, uint32_t warp,
-                                               uint32_t lane, const Barrier& barrier) {
-  const uint32_t sharers = kConsumerWarps / row_blocks;
+                                               const Row (&rows)[2], State& state, uint32_t row_blocks, uint32_t parity,
+                                               uint32_t warp, uint32_t lane, const Barrier& barrier) {
   float2(&states)[kConsumerWarps][16] = shared.states[parity];
   finish_sums(state);
   if ((lane & 3) == 0) {
@@ -121,60 +185,35 @@ __device__ __forceinline__ void write_together(const abi::AttentionArgs& args, c
     for (int h = 0; h < 2; ++h) states[warp][lane / 4 + 8 * h] = {state.max[h], state.sum[h]};
   }
   barrier();
-  float scale[2] = {1.0f, 1.0f};
-  if constexpr (Variant::kSoftmax) {
+  // Every warp works out its rows' totals, and by what its own part of them is to be multiplied.
+  const uint32_t block = warp % row_blocks;
+  const bool writes = warp < row_blocks && (lane & 3) == 0;  // log-sum-exp and address, once a row
+  float weight[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float most = kMinusInf;
-      for (uint32_t i = 0; i < sharers; ++i) {
-        most = fmaxf(most, states[i * row_blocks + warp % row_blocks][lane / 4 + 8 * h].x);
-      }
-      scale[h] = state.max[h] == kMinusInf ? 0.0f : ptx::exp2_approx(state.max[h] - most);
+  for (int h = 0; h < 2; ++h) {
+    if (block * 16 + 8 * h >= work.rows) continue;
+    float2 parts[kConsumerWarps];
+#pragma unroll
+    for (uint32_t s = 0; s < kConsumerWarps; ++s) {
+      parts[s] = states[s][lane / 4 + 8 * h];
+      if (s % row_blocks != block) parts[s] = {kMinusInf, 0.0f};
     }
+    float most = kMinusInf;
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t s = 0; s < kConsumerWarps; ++s) most = fmaxf(most, parts[s].x);
+    const float shift = most == kMinusInf ? 0.0f : most;
+#pragma unroll
+    for (uint32_t s = 0; s < kConsumerWarps; ++s) sum += parts[s].y * ptx::exp2_approx(parts[s].x - shift);
+    if (!rows[h].valid) continue;
+    const uint32_t tile_row = work.first_row + lane / 4 + 8 * h;
+    const RowTarget target = target_of(args, work, tile_row, rows[h], most, sum, writes);
+    weight[h] = target.factor;
+    if constexpr (Variant::kSoftmax) weight[h] *= ptx::exp2_approx(state.max[h] - shift);
+    if (writes) shared.row_targets[tile_row] = target.address(args);
   }
-  const uint32_t block_rows = work.rows < 16 ? work.rows : 16;
-  for (uint32_t pass = 0; pass * kReduceRows < block_rows; ++pass) {
-    if (pass != 0) barrier();  // the pass before has been read
-    const uint32_t h = pass / 2;
-    if (lane / 4 / kReduceRows == pass % 2) {
-      float* to = shared.reduce[warp][lane / 4 % kReduceRows];
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          const float2 low = output_pair(state, b, pair, 0);
-          const float2 high = output_pair(state, b, pair, 1);
-          const float2 value =
-              h == 0 ? float2{low.x * scale[0], low.y * scale[0]} : float2{high.x * scale[1], high.y * scale[1]};
-          *reinterpret_cast<float2*>(to + first_dim(b, lane) + pair * kSecondPair) = value;
-        }
-      }
-    }
-    barrier();
-    constexpr uint32_t kPairs = kHeadDim / 2;
-    for (uint32_t i = warp * 32 + lane; i < row_blocks * kReduceRows * kPairs; i += kConsumerThreads) {
-      const uint32_t pair = i % kPairs;
-      const uint32_t in_pass = i / kPairs % kReduceRows;
-      const uint32_t block = i / (kPairs * kReduceRows);
-      const uint32_t in_block = pass * kReduceRows + in_pass;
-      const Row row = find_row(args, work, block * 16 + in_block);
-      if (!row.valid) continue;
-      float most = kMinusInf;
-      float sum = 0.0f;
-      float2 value{0.0f, 0.0f};
-      for (uint32_t s = 0; s < sharers; ++s) most = fmaxf(most, states[s * row_blocks + block][in_block].x);
-      for (uint32_t s = 0; s < sharers; ++s) {
-        const uint32_t from = s * row_blocks + block;
-        const float2 part = states[from][in_block];
-        if (part.x != kMinusInf) sum += part.y * ptx::exp2_approx(part.x - most);
-        const float2 o = *reinterpret_cast<const float2*>(&shared.reduce[from][in_pass][2 * pair]);
-        value.x += o.x;
-        value.y += o.y;
-      }
-      const RowTarget target = target_of(args, work, block * 16 + in_block, row, most, sum, pair == 0);
-      target.write(args, 2 * pair, value);
-    }
-  }
+  sum_rows<0>(args, work, shared, state, weight[0], row_blocks, warp, lane, barrier);
+  if (work.rows > 8) sum_rows<1>(args, work, shared, state, weight[1], row_blocks, warp, lane, barrier);
 }
 
 }  // namespace fovea::decode

@@ -93,8 +93,13 @@ __device__ __forceinline__ void run_loader(const abi::AttentionArgs& args, const
     ptx::mbarrier_wait(record_full(0), 0);
     take(0, run, window);
   } else {
-    run = first_run(args, queue);
+    run = planned_run(queue);
     window.open(args, run, lane);
+    const uint32_t end = first_end(args, queue);
+    if (end != run.end) {
+      run.end = end;
+      window.open(args, run, lane);
+    }
   }
   uint32_t use = 0;
   for (uint32_t i = 0; run.head != kEndOfWork; ++i) {

@@ -50,16 +50,19 @@ __device__ __forceinline__ Run run_of(const abi::AttentionArgs& args, const Item
           record.head};
 }
 
-// The first item, without waiting for its record.
-__device__ __forceinline__ Run first_run(const abi::AttentionArgs& args, const Queue& queue) {
-  const abi::WorkItem item = queue.start->item;
-  Run run{item.list_begin, item.kv_begin, item.kv_end, queue.start->head};
-  if ((item.flags & abi::kItemOpenEnd) && item.length_slot != abi::kNone && args.kv_lens != nullptr) {
-    const auto* block_rows = reinterpret_cast<const abi::BlockRow*>(queue.plan + queue.header->block_rows);
-    run.end = open_end(args, item.flags, item.kv_end, item.length_slot, args.kv_lens[item.length_slot],
-                       block_rows[item.block_row].position_base);
+// The first item without waiting for its record: as planned, and the end that its request has grown to.
+__device__ __forceinline__ Run planned_run(const Queue& queue) {
+  const abi::WorkItem& item = queue.start->item;
+  return {item.list_begin, item.kv_begin, item.kv_end, queue.start->head};
+}
+__device__ __forceinline__ uint32_t first_end(const abi::AttentionArgs& args, const Queue& queue) {
+  const abi::WorkItem& item = queue.start->item;
+  if (!(item.flags & abi::kItemOpenEnd) || item.length_slot == abi::kNone || args.kv_lens == nullptr) {
+    return item.kv_end;
   }
-  return run;
+  const auto* block_rows = reinterpret_cast<const abi::BlockRow*>(queue.plan + queue.header->block_rows);
+  return open_end(args, item.flags, item.kv_end, item.length_slot, args.kv_lens[item.length_slot],
+                  block_rows[item.block_row].position_base);
 }
 
 // Position in a ring of `kSize` slots, by the count of uses so far.
@@ -70,8 +73,28 @@ struct RingSlot {
   __device__ __forceinline__ explicit RingSlot(uint32_t use) : index(use % kSize), parity(use / kSize & 1) {}
 };
 
+// Where the scout finds the plan's arrays; read once, in parallel with the first item.
+struct Sections {
+  const uint8_t* block_rows;
+  const uint8_t* row_indices;
+  const uint8_t* q_pos;
+  const uint4* items;
+  const uint32_t* queue;
+  uint32_t num_queues;
+
+  __device__ __forceinline__ explicit Sections(const abi::AttentionArgs& args) {
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args.plan);
+    block_rows = args.plan + header.block_rows;
+    row_indices = args.plan + header.row_indices;
+    q_pos = args.plan + header.q_pos;
+    items = reinterpret_cast<const uint4*>(args.plan + header.items);
+    queue = reinterpret_cast<const uint32_t*>(args.plan + header.queue);
+    num_queues = header.num_workers;
+  }
+};
+
 // Publishes the record of the n-th item. words: of the item, see abi::WorkItem.
-__device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Queue& queue, SharedMemory& shared,
+__device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Sections& plan, SharedMemory& shared,
                                         uint32_t n, const void* item, uint32_t row_begin, uint32_t counts,
                                         uint32_t length_slot, uint32_t block_row, uint32_t head, uint32_t lane) {
   const RingSlot<kRecords> slot(n);
@@ -79,7 +102,7 @@ __device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Qu
   ptx::mbarrier_wait(ptx::smem_address(&shared.record_empty[slot.index]), slot.parity ^ 1);
   const auto part = [](const void* from, uint32_t i) { return static_cast<const uint8_t*>(from) + 16 * i; };
   if (lane < 4) {
-    const uint8_t* from = queue.plan + queue.header->block_rows + block_row * sizeof(abi::BlockRow);
+    const uint8_t* from = plan.block_rows + block_row * sizeof(abi::BlockRow);
     ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane, part(from, lane));
   } else if (lane < 6) {
     ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane - 4), part(item, lane - 4));
@@ -91,7 +114,7 @@ __device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Qu
     const uint32_t at = (row_begin + token) * sizeof(uint32_t);
     const bool second = lane >= kRecordTokens;
     ptx::cp_async_4(ptx::smem_address(second ? static_cast<void*>(&record.positions[token]) : &record.rows[token]),
-                    queue.plan + (second ? queue.header->q_pos : queue.header->row_indices) + at);
+                    (second ? plan.q_pos : plan.row_indices) + at);
   }
   const uint32_t full = ptx::smem_address(&shared.record_full[slot.index]);
   ptx::mbarrier_arrive_after_copies(full);
@@ -115,29 +138,28 @@ __device__ __forceinline__ void publish_end(SharedMemory& shared, uint32_t n, ui
 }
 
 // Publishes the items of one queue behind `n` others; returns how many there are then.
-__device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args, const Queue& queue,
-                                                  SharedMemory& shared, uint32_t n, uint32_t lane) {
+__device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args, const Sections& plan,
+                                                  const Queue& queue, SharedMemory& shared, uint32_t n, uint32_t lane) {
   const uint32_t begin = queue.start->queue_begin;
   const uint32_t total = queue.start->queue_end - begin;
   if (total == 0) return n;
   const auto* words = reinterpret_cast<const uint32_t*>(&queue.start->item);
-  publish(args, queue, shared, n, words, words[0], words[1], words[5], words[6], queue.start->head, lane);
-  const auto* entries = reinterpret_cast<const uint32_t*>(queue.plan + queue.header->queue) + begin;
-  const auto* items = reinterpret_cast<const uint4*>(queue.plan + queue.header->items);
+  publish(args, plan, shared, n, words, words[0], words[1], words[5], words[6], queue.start->head, lane);
+  const uint32_t* const entries = plan.queue + begin;
   for (uint32_t first = 1; first < total; first += 32) {
     const uint32_t count = min(total - first, 32u);
     const uint32_t entry = lane < count ? entries[first + lane] : 0;
     uint4 low{};
     uint4 high{};
     if (lane < count) {
-      low = items[2 * abi::queue_item(entry)];
-      high = items[2 * abi::queue_item(entry) + 1];
+      low = plan.items[2 * abi::queue_item(entry)];
+      high = plan.items[2 * abi::queue_item(entry) + 1];
     }
     for (uint32_t i = 0; i < count; ++i) {
       const auto of = [i](uint32_t x) { return __shfl_sync(~0u, x, i); };
       const uint32_t which = of(entry);
-      publish(args, queue, shared, n + first + i, items + 2 * abi::queue_item(which), of(low.x), of(low.y), of(high.y),
-              of(high.z), abi::queue_head(which), lane);
+      publish(args, plan, shared, n + first + i, plan.items + 2 * abi::queue_item(which), of(low.x), of(low.y),
+              of(high.y), of(high.z), abi::queue_head(which), lane);
     }
   }
   return n + total;
@@ -146,9 +168,10 @@ __device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args
 // Publishes the CTA's own queue, then queues that it claims: those behind the first gridDim.x, in order. The next is
 // claimed when all loads of the ones before are on their way, so that fast SMs get more of them.
 __device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t lane) {
+  const Sections plan(args);
   Queue queue = Queue::of(args, blockIdx.x);
-  uint32_t n = publish_queue(args, queue, shared, 0, lane);
-  const uint32_t num_queues = queue.header->num_workers;
+  uint32_t n = publish_queue(args, plan, queue, shared, 0, lane);
+  const uint32_t num_queues = plan.num_queues;
   while (num_queues > gridDim.x) {
     for (int w = 0; w < kLoaderWarps; ++w) {
       while (*static_cast<const volatile uint32_t*>(&shared.loaded_items[w]) != n) {
@@ -163,7 +186,7 @@ __device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, Shared
       break;
     }
     queue = Queue::of(args, claimed);
-    n = publish_queue(args, queue, shared, n, lane);
+    n = publish_queue(args, plan, queue, shared, n, lane);
   }
   publish_end(shared, n, lane);
 }

@@ -25,12 +25,14 @@ struct SharedMemory {
   alignas(16) ItemRecord records[kRecords];
   float2 states[2][kConsumerWarps][16];  // by parity of the item: maximum and sum of every row
   alignas(16) float reduce[kConsumerWarps][kReduceRows][kReducePitch];
+  uint64_t row_targets[kMaxTileRows];    // where rows that warps sum up together go
   uint32_t last_tokens[kConsumerWarps];  // query tokens whose merge is due, as bits
   float hook_rows[kRowHooks ? kConsumerWarps : 1][kRowHooks ? kHeadDim : 1];
   uint32_t loaded_items[kLoaderWarps];  // items whose loads are all on their way
   // Which use of the ring a stage was last emptied for, counted from 1. A warp may pass over stages that are others'
   // and be a whole round ahead; the parity of a barrier alone would not tell it which round that is.
   uint32_t armed[kStages];
+  uint64_t gathered_rows[kTma ? 1 : kLoaderWarps][kTma ? 1 : kStageTokens];
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint64_t record_full[kRecords];

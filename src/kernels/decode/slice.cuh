@@ -70,6 +70,8 @@ __device__ __forceinline__ void unrolled(const F& f) {
 // logits[n] = Q K^T for tokens 8n.. of the slice.
 __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile, uint32_t slice_in_stage, uint32_t lane,
                                               float (&logits)[2][4]) {
+  // Two chains of products, for speed; wide heads have no registers for the second.
+  constexpr bool kTwoChains = kHeadDim <= 192;
   float odd[2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] = odd[i / 4][i % 4] = 0.0f;
@@ -106,8 +108,10 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
       multiply(kBlocks - 1, k[0], k[1]);
     }
   }
+  if constexpr (kTwoChains) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
+    for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
+  }
 }
 
 // state.o += weights V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;

@@ -46,25 +46,30 @@ __device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
 }
 
 // True when the phase of this parity is complete. A new barrier's phase before the first counts as complete: parity 1.
+// Never waits.
 __device__ __forceinline__ bool mbarrier_test(uint32_t barrier, uint32_t parity) {
   uint32_t done;
-  asm volatile(
-      "{\n .reg .pred p;\n"
-#if FOVEA_ARCH >= 900
-      " mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-#else
-      " mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-#endif
-      " selp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
+  asm volatile("{\n .reg .pred p;\n mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}\n"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done != 0;
 }
 
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+#if FOVEA_ARCH >= 900
+  uint32_t done;
+  do {  // each try sleeps for a while
+    asm volatile(
+        "{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (done == 0);
+#else
   while (!mbarrier_test(barrier, parity)) {
   }
+#endif
 }
 
 }  // namespace fovea::ptx

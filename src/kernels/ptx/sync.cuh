@@ -22,16 +22,19 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
-#if FOVEA_ARCH >= 900
+// Of a warpgroup, on sm_90a.
 template <uint32_t kRegisters>
 __device__ __forceinline__ void take_registers() {
+#if FOVEA_ARCH >= 900
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
 }
 template <uint32_t kRegisters>
 __device__ __forceinline__ void give_registers() {
+#if FOVEA_ARCH >= 900
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
 #endif
+}
 
 // What ordinary instructions wrote to shared memory is seen by copies of the copy engine that follow a barrier.
 __device__ __forceinline__ void fence_before_async_copies() {
