@@ -14,6 +14,7 @@
 
 #include "backend/cuda_attention.h"
 #include "base/thread_pool.h"
+#include "jit/any_spec.h"
 #include "jit/compiler.h"
 #include "tests/gpu/agreement.h"
 #include "workload/attention_cases.h"
@@ -83,6 +84,7 @@ int warm(const std::string& arch, bool measured_only) {
     }
     for (const jit::KernelSource& source : *kernels) sources.emplace(source.text + source.arch, source);
   }
+  if (const auto recut = jit::recut_source(arch); recut.ok()) sources.emplace(recut->text + recut->arch, *recut);
   std::vector<jit::KernelSource> list;
   for (auto& [key, source] : sources) list.push_back(std::move(source));
   std::atomic<std::size_t> next{0};
