@@ -15,6 +15,10 @@ void copy(std::byte* to, const T* from, std::uint64_t count) {
   if (count != 0) std::memcpy(to, from, count * sizeof(T));
 }
 
+std::uint64_t max_queues(const PlannerOptions& options) {
+  return static_cast<std::uint64_t>(options.num_workers) * static_cast<std::uint64_t>(options.span_rounds);
+}
+
 std::uint64_t growth_bytes(const PlanGrowth& growth, std::uint32_t num_rows) {
   if (growth.arrays == nullptr) return 0;
   return abi::growth_bytes(growth.arrays->tiles.size, num_rows, growth.arrays->covers.size);
@@ -80,8 +84,8 @@ std::size_t max_device_plan_bytes(const Planner& planner, bool growing) {
   const PlanCapacity c = plan_capacity(options).value();
   const auto group = static_cast<std::uint64_t>(options.num_qo_heads / options.num_kv_heads);
   const std::uint64_t growth = growing ? abi::growth_bytes(c.tiles, c.rows, c.row_indices) : 0;
-  return abi::place_device_plan({static_cast<std::uint64_t>(options.num_workers * options.span_rounds), c.block_rows,
-                                 c.row_indices, growth, c.items, c.queue, c.merges, c.parts, c.partial_rows, group})
+  return abi::place_device_plan({max_queues(options), c.block_rows, c.row_indices, growth, c.items, c.queue, c.merges,
+                                 c.parts, c.partial_rows, group})
       .bytes;
 }
 
@@ -94,8 +98,7 @@ std::size_t max_recut_scratch_bytes(const Planner& planner) {
   const PlanCapacity capacity = plan_capacity(options).value();
   const auto group = options.num_qo_heads / options.num_kv_heads;
   const std::uint64_t step = static_cast<std::uint64_t>(options.tile_rows / group);
-  return abi::recut_scratch_bytes(capacity.tiles, static_cast<std::uint64_t>(options.num_workers * options.span_rounds),
-                                  std::min(step, capacity.rows));
+  return abi::recut_scratch_bytes(capacity.tiles, max_queues(options), std::min(step, capacity.rows));
 }
 
 Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer, const PlanGrowth& growth) {
