@@ -66,6 +66,6 @@ def test_steps_run_in_order_and_the_last_line_counts(monkeypatch, capsys):
 
 def test_the_list_names_only_steps_that_exist():
     tests = run_tests.tomllib.loads((run_tests.ROOT / "tools" / "tests.toml").read_text())
-    assert set(tests) == {"release", "asan", "tsan", "not_sanitized", "fuzz", "python", "lint"}
+    assert set(tests) == {"release", "asan", "tsan", "not_sanitized", "fuzz", "gpu", "python", "lint"}
     for preset in ("asan", "tsan"):
         assert set(tests[preset]) <= set(tests["release"])
