@@ -55,10 +55,13 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
   const std::int64_t states = std::int64_t{2} * consumer_warps * 16 * 8;
   const std::int64_t targets = std::int64_t{consumer_warps} * 16 * 8;
   const std::int64_t reduce = std::int64_t{4} * consumer_warps * (head_dim + 8) * 4;
+  const std::int64_t queries =
+      head_dim > 192 ? consumer_warps * (head_dim / 16 - 5) * 512 : 16;  // those not in registers
   const std::int64_t hook_rows = consumer_warps * head_dim * 4;
   const std::int64_t gathered_rows = 3 * 64 * 8;
   const std::int64_t barriers = std::int64_t{24} * stages + 16 * 16 + 256;
-  return (kv + records + states + targets + reduce + hook_rows + gathered_rows + barriers + 1023) / 1024 * 1024;
+  return (kv + records + states + targets + reduce + queries + hook_rows + gathered_rows + barriers + 1023) / 1024 *
+         1024;
 }
 
 }  // namespace

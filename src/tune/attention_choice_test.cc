@@ -34,10 +34,10 @@ TEST(AttentionChoiceTest, HopperTakesPagesByTma) {
            Expected{128, 12, kBF16, false, 64, 6, 64},
            Expected{64, 16, kBF16, false, 64, 12, 64},
            Expected{64, 32, kBF16, true, 32, 12, 64},
-           Expected{256, 16, kBF16, true, 16, 6, 32},
+           Expected{256, 16, kBF16, true, 16, 5, 32},
            Expected{128, 16, kF8, false, 64, 12, 64},
            Expected{128, 32, kF8, true, 32, 12, 64},
-           Expected{256, 1, kF8, false, 64, 6, 64},
+           Expected{256, 1, kF8, false, 64, 3, 64},
        }) {
     AttentionNeed need;
     need.head_dim = e.head_dim;

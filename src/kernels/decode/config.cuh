@@ -51,6 +51,9 @@ inline constexpr int kThreads = kConsumerThreads + 128;  // and a warpgroup that
 inline constexpr int kProducerRegisters = 56;
 inline constexpr int kConsumerRegisters = 224;
 
+// Blocks of a query whose fragments stay in registers; wide heads keep the others in shared memory.
+inline constexpr int kQueryBlocks = kHeadDim > 192 ? 5 : kBlocks;
+
 inline constexpr int kMaxTileRows = kConsumerWarps * 16;
 // Items of up to 16 rows and this many tokens are worked on by one warp, eight items at a time.
 #if defined(FOVEA_ONE_WARP_TOKENS)

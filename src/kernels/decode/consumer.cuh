@@ -79,6 +79,8 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
   work.group = queue.header->counts.group;
   work.q_heads = queue.header->counts.num_kv_heads * work.group;
   float* const scratch = shared.hook_rows[kRowHooks ? warp : 0];
+  constexpr bool kRest = kBlocks > kQueryBlocks;
+  uint4* const rest = &shared.queries[kRest ? warp : 0][0][kRest ? lane : 0];
   uint32_t use = 0;
   uint32_t alone_turn = 0;  // warp that takes the next short item
   uint32_t parity = 0;
@@ -108,7 +110,7 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
       // Looked up step by step while other loads are on their way; wide heads keep no registers for it.
       constexpr bool kEarly = kHeadDim <= 192;
       if (kEarly) merge.index = find_merge(args, work, alone ? 0 : warp / work.group);
-      const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, lane);
+      const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, rest, lane);
       if (kEarly) merge.entry = find_entry(args, work, merge.index);
       State state;
       clear(state);

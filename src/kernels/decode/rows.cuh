@@ -50,8 +50,20 @@ __device__ __forceinline__ const VariantParams& variant_params(const abi::Attent
 
 // A fragments of all k-steps, and what the logits of the lane's rows (r and r + 8) are multiplied by.
 struct Queries {
-  uint32_t a[kBlocks][4];
+  uint32_t a[kQueryBlocks][4];
+  const uint4* rest;  // of this lane, in shared memory; 32 apart
   float scale[kScaleRows ? 2 : 1];
+
+  template <int b>
+  __device__ __forceinline__ void get(uint32_t (&to)[4]) const {
+    if constexpr (b < kQueryBlocks) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = a[b][i];
+    } else {
+      const uint4 x = rest[(b - kQueryBlocks) * 32];
+      to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    }
+  }
 };
 
 // Which dims a lane holds of a block of 16, as (first pair, second pair): of fp8 keys one register has four neighbours.
@@ -87,8 +99,11 @@ __device__ __forceinline__ void transform_query(const abi::AttentionArgs& args, 
 }
 
 __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                                float scale, float* scratch, uint32_t lane) {
-  Queries q;
+                                                float scale, float* scratch, uint4* rest, uint32_t lane) {
+  struct {
+    uint32_t a[kBlocks][4];
+    float scale[kScaleRows ? 2 : 1];
+  } q;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const uint16_t* from = static_cast<const uint16_t*>(args.q) +
@@ -162,7 +177,22 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
     }
   }
   if constexpr (!kScaleRows) q.scale[0] = scale;
-  return q;
+  Queries out;
+#pragma unroll
+  for (int b = 0; b < kQueryBlocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) out.a[b][i] = q.a[b][i];
+  }
+#pragma unroll
+  for (int i = 0; i < (kScaleRows ? 2 : 1); ++i) out.scale[i] = q.scale[i];
+  out.rest = rest;
+  if constexpr (kQueryBlocks < kBlocks) {  // each lane writes and reads its own
+#pragma unroll
+    for (int b = kQueryBlocks; b < kBlocks; ++b) {
+      rest[(b - kQueryBlocks) * 32] = {q.a[b][0], q.a[b][1], q.a[b][2], q.a[b][3]};
+    }
+  }
+  return out;
 }
 
 }  // namespace fovea::decode

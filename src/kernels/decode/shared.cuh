@@ -25,6 +25,9 @@ struct SharedMemory {
   alignas(16) ItemRecord records[kRecords];
   float2 states[2][kConsumerWarps][16];  // by parity of the item: maximum and sum of every row
   alignas(16) float reduce[kConsumerWarps][kReduceRows][kReducePitch];
+  // Fragments of the queries' blocks from kQueryBlocks on, by warp and lane.
+  alignas(16) uint4 queries[kBlocks > kQueryBlocks ? kConsumerWarps : 1]
+                           [kBlocks > kQueryBlocks ? kBlocks - kQueryBlocks : 1][kBlocks > kQueryBlocks ? 32 : 1];
   uint64_t row_targets[kMaxTileRows];    // where rows that warps sum up together go
   uint32_t last_tokens[kConsumerWarps];  // query tokens whose merge is due, as bits
   float hook_rows[kRowHooks ? kConsumerWarps : 1][kRowHooks ? kHeadDim : 1];

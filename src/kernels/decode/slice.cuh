@@ -70,8 +70,6 @@ __device__ __forceinline__ void unrolled(const F& f) {
 // logits[n] = Q K^T for tokens 8n.. of the slice.
 __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile, uint32_t slice_in_stage, uint32_t lane,
                                               float (&logits)[2][4]) {
-  // Two chains of products, for speed; wide heads have no registers for the second.
-  constexpr bool kTwoChains = kHeadDim <= 192;
   float odd[2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] = odd[i / 4][i % 4] = 0.0f;
@@ -81,37 +79,39 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
       uint32_t k[4];
       ptx::ldmatrix_x4(k, at.of<2 * b>());
       float(&to)[2][4] = b % 2 == 0 ? logits : odd;
-      ptx::mma_16816<kMmaBf16>(to[0], q.a[b], k[0], k[1]);
-      ptx::mma_16816<kMmaBf16>(to[1], q.a[b], k[2], k[3]);
+      uint32_t a[4];
+      q.get<b>(a);
+      ptx::mma_16816<kMmaBf16>(to[0], a, k[0], k[1]);
+      ptx::mma_16816<kMmaBf16>(to[1], a, k[2], k[3]);
     });
   } else {
-    const auto multiply = [&](int b, uint32_t first, uint32_t second) {
+    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
+      uint32_t a[4];
+      q.get<b>(a);
       uint32_t low, high;
       float(&to)[2][4] = b % 2 == 0 ? logits : odd;
       ptx::halves_of_e4m3(first, low, high);
-      ptx::mma_16816<false>(to[0], q.a[b], low, high);
+      ptx::mma_16816<false>(to[0], a, low, high);
       ptx::halves_of_e4m3(second, low, high);
-      ptx::mma_16816<false>(to[1], q.a[b], low, high);
+      ptx::mma_16816<false>(to[1], a, low, high);
     };
     // Two chunks of 16 dims a load; the last of an odd number alone.
     const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     unrolled<0, kBlocks / 2>([&]<int b>() {
       uint32_t k[4];
       ptx::ldmatrix_x4(k, at.of<2 * b>());
-      multiply(2 * b, k[0], k[2]);
-      multiply(2 * b + 1, k[1], k[3]);
+      multiply.template operator()<2 * b>(k[0], k[2]);
+      multiply.template operator()<2 * b + 1>(k[1], k[3]);
     });
     if constexpr (kBlocks % 2 != 0) {
       const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
       uint32_t k[2];
       ptx::ldmatrix_x2(k, last.of<kBlocks - 1>());
-      multiply(kBlocks - 1, k[0], k[1]);
+      multiply.template operator()<kBlocks - 1>(k[0], k[1]);
     }
   }
-  if constexpr (kTwoChains) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
-  }
+  for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
 }
 
 // state.o += weights V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;
