@@ -48,8 +48,9 @@ inline constexpr bool kSplitRegisters = FOVEA_ARCH >= 900 && kConsumerWarps == 8
 inline constexpr int kLoaderWarps = kTma ? 1 : 3;
 inline constexpr int kConsumerThreads = kConsumerWarps * 32;
 inline constexpr int kThreads = kConsumerThreads + 128;  // and a warpgroup that loads; its last warp reads the plan
-inline constexpr int kProducerRegisters = 56;
-inline constexpr int kConsumerRegisters = 224;
+// Gathering computes addresses, and so do checks.
+inline constexpr int kProducerRegisters = kTma && !kChecked ? 40 : 56;
+inline constexpr int kConsumerRegisters = kProducerRegisters == 40 ? 232 : 224;
 
 // Blocks of a query whose fragments stay in registers; wide heads keep the others in shared memory.
 inline constexpr int kQueryBlocks = kHeadDim > 192 ? 5 : kBlocks;
