@@ -127,6 +127,9 @@ nlohmann::json to_json(const std::vector<jit::KernelSource>& sources, const std:
 }
 
 int run_warmup(const WarmupState& state) {
+  if (state.jobs < 0) {
+    return fail(Status(StatusCode::kInvalidArgument, fmt::format("--jobs is {}, expected 0 or more", state.jobs)));
+  }
   if (log_level() > LogLevel::kWarning) set_log_level(LogLevel::kWarning);
   const auto begin = std::chrono::steady_clock::now();
   const Result<std::vector<jit::KernelSource>> sources = kernels_of(state);

@@ -76,7 +76,8 @@ struct AttentionOptions {
   bool share_prefixes = true;    // requests whose leading pages are the same read them once (host page lists only)
   bool batch_invariant = false;  // a request's bits do not depend on who shares its batch
   bool device_growth = false;    // for grow_on_device(): plans carry what the device needs to cut them again
-  bool checked = false;          // page indices are compared with the pool's pages, at the cost of a look at each
+  bool checked = false;          // CUDA: page indices are compared with the pool's pages, at the cost of a look at each
+                                 // (the CPU always does)
   std::int32_t num_threads = 0;  // CPU only; 0: one pool of the process
   std::int32_t num_workers = 0;  // tasks that the work is cut into; 0: what the device has
 };

@@ -186,11 +186,20 @@ def device_of(x) -> tuple[int, int]:
     return (CUDA, int(index)) if int(kind) in (2, 13) else (CPU, 0)
 
 
+def check_integer(name, value, kind=c_int32):
+    """ctypes would keep the low bits of a number that is too large."""
+    bits = 8 * ctypes.sizeof(kind)
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise InvalidArgument(f"{name} has {value}, which is no integer of {bits} bits")
+
+
 def host_array(values, kind=c_int32):
     """(ctypes array, length) of integers from a sequence or a tensor; a tensor on a device is copied, which waits for it."""
     if hasattr(values, "__dlpack__"):
         values = (values if device_of(values)[0] == CPU else values.get() if hasattr(values, "get") else values.cpu()).tolist()
     values = list(values)
+    for extreme in (min(values), max(values)) if values else ():
+        check_integer("a list", extreme, kind)
     return (kind * max(len(values), 1))(*values), len(values)
 
 

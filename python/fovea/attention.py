@@ -59,11 +59,15 @@ class Attention:
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
                  checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
                  variant_values: dict | None = None, device_growth: bool = False):
+        given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
         o = lib.Options()
         lib.library.fovea_attention_options_init(byref(o))
         o.device = str(device).encode()
+        for name in ("num_qo_heads", "num_kv_heads", "head_dim", "page_tokens", "max_requests", "max_rows",
+                     "max_pages_per_request", "max_cascade_levels", "num_threads", "num_workers"):
+            lib.check_integer(name, given[name])
         o.num_qo_heads, o.num_kv_heads, o.head_dim, o.page_tokens = num_qo_heads, num_kv_heads, head_dim, page_tokens
         o.q_dtype = _dtype(q_dtype)
         o.kv_dtype = o.q_dtype if kv_dtype is None else _dtype(kv_dtype)

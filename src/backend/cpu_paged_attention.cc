@@ -18,6 +18,12 @@ namespace {
 
 constexpr DevicePlace kHere{};
 
+// A look at each page entry is nothing beside the attention of a CPU, and a bad one would end the process.
+AttentionOptions always_checked(AttentionOptions options) {
+  options.checked = true;
+  return options;
+}
+
 class CpuPagedAttention : public Attention::Impl {
  public:
   CpuPagedAttention(const AttentionOptions& options, VariantChoice variant, const cpu::AttentionKernels& kernels,
@@ -26,7 +32,7 @@ class CpuPagedAttention : public Attention::Impl {
         variant_(std::move(variant)),
         kernels_(kernels),
         planner_(std::move(planner)),
-        translator_(options, false),
+        translator_(always_checked(options), false),
         own_threads_(std::move(own_threads)),
         threads_(threads) {}
 

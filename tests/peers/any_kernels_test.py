@@ -2,13 +2,12 @@
 
 Needs no GPU: NVRTC comes from its PyPI wheel and has ptxas inside.
 """
-import ctypes
 import pathlib
 import re
 
 import pytest
 
-from nvrtc_test import nvrtc  # noqa: F401 (a fixture)
+from nvrtc_test import compile_source, nvrtc, options  # noqa: F401 (nvrtc is a fixture)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 F32, F16, BF16, E4M3 = range(4)  # abi::KvDType
@@ -18,18 +17,8 @@ ARCHS = ["sm_80", "sm_90a"]
 def compile_kernel(nvrtc, header, macros, arch):
     """Returns what ptxas says of each entry point: {name: (registers, spilled bytes, bytes of stack)}."""
     source = "".join(f"#define {name} {value}\n" for name, value in macros.items()) + f'#include "{header}"\n'
-    options = [f"-arch={arch}", "-std=c++20", "-default-device", f"-I{ROOT / 'src'}", "--ptxas-options=-v"]
-    program = ctypes.c_void_p()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"test.cu", 0, None, None) == 0
-    encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-    code = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    text = log.value.decode()
-    assert code == 0, text
+    ok, text = compile_source(nvrtc, source, options(arch) + ["--ptxas-options=-v"])
+    assert ok, text
     assert "warning" not in text, text
     found = {}
     for entry in re.split(r"Compiling entry function '", text)[1:]:

@@ -146,7 +146,11 @@ def test_errors():
         fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=64, device="tpu")
     with pytest.raises(fovea.InvalidArgument, match="type int17"):
         fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=64, q_dtype="int17")
-    attention = attention_for(batch, max_rows=8, checked=True)
+    with pytest.raises(fovea.InvalidArgument, match="num_kv_heads has 1099511627776"):
+        fovea.Attention(num_qo_heads=4, num_kv_heads=1 << 40, head_dim=64)
+    attention = attention_for(batch, max_rows=8)
+    with pytest.raises(fovea.InvalidArgument, match="no integer of 32 bits"):
+        attention.plan([1, (1 << 32) + 4], [30, 17], batch.indices, batch.indptr)
     with pytest.raises(fovea.InvalidArgument, match="call plan"):
         attention.run(batch.q, (batch.k, batch.v))
     with pytest.raises(fovea.OutOfRange, match="max_rows"):
