@@ -31,7 +31,7 @@ RATIOS = [("pages of 1 over pages of 64", "page/page1", "page/page64", 1.05), ("
 PREFIX_GOALS = {"all": 2.2, "sharing": 2.4}
 # (name, case, metric, goal, unit) of what the host does.
 HOST_GOALS = [("plan of 256 requests, full, with the copy", "plan/B256 S4096 32/8", "full, with the copy", 50, "us"),
-              ("plan of 256 requests, grown, with the copy", "plan/B256 S4096 32/8", "grown, with the copy", 5, "us"),
+              ("plan of 256 requests, grown, host time", "plan/B256 S4096 32/8", "grown, host", 5, "us"),
               ("new variant of the decode kernel, cold", "compile/decode kernel", "cold", 2000, "ms"),
               ("new variant of the decode kernel, from disk", "compile/decode kernel", "from disk", 5, "ms")]
 

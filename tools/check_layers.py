@@ -34,7 +34,7 @@ LAYERS: dict[str, set[str]] = {
         "server", "engine", "backend", "tune", "cuda", "cpu", "jit", "workload", "core", "variant", "abi", "base", "public",
     },
     # Never shipped. The oracle sees batch, page table and mask, never a plan: core is out of its reach.
-    "testing": {"abi", "base", "public"},
+    "testing": {"kernels", "abi", "base", "public"},
 }
 SHIPPED = [layer for layer in LAYERS if layer != "testing"]
 

@@ -40,15 +40,24 @@ Status bench_plans(const CudaBench& bench, BenchReport& report) {
     c.kv_lens = constant_lengths(requests, 4096);
     FOVEA_ASSIGN_OR_RETURN(DeviceCase device, DeviceCase::create(bench, c, false));
     const std::string name = fmt::format("B{} S4096 32/8", requests);
-    FOVEA_ASSIGN_OR_RETURN(const double host, host_us(bench, [&] { return device.plan(); }));
-    report.add({"plan", name, "full, lists from the host", host, "us", std::nullopt, "", std::nullopt, true});
-    FOVEA_RETURN_IF_ERROR(device.keep_lists_on_device(kHostCalls + 1));
-    FOVEA_ASSIGN_OR_RETURN(const double full, host_us(bench, [&] { return device.plan(); }));
-    FOVEA_ASSIGN_OR_RETURN(const double grown, host_us(bench, [&] { return device.grow(); }));
-    report.add({"plan", name, "full, with the copy", full, "us", std::nullopt, "", std::nullopt, true});
-    report.add({"plan", name, "grown, with the copy", grown, "us", std::nullopt, "", std::nullopt, true});
-    report.add({"plan", name, "bytes copied", static_cast<double>(device.stats().plan_bytes) / 1024, "KiB",
-                std::nullopt, "", std::nullopt, true});
+    const auto add = [&](const char* metric, double value, const char* unit = "us") {
+      report.add({"plan", name, metric, value, unit, std::nullopt, "", std::nullopt, true});
+    };
+    const auto times = [&](const char* full, const char* grown) -> Status {
+      device.shorten(kHostCalls + 1);
+      FOVEA_ASSIGN_OR_RETURN(const double full_us, host_us(bench, [&] { return device.plan(); }));
+      add(full, full_us);
+      FOVEA_ASSIGN_OR_RETURN(const double grown_us, host_us(bench, [&] { return device.grow(); }));
+      add(grown, grown_us);
+      return ok_status();
+    };
+    // Lists on the host are copied with the plan, and the plan is cut again there.
+    FOVEA_RETURN_IF_ERROR(times("full, lists from the host", "grown, lists from the host"));
+    FOVEA_RETURN_IF_ERROR(device.keep_lists_on_device());
+    FOVEA_RETURN_IF_ERROR(times("full, with the copy", "grown, host"));
+    FOVEA_ASSIGN_OR_RETURN(const double recut, device.recut_us());
+    add("grown, kernel on the device", recut);
+    add("bytes copied", static_cast<double>(device.stats().plan_bytes) / 1024, "KiB");
   }
   return ok_status();
 }

@@ -71,14 +71,25 @@ Status DeviceCase::grow() {
   return attention_->grow(batch_.kv_lens, {bench_.stream()});
 }
 
-Status DeviceCase::keep_lists_on_device(std::int32_t tokens) {
+Result<double> DeviceCase::recut_us() {
+  const cuda::ScopedContext context(bench_.device());
+  const std::size_t bytes = batch_.kv_lens.size() * sizeof(std::int32_t);
+  FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer lens, cuda::DeviceBuffer::create(bench_.device(), bytes));
+  FOVEA_RETURN_IF_ERROR(
+      cuda::copy_to_device(bench_.device(), lens.data(), batch_.kv_lens.data(), bytes, bench_.stream()));
+  const TensorView view = on_device(cpu_tensor(lens.data(), DType::kI32, batch_.num_requests()));
+  return bench_.replay_us(20, [&](int) { return attention_->grow_on_device(view, {bench_.stream()}); });
+}
+
+void DeviceCase::shorten(std::int32_t tokens) {
+  for (std::int32_t& n : batch_.kv_lens) n -= tokens;
+}
+
+Status DeviceCase::keep_lists_on_device() {
   const cuda::ScopedContext context(bench_.device());
   const std::size_t bytes = batch_.page_table.size() * 4;
   FOVEA_ASSIGN_OR_RETURN(pages_, cuda::DeviceBuffer::create(bench_.device(), bytes));
-  FOVEA_RETURN_IF_ERROR(
-      cuda::copy_to_device(bench_.device(), pages_.data(), batch_.page_table.data(), bytes, bench_.stream()));
-  for (std::int32_t& n : batch_.kv_lens) n -= tokens;
-  return ok_status();
+  return cuda::copy_to_device(bench_.device(), pages_.data(), batch_.page_table.data(), bytes, bench_.stream());
 }
 
 Status DeviceCase::run(int set) {

@@ -18,9 +18,13 @@ class DeviceCase {
   Status plan();
   // Every request one token longer.
   Status grow();
-  // From now on page lists are those on the device, where nothing looks for shared prefixes, and requests are `tokens`
-  // shorter than their lists.
-  Status keep_lists_on_device(std::int32_t tokens);
+  // grow() by nothing, for lengths that lie on the device: what the kernel that cuts again takes, as a graph replays
+  // it.
+  Result<double> recut_us();
+  // Requests become `tokens` shorter, so that they may grow within their lists. Plan again.
+  void shorten(std::int32_t tokens);
+  // From now on page lists are those on the device, where nothing looks for shared prefixes.
+  Status keep_lists_on_device();
   // Over copy number `set` of the KV.
   Status run(int set);
   // Median microseconds of a run, by graph replays. kInternal when the output cannot be right.

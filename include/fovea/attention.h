@@ -12,7 +12,8 @@
 //
 // Threads: one call on an object at a time. On a CUDA device calls enqueue on the stream given and return; what they
 // read must stay as it is until the stream is past them. run() makes one launch at fixed addresses and allocates
-// nothing, so it can be captured in a CUDA graph: plan() again outside of the graph (in its stream), then replay.
+// nothing, so it can be captured in a CUDA graph: plan() again outside of the graph (in its stream), then replay. From
+// the first recorded run() on, page lists stay where they are: all in host memory, or at one address of the device.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +76,8 @@ struct AttentionOptions {
 
   bool share_prefixes = true;    // requests whose leading pages are the same read them once (host page lists only)
   bool batch_invariant = false;  // a request's bits do not depend on who shares its batch
-  bool device_growth = false;    // for grow_on_device(): plans carry what the device needs to cut them again
+  bool device_growth = true;     // CUDA: grow() with page lists on the device, and grow_on_device(), cut the plan again
+                                 // there; plans carry what that takes (12 bytes a tile). No effect if batch_invariant
   bool checked = false;          // CUDA: page indices are compared with the pool's pages, at the cost of a look at each
                                  // (the CPU always does)
   std::int32_t num_threads = 0;  // CPU only; 0: one pool of the process
@@ -160,14 +162,15 @@ class Attention {
   // Plans rows that share KV by levels, in one launch. num_rows: rows of q.
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream = {});
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
-  // must hold the new pages already; host lists are read again. kUnsupported after plan_cascade() and for bit masks.
+  // must hold the new pages already; host lists are read again. Where page lists lie on a CUDA device, a kernel there
+  // cuts the plan again and the host only launches it. kUnsupported after plan_cascade() and for bit masks.
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 
   // grow() for lengths that only the device knows: i32 [num_requests] there (on the CPU: here). On a CUDA device one
   // launch, which a graph may record ahead of run(): a replay then follows the lengths as they are by that time.
-  // Lengths that shrank, or outgrew max_pages_per_request, leave the plan as it was. Needs options.device_growth;
-  // kUnsupported for batch_invariant and after plans that grow() would pack anew (bit masks, windows over shared
-  // prefixes, cascades).
+  // Lengths that shrank, or outgrew max_pages_per_request, leave the plan as it was. stats() and explain() do not
+  // follow. Needs options.device_growth; kUnsupported for batch_invariant and after plans that grow() would pack anew
+  // (bit masks, windows over shared prefixes, cascades).
   Status grow_on_device(const TensorView& kv_lens, Stream stream = {});
 
   // out = attention of q over kv by the last plan. q, out: [rows, num_qo_heads, head_dim] of q_dtype, the last dim

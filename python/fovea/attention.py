@@ -48,8 +48,8 @@ class Attention:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
     the pool. variant: (name, C++ text) of a variant of your own (docs/variants.md); variant_values: its parameters by
-    name, whose types are those of the values (float, int, float32 or int32 tensor). device_growth: for
-    grow_on_device(). max_*: memory follows from these alone, and larger batches raise OutOfRange.
+    name, whose types are those of the values (float, int, float32 or int32 tensor). device_growth:
+    on CUDA, plans are cut again on the device when lengths grew. max_*: memory follows from these alone, and larger batches raise OutOfRange.
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
@@ -58,7 +58,7 @@ class Attention:
                  max_pages_per_request: int = 2048, max_page_entries: int = 0, max_cascade_levels: int = 0,
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
                  checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
-                 variant_values: dict | None = None, device_growth: bool = False):
+                 variant_values: dict | None = None, device_growth: bool = True):
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
@@ -209,14 +209,15 @@ class Attention:
         self._rows = num_rows
 
     def grow(self, kv_lens, *, stream=None) -> None:
-        """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages."""
+        """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages. With lists
+        on a CUDA device the plan is cut again there, and the host only launches that."""
         lens, count = lib.host_array(kv_lens)
         pages = self._lent[0][0] if self._lent else None
         lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_of(stream, pages)))
 
     def grow_on_device(self, kv_lens, *, stream=None) -> None:
         """grow() for lengths that only the device knows: int32 [requests] there. On CUDA one launch, which a graph may
-        record ahead of run(). Needs device_growth=True."""
+        record ahead of run()."""
         borrow = lib.Borrowed()
         lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens), lib.stream_of(stream, kv_lens)))
 

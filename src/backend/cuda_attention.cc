@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "abi/attention_args.h"
-#include "abi/recut_args.h"
 #include "backend/cuda_kernels.h"
 #include "backend/cuda_paged_ops.h"
+#include "backend/cuda_recut.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "core/plan/device_plan.h"
@@ -94,13 +94,18 @@ class CudaPagedAttention : public Attention::Impl {
 
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
-           partial_lse_.size_bytes() + counters_.size_bytes() + recut_scratch_.size_bytes();
+           partial_lse_.size_bytes() + counters_.size_bytes() + recut_.scratch_bytes();
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
-  const Planner& planner() const override { return planner_; }
+  // Where the device cut again by itself, the host follows when somebody asks.
+  const Planner& planner() const override {
+    if (planner_behind_) planner_behind_ = !planner_.grow(kv_lens_.data()).ok();
+    return planner_;
+  }
 
  private:
-  Status init_recut();
+  Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
+  Status set_page_lists(const std::int32_t* entries);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   Status set_pool(const abi::KvPoolView& pool);
@@ -108,14 +113,16 @@ class CudaPagedAttention : public Attention::Impl {
 
   DevicePlace place_;
   cuda::Device device_;
-  Planner planner_;
+  mutable Planner planner_;
+  mutable bool planner_behind_ = false;
   BatchTranslator translator_;
 
-  cuda::Function function_, recut_;
+  cuda::Function function_;
+  CudaRecut recut_;
   cuda::LaunchConfig launch_;
   tune::AttentionChoice choice_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
-  cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_, recut_scratch_;
+  cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
   Staging staging_[2];
   int next_staging_ = 0;
   std::size_t max_plan_bytes_ = 0;
@@ -123,8 +130,13 @@ class CudaPagedAttention : public Attention::Impl {
   std::size_t mask_bytes_ = 0;
 
   abi::AttentionArgs args_{};
-  abi::RecutArgs recut_args_{};
   bool can_recut_ = false;
+  std::int64_t most_tokens_ = 0;       // of a request, by its page list; known where can_recut_
+  std::vector<std::int32_t> kv_lens_;  // of the last plan() or grow()
+  bool lists_on_device_ = false;
+  bool lens_known_ = false;                       // false after grow_on_device(),
+  bool graph_grows_ = false;                      // and whenever a graph recorded it: a replay may have come in between
+  const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
   abi::TensorMap k_map_{}, v_map_{};
   bool has_maps_ = false;
   bool planned_ = false;
@@ -164,7 +176,9 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
     FOVEA_ASSIGN_OR_RETURN(s.copied, cuda::Event::create(device_));
   }
 
-  if (o.device_growth) FOVEA_RETURN_IF_ERROR(init_recut());
+  if (o.device_growth && !o.batch_invariant) {
+    FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, planner_, plan_.data()));
+  }
   args_.plan = plan_.as<std::uint8_t>();
   args_.partial_out = partial_out_.as<float>();
   args_.partial_lse = partial_lse_.as<float>();
@@ -176,18 +190,35 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   return ok_status();
 }
 
-// The kernel that cuts a plan again, and its scratch: shared memory where the plan at hand fits, else device memory.
-Status CudaPagedAttention::init_recut() {
-  constexpr std::size_t kMostSmem = 160 << 10;
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::recut_source(device_.info().arch()));
-  FOVEA_ASSIGN_OR_RETURN(recut_, cuda_kernel(device_, source, "fovea_recut"));
-  const std::size_t scratch = max_recut_scratch_bytes(planner_);
-  recut_args_.smem_bytes = static_cast<std::uint32_t>(
-      std::min({scratch, kMostSmem, static_cast<std::size_t>(device_.info().smem_optin_bytes) - (1 << 10)}));
-  FOVEA_RETURN_IF_ERROR(recut_.set_max_smem(recut_args_.smem_bytes));
-  FOVEA_ASSIGN_OR_RETURN(recut_scratch_, cuda::DeviceBuffer::create(device_, scratch));
-  recut_args_.plan = plan_.as<std::uint8_t>();
-  recut_args_.scratch = recut_scratch_.as<std::uint8_t>();
+// grow() for page lists on the device: one launch.
+Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stream stream) {
+  for (std::size_t i = 0; i < kv_lens.size(); ++i) {
+    if (kv_lens[i] < kv_lens_[i]) {
+      return invalid_argument("request {} shrank from {} to {} tokens; plan() again", i, kv_lens_[i], kv_lens[i]);
+    }
+    if (kv_lens[i] > most_tokens_) {
+      return out_of_range("request {} grew to {} tokens, its page list holds {}", i, kv_lens[i], most_tokens_);
+    }
+  }
+  FOVEA_RETURN_IF_ERROR(recut_.launch(kv_lens, stream.handle));
+  std::copy(kv_lens.begin(), kv_lens.end(), kv_lens_.begin());
+  planner_behind_ = true;
+  return ok_status();
+}
+
+// A graph that recorded run() reads page lists where they were then, and nobody could tell it otherwise.
+Status CudaPagedAttention::set_page_lists(const std::int32_t* entries) {
+  if (recorded_lists_ != nullptr && entries != recorded_lists_) {
+    const auto where = [&](const std::int32_t* lists) {
+      return lists == entries_.as<std::int32_t>() ? std::string("in host memory")
+                                                  : fmt::format("on the device at {}", fmt::ptr(lists));
+    };
+    return invalid_argument(
+        "page_indices lie {}, but a graph recorded run() when they lay {}, where its replays read them; keep them "
+        "there, or use another Attention",
+        where(entries), where(recorded_lists_));
+  }
+  args_.page_entries = entries;
   return ok_status();
 }
 
@@ -197,13 +228,12 @@ Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stre
   FOVEA_RETURN_IF_ERROR(check_array("kv_lens", kv_lens, {translator_.num_requests()}, DType::kI32, place_));
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  recut_args_.kv_lens = static_cast<const std::int32_t*>(kv_lens.data);
-  cuda::LaunchConfig config;
-  config.block[0] = abi::kRecutThreads;
-  config.smem_bytes = recut_args_.smem_bytes;
-  config.stream = stream.handle;
-  void* const parameters[] = {&recut_args_};
-  return cuda::launch(recut_, config, parameters);
+  lens_known_ = false;
+  if (stream.handle != nullptr) {
+    FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
+    graph_grows_ = graph_grows_ || recording;
+  }
+  return recut_.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
 }
 
 Status CudaPagedAttention::check_not_recording(Stream stream) const {
@@ -229,6 +259,7 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   std::byte* const host = staging.memory.data();
   const PlanGrowth growth = options_.device_growth ? planner_.growth() : PlanGrowth{};
   can_recut_ = growth.arrays != nullptr;
+  most_tokens_ = growth.max_tokens;
   FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(planner_.view(), std::span(host, max_plan_bytes_), growth));
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, plan_.data(), host, plan_bytes_, stream.handle));
   std::byte* const host_entries = host + max_plan_bytes_;
@@ -252,12 +283,15 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
   FOVEA_RETURN_IF_ERROR(planner_.plan(translated));
-  const bool on_device = batch.page_indices_device == DeviceKind::kCuda;
-  args_.page_entries = on_device ? batch.page_indices : entries_.as<std::int32_t>();
+  planner_behind_ = false;
+  lists_on_device_ = batch.page_indices_device == DeviceKind::kCuda;
+  FOVEA_RETURN_IF_ERROR(set_page_lists(lists_on_device_ ? batch.page_indices : entries_.as<std::int32_t>()));
   args_.mask_bits = mask_.as<std::uint8_t>();
   std::span<const std::uint8_t> mask;
   if (batch.mask == AttentionMask::kBits) mask = {batch.mask_bits, static_cast<std::size_t>(batch.mask_bytes)};
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), mask, stream));
+  kv_lens_.assign(batch.kv_lens, batch.kv_lens + batch.num_requests);
+  lens_known_ = true;
   planned_ = true;
   return ok_status();
 }
@@ -269,7 +303,8 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
   FOVEA_RETURN_IF_ERROR(planner_.plan_block_rows(translated));
-  args_.page_entries = entries_.as<std::int32_t>();
+  planner_behind_ = false;
+  FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
   std::int64_t at = 0;
   for (const CascadeLevel& level : levels) {
@@ -291,8 +326,16 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const std::optional<AttentionBatch> packed, translator_.grow(kv_lens));
+  if (can_recut_ && lists_on_device_ && lens_known_ && !graph_grows_) {
+    FOVEA_RETURN_IF_ERROR(recut_for(kv_lens, stream));
+    planned_ = true;
+    return ok_status();
+  }
   FOVEA_RETURN_IF_ERROR(packed.has_value() ? planner_.plan(*packed) : planner_.grow(kv_lens.data()));
+  planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
+  kv_lens_.assign(kv_lens.begin(), kv_lens.end());
+  lens_known_ = true;
   planned_ = true;
   return ok_status();
 }
@@ -369,6 +412,10 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   args_.q_head_stride = q.strides[1];
   args_.out_row_stride = out.strides[0];
   args_.out_head_stride = out.strides[1];
+  if (stream.handle != nullptr && recorded_lists_ == nullptr) {
+    FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
+    if (recording) recorded_lists_ = args_.page_entries;
+  }
   launch_.stream = stream.handle;
   void* const parameters[] = {&args_, &k_map_, &v_map_};
   return cuda::launch(function_, launch_, parameters);
@@ -412,7 +459,7 @@ Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions&
   FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> sources,
                          paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
   sources.insert(sources.begin(), std::move(attention));
-  if (options.device_growth) {
+  if (options.device_growth && !options.batch_invariant) {
     FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
     sources.push_back(std::move(recut));
   }

@@ -24,6 +24,7 @@
 #include "cuda/stream.h"
 #include "cuda/testing/fake_driver.h"
 #include "testing/attention_case.h"
+#include "testing/host_recut.h"
 
 namespace fovea {
 namespace {
@@ -88,6 +89,12 @@ class CudaAttentionTest : public ::testing::Test {
     fake::state().kernels["fovea_attention"] = [this](void** parameters) {
       const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<abi::AttentionArgs*>(parameters[0]));
       return [args, this] { execute(*args, rows_, kHeads, kDim); };
+    };
+    fake::state().kernels["fovea_recut"] = [this](void** parameters) {
+      return [args = *static_cast<abi::RecutArgs*>(parameters[0]), this] {
+        ++recuts_;
+        recut_on_host(args, random_);
+      };
     };
     auto device = cuda::Device::open(0);
     ASSERT_TRUE(device.ok()) << device.status().to_string();
@@ -185,6 +192,8 @@ class CudaAttentionTest : public ::testing::Test {
   std::optional<cuda::ScopedContext> context_;
   AttentionOptions options_;
   std::int64_t rows_ = 0;
+  int recuts_ = 0;  // plans cut again on the device
+  std::mt19937_64 random_{3};
   std::vector<std::uint16_t> k_, v_, q_;
   std::vector<std::int32_t> pages_;
 };
@@ -296,21 +305,63 @@ TEST_F(CudaAttentionTest, OneGraphServesEveryLaterPlan) {
   }
 }
 
-TEST_F(CudaAttentionTest, GrowingOnTheDeviceIsOneLaunchThatGraphsRecord) {
+// Page lists on the device: growing is one launch, and the plan there is the one that planning anew would make.
+TEST_F(CudaAttentionTest, GrowingIsOneLaunchWhereListsLieOnTheDevice) {
+  Attention attention = make(), reference = make();
+  std::vector<std::int32_t> q_lens(6, 1), kv_lens = {1, 60, 90, 0, 2, 90};
+  q_lens[3] = 0;
+  RequestBatch b = batch(q_lens, kv_lens);
+  b.page_indices_device = DeviceKind::kCuda;
+  ASSERT_TRUE(attention.plan(b).ok());
+  auto& calls = fake::state().calls;
+  for (int step = 1; step <= 100; ++step) {
+    for (std::size_t i = 0; i < kv_lens.size(); ++i) kv_lens[i] += (step + static_cast<int>(i)) % 3 == 0;
+    if (step % 25 == 0) kv_lens[4] += 20;
+    calls.clear();
+    ASSERT_TRUE(attention.grow(kv_lens).ok());
+    EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
+    EXPECT_EQ(calls["cuMemcpyHtoDAsync_v2"] + calls["cuStreamSynchronize"] + calls["cuMemAlloc_v2"], 0);
+    const Output grown = run(attention, true);
+    ASSERT_TRUE(reference.plan(b).ok());
+    ASSERT_EQ(run(reference, true).out, grown.out) << step;
+  }
+  EXPECT_EQ(recuts_, 100);
+  // The host's view follows when asked.
+  EXPECT_EQ(attention.stats().kv_bytes, reference.stats().kv_bytes);
+  const std::vector<std::int32_t> grown = kv_lens;
+  kv_lens[1] -= 1;
+  const Status shrank = attention.grow(kv_lens);
+  EXPECT_EQ(shrank.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(shrank.message(), HasSubstr("request 1 shrank"));
+  EXPECT_EQ(attention.grow(grown).code(), StatusCode::kInvalidArgument);  // the plan is gone
+  ASSERT_TRUE(attention.plan(b).ok());
+  kv_lens[1] = kPages * kPage + 1;
+  EXPECT_EQ(attention.grow(kv_lens).code(), StatusCode::kOutOfRange);
+
+  // Without what the device needs the host does it.
+  options_.device_growth = false;
+  Attention by_host = make();
+  kv_lens = grown;
+  ASSERT_TRUE(by_host.plan(b).ok());
+  ++kv_lens[0];
+  ASSERT_TRUE(by_host.grow(kv_lens).ok());
+  EXPECT_EQ(recuts_, 100);
+}
+
+TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord) {
   std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {100, 30};
   const TensorView lens = place(cpu_tensor(kv_lens.data(), DType::kI32, 2), true);
+  RequestBatch b = batch(q_lens, kv_lens);
+  b.page_indices_device = DeviceKind::kCuda;
+  options_.device_growth = false;
   Attention fixed = make();
-  ASSERT_TRUE(fixed.plan(batch(q_lens, kv_lens)).ok());
+  ASSERT_TRUE(fixed.plan(b).ok());
   EXPECT_EQ(fixed.grow_on_device(lens).code(), StatusCode::kInvalidArgument);
 
   options_.device_growth = true;
-  abi::RecutArgs seen{};
-  fake::state().kernels["fovea_recut"] = [&seen](void** parameters) {
-    return [args = *static_cast<abi::RecutArgs*>(parameters[0]), &seen] { seen = args; };
-  };
-  Attention attention = make();
+  Attention attention = make(), reference = make();
   EXPECT_EQ(attention.grow_on_device(lens).code(), StatusCode::kInvalidArgument);  // no plan
-  ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens)).ok());
+  ASSERT_TRUE(attention.plan(b).ok());
   auto stream = cuda::Stream::create(*device_);
   ASSERT_TRUE(stream.ok());
   auto& calls = fake::state().calls;
@@ -319,13 +370,21 @@ TEST_F(CudaAttentionTest, GrowingOnTheDeviceIsOneLaunchThatGraphsRecord) {
                                           [&] { return attention.grow_on_device(lens, {stream->handle()}); });
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
-  EXPECT_EQ(seen.plan, nullptr);
+  EXPECT_EQ(recuts_, 0);
+  const auto expect_plan_of_now = [&] {
+    const Output grown = run(attention, true);
+    ASSERT_TRUE(reference.plan(b).ok());
+    EXPECT_EQ(run(reference, true).out, grown.out);
+  };
+  kv_lens = {128, 77};
   ASSERT_TRUE(graph->launch(stream->handle()).ok());
-  EXPECT_EQ(seen.kv_lens, kv_lens.data());
-  abi::DevicePlanHeader header;
-  std::memcpy(&header, seen.plan, sizeof header);
-  EXPECT_NE(header.growth, abi::kNone);
-  EXPECT_LE(seen.smem_bytes, 227u << 10);
+  EXPECT_EQ(recuts_, 1);
+  expect_plan_of_now();
+  // The host does not know how far replays went, so it makes the whole plan.
+  kv_lens = {101, 40};
+  ASSERT_TRUE(attention.grow(kv_lens, {stream->handle()}).ok());
+  EXPECT_EQ(recuts_, 1);
+  expect_plan_of_now();
 
   TensorView wrong = lens;
   wrong.shape[0] = 1;
@@ -339,6 +398,33 @@ TEST_F(CudaAttentionTest, GrowingOnTheDeviceIsOneLaunchThatGraphsRecord) {
   masked.mask_offsets = offsets.data();
   ASSERT_TRUE(attention.plan(masked).ok());
   EXPECT_EQ(attention.grow_on_device(lens).code(), StatusCode::kUnsupported);
+}
+
+TEST_F(CudaAttentionTest, PageListsStayWhereAGraphReadsThem) {
+  Attention attention = make();
+  const std::vector<std::int32_t> lens = {1, 1};
+  const RequestBatch host = batch(lens, lens);
+  RequestBatch device = host;
+  device.page_indices_device = DeviceKind::kCuda;
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  ASSERT_TRUE(attention.plan(device, {stream->handle()}).ok());
+  ASSERT_TRUE(attention.plan(host, {stream->handle()}).ok());  // nothing recorded them yet
+  ASSERT_TRUE(attention.plan(device, {stream->handle()}).ok());
+  std::vector<std::uint16_t> out(static_cast<std::size_t>(rows_) * kHeads * kDim);
+  const TensorView to = place(cpu_tensor(out.data(), DType::kBF16, rows_, kHeads, kDim), true);
+  ASSERT_TRUE(cuda::Graph::capture(*device_, stream->handle(), [&] {
+                return attention.run(q(true), kv(true), to, {}, {stream->handle()});
+              }).ok());
+  ASSERT_TRUE(attention.plan(device, {stream->handle()}).ok());
+  const Status refused = attention.plan(host, {stream->handle()});
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("a graph recorded run()"));
+  RequestBatch elsewhere = device;
+  elsewhere.page_indices += 4;
+  EXPECT_EQ(attention.plan(elsewhere, {stream->handle()}).code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(attention.run(q(true), kv(true), to, {}, {stream->handle()}).ok());  // the plan is gone
+  EXPECT_TRUE(attention.plan(device, {stream->handle()}).ok());
 }
 
 TEST_F(CudaAttentionTest, WhatCallersGetWrong) {
@@ -421,10 +507,10 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   options.num_kv_heads = kKvHeads;
   const auto sources = attention_kernels(options, "sm_90a");
   ASSERT_TRUE(sources.ok()) << sources.status().to_string();
-  EXPECT_EQ(sources->size(), 3u);  // attention, append, merge
+  EXPECT_EQ(sources->size(), 4u);  // attention, append, merge, and what cuts plans again
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
-  options.device_growth = true;
-  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 4u);  // and what cuts again
+  options.device_growth = false;
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 3u);
   options.q_dtype = DType::kF32;
   EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);
 }

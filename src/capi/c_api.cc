@@ -289,6 +289,7 @@ void fovea_attention_options_init(fovea_attention_options* options) {
   o.max_pages_per_request = d.max_pages_per_request;
   o.max_mask_bytes = d.max_mask_bytes;
   o.share_prefixes = d.share_prefixes ? 1 : 0;
+  o.device_growth = d.device_growth ? 1 : 0;
   *options = o;
 }
 

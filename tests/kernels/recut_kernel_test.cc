@@ -1,42 +1,20 @@
 // The re-cut of device plans, its own source run on the host with threads in random order.
-#include <numeric>
-
+#include "testing/host_recut.h"
 #include "tests/kernels/recut_case.h"
-
-// The kernel comes after what it runs on.
-// clang-format off
-#define __forceinline__ inline
-#include "kernels/any/recut.cuh"
-// clang-format on
 
 namespace fovea::kernels {
 namespace {
 
 using namespace recut_case;
 
-// One step at a time, its threads in random order: a result that depends on the order is a race.
-struct HostCta {
-  std::mt19937_64& random;
-  std::vector<std::uint32_t>& order;
-  std::uint32_t threads() const { return static_cast<std::uint32_t>(order.size()); }
-  template <typename Step>
-  void each_thread(const Step& step) const {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::uint32_t thread : order) step(thread);
-  }
-};
-
 void recut_on_host(std::vector<std::byte>& plan, const std::vector<std::int32_t>& kv_lens, const Planner& planner,
                    std::mt19937_64& random) {
   std::vector<std::uint8_t> scratch(max_recut_scratch_bytes(planner), 0x5a);
-  std::vector<std::uint32_t> order(abi::kRecutThreads);
-  std::iota(order.begin(), order.end(), 0u);
   abi::RecutArgs args{};
   args.plan = reinterpret_cast<std::uint8_t*>(plan.data());
   args.kv_lens = kv_lens.data();
   args.scratch = scratch.data();
-  const HostCta cta{random, order};
-  Recut<HostCta>(cta, args, nullptr).run();
+  fovea::recut_on_host(args, random);
 }
 
 const abi::DevicePlanHeader& header_of(const std::vector<std::byte>& plan) {

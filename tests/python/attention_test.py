@@ -98,12 +98,14 @@ def test_grow():
     attention.plan([1, 1], [25, 17], batch.indices, batch.indptr)
     attention.grow([30, 17])
     check(attention.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle())
-    with pytest.raises(fovea.InvalidArgument, match="device_growth"):
-        attention.grow_on_device(np.array([30, 17], np.int32))
-    attention = attention_for(batch, device_growth=True)
+    attention = attention_for(batch)
     attention.plan([1, 1], [25, 17], batch.indices, batch.indptr)
     attention.grow_on_device(np.array([30, 17], np.int32))
     check(attention.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle())
+    attention = attention_for(batch, device_growth=False)
+    attention.plan([1, 1], [25, 17], batch.indices, batch.indptr)
+    with pytest.raises(fovea.InvalidArgument, match="device_growth"):
+        attention.grow_on_device(np.array([30, 17], np.int32))
 
 
 def test_append_and_merge():
