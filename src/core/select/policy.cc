@@ -1,0 +1,60 @@
+// The registry and the reading of budgets.
+#include "core/select/policy.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+constexpr SelectPolicy kPolicies[] = {
+    {"quest", "min/max of 16 keys, lists of 16 tokens (Quest)", abi::StatKind::kMinMaxF16, SelectScore::kBound, 16},
+    {"quest-f8", "the same in fp8 rounded outward: half the bytes", abi::StatKind::kMinMaxF8, SelectScore::kBound, 16},
+    {"lserve", "min/max of 16 keys, lists of 64 tokens (LServe)", abi::StatKind::kMinMaxF16, SelectScore::kBound, 64},
+    {"mean-dev", "mean and deviation of 16 keys, lists of 16 tokens", abi::StatKind::kMeanDevF16, SelectScore::kSpread,
+     16},
+    {"mass", "as many units of 16 as hold .98 of the predicted softmax mass", abi::StatKind::kMeanDevF16,
+     SelectScore::kMass, 16, 0.98f},
+    {"oracle", "the largest q.k itself: what a perfect statistic would find, for evaluation", abi::StatKind::kNone,
+     SelectScore::kOracle, 16},
+    {"random", "units at random: the control, for evaluation", abi::StatKind::kNone, SelectScore::kRandom, 16},
+};
+constexpr std::string_view kAuto = "quest";
+
+}  // namespace
+
+std::span<const SelectPolicy> select_policies() { return kPolicies; }
+
+Result<const SelectPolicy*> find_select_policy(std::string_view name) {
+  const std::string_view wanted = name == "auto" ? kAuto : name;
+  std::string names = "auto";
+  for (const SelectPolicy& policy : kPolicies) {
+    if (policy.name == wanted) return &policy;
+    names += fmt::format(", {}", policy.name);
+  }
+  return not_found("no selection policy named \"{}\"; there are {}", name, names);
+}
+
+std::int32_t KvBudget::at(std::int32_t length) const {
+  return divisor == 0 ? tokens : std::max(length / divisor, kLeastBudgetTokens);
+}
+
+Result<KvBudget> parse_kv_budget(std::string_view text) {
+  const bool share = text.starts_with("T/");
+  const std::string_view digits = share ? text.substr(2) : text;
+  std::int32_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size() || number < 1) {
+    return invalid_argument("the KV budget is \"{}\"; expected tokens, as 4096, or a share of what is seen, as T/8",
+                            text);
+  }
+  if (!share && number < kLeastBudgetTokens) {
+    return invalid_argument("the KV budget is {} tokens; expected {} or more", number, kLeastBudgetTokens);
+  }
+  return share ? KvBudget{0, number} : KvBudget{number, 0};
+}
+
+}  // namespace fovea

@@ -1,0 +1,144 @@
+// See stats.h.
+#include "cpu/select/stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/status.h"
+#include "cpu/attention/item.h"
+#include "cpu/select/key_row.h"
+#include "cpu/select/outward.h"
+
+namespace fovea::cpu {
+namespace {
+
+constexpr std::int32_t kTokens = abi::kSubPageTokens;
+
+// A sub-page that was written to, and how many of its tokens hold keys.
+struct Touched {
+  std::int64_t sub;
+  std::int32_t tokens;
+};
+
+// A sequence's tokens are appended in order, so the slots of one sub-page stand together.
+std::vector<Touched> touched_subs(const std::int32_t* slots, std::int64_t rows) {
+  std::vector<Touched> touched;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    if (slots[i] < 0) continue;
+    const std::int64_t sub = slots[i] / kTokens;
+    const std::int32_t tokens = slots[i] % kTokens + 1;
+    if (!touched.empty() && touched.back().sub == sub) {
+      touched.back().tokens = std::max(touched.back().tokens, tokens);
+    } else {
+      touched.push_back({sub, tokens});
+    }
+  }
+  return touched;
+}
+
+void min_and_max(const float* keys, std::int32_t tokens, std::int32_t head_dim, float* low, float* high) {
+  std::fill(low, low + head_dim, kLargestF16);
+  std::fill(high, high + head_dim, -kLargestF16);
+  for (std::int32_t t = 0; t < tokens; ++t, keys += head_dim) {
+    for (std::int32_t d = 0; d < head_dim; ++d) {
+      low[d] = keys[d] < low[d] ? keys[d] : low[d];
+      high[d] = keys[d] > high[d] ? keys[d] : high[d];
+    }
+  }
+  for (std::int32_t d = 0; d < head_dim; ++d) {
+    if (low[d] > high[d]) low[d] = high[d] = 0.0f;  // nothing but NaN
+    low[d] = std::max(low[d], -kLargestF16);
+    high[d] = std::min(high[d], kLargestF16);
+  }
+}
+
+void write_min_max_f8(const float* low, const float* high, std::int32_t head_dim, std::uint8_t* to) {
+  float largest = 0.0f;
+  for (std::int32_t d = 0; d < head_dim; ++d) largest = std::max({largest, -low[d], high[d]});
+  const float scale = largest > 0.0f ? std::exp2(std::ceil(std::log2(largest / kLargestE4M3))) : 1.0f;
+  for (std::int32_t d = 0; d < head_dim; ++d) {
+    to[d] = e4m3_down(low[d] / scale);
+    to[head_dim + d] = e4m3_up(high[d] / scale);
+  }
+  std::memcpy(to + 2 * head_dim, &scale, sizeof(scale));
+}
+
+void write_mean_dev(const float* keys, std::int32_t tokens, std::int32_t head_dim, std::uint16_t* to) {
+  for (std::int32_t d = 0; d < head_dim; ++d) {
+    float sum = 0.0f;
+    std::int32_t count = 0;
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      const float key = keys[t * head_dim + d];
+      if (std::isnan(key)) continue;
+      sum += std::clamp(key, -kLargestF16, kLargestF16);
+      ++count;
+    }
+    const float mean = count > 0 ? sum / static_cast<float>(count) : 0.0f;
+    float squares = 0.0f;
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      if (std::isnan(keys[t * head_dim + d])) continue;
+      const float away = std::clamp(keys[t * head_dim + d], -kLargestF16, kLargestF16) - mean;
+      squares += away * away;
+    }
+    to[d] = f16_of(mean);
+    to[head_dim + d] = f16_of(std::min(count > 0 ? std::sqrt(squares / static_cast<float>(count)) : 0.0f, kLargestF16));
+  }
+}
+
+Status check_fits(const abi::KvPoolView& pool, const abi::PageStatsView& stats) {
+  if (pool.page_tokens != stats.subs_per_page * kTokens || pool.num_pages != stats.num_pages) {
+    return invalid_argument("statistics of {} pages of {} tokens beside a KV pool of {} pages of {}", stats.num_pages,
+                            stats.subs_per_page * kTokens, pool.num_pages, pool.page_tokens);
+  }
+  if (stats.head_dim < 1 || stats.head_dim > kMaxHeadDim) {
+    return invalid_argument("statistics of head_dim {}, expected 1..{}", stats.head_dim, kMaxHeadDim);
+  }
+  return check_keys_readable(pool);
+}
+
+}  // namespace
+
+void write_record(abi::StatKind kind, const float* keys, std::int32_t tokens, std::int32_t head_dim, std::uint8_t* to) {
+  if (kind == abi::StatKind::kMeanDevF16) {
+    return write_mean_dev(keys, tokens, head_dim, reinterpret_cast<std::uint16_t*>(to));
+  }
+  float low[kMaxHeadDim];
+  float high[kMaxHeadDim];
+  min_and_max(keys, tokens, head_dim, low, high);
+  if (kind == abi::StatKind::kMinMaxF8) return write_min_max_f8(low, high, head_dim, to);
+  auto* halves = reinterpret_cast<std::uint16_t*>(to);
+  for (std::int32_t d = 0; d < head_dim; ++d) {
+    halves[d] = f16_down(low[d]);
+    halves[head_dim + d] = f16_up(high[d]);
+  }
+}
+
+Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
+                         const abi::PageStatsView& stats, ThreadPool& threads) {
+  if (stats.kind == abi::StatKind::kNone) return ok_status();
+  FOVEA_RETURN_IF_ERROR(check_fits(pool, stats));
+  const std::vector<Touched> touched = touched_subs(slots, rows);
+  const std::int64_t bytes = abi::stat_bytes(stats.kind, stats.head_dim);
+  const auto pieces = static_cast<std::int64_t>(touched.size()) * stats.num_heads;
+  threads.parallel_for(pieces, 4, [&](std::int64_t begin, std::int64_t end) {
+    float keys[kTokens * kMaxHeadDim];
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Touched& sub = touched[static_cast<std::size_t>(i / stats.num_heads)];
+      const auto head = static_cast<std::int32_t>(i % stats.num_heads);
+      const std::int64_t page = sub.sub / stats.subs_per_page;
+      const auto in_page = static_cast<std::int32_t>(sub.sub % stats.subs_per_page);
+      for (std::int32_t t = 0; t < sub.tokens; ++t) {
+        read_key(pool, page, in_page * kTokens + t, head, stats.head_dim, keys + t * stats.head_dim);
+      }
+      write_record(stats.kind, keys, sub.tokens, stats.head_dim,
+                   static_cast<std::uint8_t*>(stats.data) + page * stats.page_stride + head * stats.head_stride +
+                       in_page * bytes);
+    }
+  });
+  return ok_status();
+}
+
+}  // namespace fovea::cpu
