@@ -6,6 +6,7 @@
 #   make goldens     makes the golden files of the tests again (needs the heavy peers)
 #   make test-peers  compares live with the heavy peers (PyTorch, transformers)
 #   make gpu-bundle  packs what a GPU machine needs, kernels compiled; make gpu-test and make gpu-bench run it there
+#                    (PROFILE=1: also what ncu sees of the figures that fall short)
 #   make install     installs under PREFIX (/usr/local)
 #   make clean       removes everything that was built
 .DEFAULT_GOAL := build

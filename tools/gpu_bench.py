@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """`make gpu-bench`: Fovea on GPU 0 and, where PyTorch is there, other libraries beside it in one run. Needs no compiler.
 
-Writes build/bench/h200.json (the bench's JSON with peer columns) and build/bench/h200-decode.md. Peers are what Python
-can import; PEERS names a folder of them (more with colons between). Options go to bench/peers_gpu.py.
-Without PyTorch `fovea bench attention --device cuda:0` runs alone.
+Writes build/bench/plan.json (what the host does), h200.json (the bench's JSON with peer columns) and h200-decode.md.
+Peers are what Python can import; PEERS names a folder of them (more with colons between). PROFILE=1 also profiles the
+cases of figures that fall short (gpu_profile.py, profile.json); CAUSES names the causes.toml of the page. Options go to
+bench/peers_gpu.py. Without PyTorch `fovea bench attention --device cuda:0` runs alone.
 """
 
 from __future__ import annotations
@@ -26,12 +27,21 @@ def main() -> int:
     if subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True).returncode != 0:
         print("PyTorch is not there, so Fovea is timed alone", file=sys.stderr)
         return subprocess.run([fovea, "bench", "attention", "--device", "cuda:0", "--json", str(out / "gpu.json")], env=env).returncode
-    results = str(out / "h200.json")
-    code = subprocess.run([sys.executable, str(BUNDLE / "bench" / "peers_gpu.py"), "--fovea", fovea, "--json", results, *sys.argv[1:]],
-                          env=env).returncode
-    page = subprocess.run([sys.executable, str(BUNDLE / "bench" / "write_h200.py"), results, "--out", str(out / "h200-decode.md")],
-                          env=env).returncode
-    return code or page
+    results, plans, profiles = (str(out / name) for name in ("h200.json", "plan.json", "profile.json"))
+    python = sys.executable
+
+    def run(*command: str) -> int:
+        return subprocess.run(command, env=env).returncode
+    codes = [run(fovea, "bench", "attention", "--device", "cuda:0", "--suite", "plan", "--json", plans),
+             run(python, str(BUNDLE / "bench" / "peers_gpu.py"), "--fovea", fovea, "--json", results, *sys.argv[1:])]
+    page = [python, str(BUNDLE / "bench" / "write_h200.py"), results, plans, "--out", str(out / "h200-decode.md")]
+    if os.environ.get("PROFILE"):
+        codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), results, plans, "--json", profiles))
+        page += ["--profile", profiles]
+    if causes := os.environ.get("CAUSES"):
+        page += ["--causes", causes]
+    codes.append(run(*page))
+    return max(codes)
 
 
 if __name__ == "__main__":

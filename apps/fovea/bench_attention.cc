@@ -34,7 +34,9 @@ RunFunction declare_bench_attention(Options& options) {
       "suite", flags->suite,
       "all; on the CPU one of decode, prefix, prefill; on a GPU some of decode, skew, single, fp8, page, variant, "
       "append, prefix, quarter, with commas between, or plan, or limits");
-  options.add("only", flags->only, "GPU: run the cases alone whose name holds this");
+  options.add("only", flags->only,
+              "GPU: run the cases alone whose name holds this, or one of these, with commas between");
+  options.add_flag("once", flags->once, "GPU: launch each case once and time nothing, for a profiler");
   options.add("layout", flags->layout, "GPU: pages as NHD or HND");
   options.add_flag("list", flags->list, "Print the GPU cases of the suites as JSON and end");
   options.add("threads", flags->threads, "Threads; 0: what the cgroup allows");

@@ -25,6 +25,7 @@ struct BenchAttentionFlags {
   // GPU
   std::string layout = "NHD";
   std::string only;
+  bool once = false;
 };
 
 Status bench_attention_cpu(const BenchAttentionFlags& flags);

@@ -2,6 +2,7 @@
 // over more than the L2, graph replays, beside what the device reads at most.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -48,6 +49,28 @@ void add_prefix_rows(const BenchReport& measured, BenchReport& report) {
   }
 }
 
+// Whether the id holds one of the texts, which have commas between.
+bool is_wanted(const std::string& id, const std::string& only) {
+  for (std::size_t begin = 0; begin <= only.size();) {
+    const std::size_t end = std::min(only.find(',', begin), only.size());
+    if (id.find(only.substr(begin, end - begin)) != std::string::npos) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+// The launches that a profiler counts: their cases in order, on stdout.
+Status launch_once(const CudaBench& bench, const std::vector<MeasuredCase>& cases, bool heads_first) {
+  for (const MeasuredCase& c : cases) {
+    FOVEA_ASSIGN_OR_RETURN(DeviceCase device, DeviceCase::create(bench, c, heads_first));
+    FOVEA_RETURN_IF_ERROR(device.run(0));
+    FOVEA_RETURN_IF_ERROR(bench.device().synchronize());
+    std::printf("once %s\n", c.id().c_str());
+    std::fflush(stdout);
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Status bench_attention_cuda(const BenchAttentionFlags& flags) {
@@ -58,9 +81,11 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   std::vector<MeasuredCase> cases;
   if (!limits_only && flags.suite != "plan") {
     FOVEA_ASSIGN_OR_RETURN(cases, measured_cases(flags.suite));
+    std::erase_if(cases, [&](const MeasuredCase& c) { return !is_wanted(c.id(), flags.only); });
   }
   FOVEA_RETURN_IF_ERROR(check_output(flags.json));
   FOVEA_ASSIGN_OR_RETURN(const CudaBench bench, CudaBench::open(flags.device, flags.repeats));
+  if (flags.once) return launch_once(bench, cases, flags.layout == "HND");
   FOVEA_ASSIGN_OR_RETURN(const CudaLimits limits, measure_cuda_limits(bench));
   BenchReport report;
   const cuda::DeviceInfo& info = bench.device().info();
@@ -74,7 +99,6 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   report.set_machine("empty_node_us", limits.empty_node_us);
   int failed = 0;
   for (const MeasuredCase& c : cases) {
-    if (c.id().find(flags.only) == std::string::npos) continue;
     auto device = DeviceCase::create(bench, c, flags.layout == "HND");
     Result<double> us = device.ok() ? device->time_us() : Result<double>(device.status());
     if (us.ok()) {
