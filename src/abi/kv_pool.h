@@ -64,4 +64,34 @@ struct KvPoolView {
   long long scale_head_stride;
 };
 
+constexpr int kv_bits(KvDType dtype) {
+  switch (dtype) {
+    case KvDType::kF32: return 32;
+    case KvDType::kF16:
+    case KvDType::kBF16: return 16;
+    case KvDType::kI4: return 4;
+    default: return 8;
+  }
+}
+
+// The same pool with its heads counted from `first` on: head first + i of the result is head i of the given one. For
+// pools that hold KV heads [first, ..) of a layer only, in plans that name the layer's heads; the addresses of heads
+// before `first` lie outside of the pool and are never read.
+inline KvPoolView shift_heads(KvPoolView pool, int first) {
+  const long long bytes = pool.head_stride * first * kv_bits(pool.dtype) / 8;
+  const auto moved = [](void* p, long long by) {
+    return reinterpret_cast<void*>(reinterpret_cast<uint64_t>(p) - static_cast<uint64_t>(by));
+  };
+  pool.k = moved(pool.k, bytes);
+  pool.v = moved(pool.v, bytes);
+  if (pool.granularity != ScaleGranularity::kNone) {
+    const bool each = pool.granularity == ScaleGranularity::kTokenHead;
+    const long long by = each ? pool.scale_head_stride * first * static_cast<long long>(sizeof(KvScale))
+                              : first * static_cast<long long>(sizeof(float));
+    pool.k_scale = moved(pool.k_scale, by);
+    pool.v_scale = moved(pool.v_scale, by);
+  }
+  return pool;
+}
+
 }  // namespace fovea::abi

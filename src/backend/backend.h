@@ -30,9 +30,14 @@ class AttentionOp {
   virtual Status plan(const AttentionBatch& batch) = 0;
   // Same requests as the last plan(), lengths grew.
   virtual Status grow(const std::int32_t* kv_lens) = 0;
+  // Instead of plan(), for heads of a layer that read different tokens (streaming heads, selected pages): the block
+  // rows as given. What the batch points to is borrowed until the next plan. grow() does not follow; plan again.
+  virtual Status plan_block_rows(const BlockRowBatch& batch) = 0;
   // q, out: [rows, num_qo_heads, head_dim] in the backend's activation dtype; rows in the order of the batch.
-  // lse: [rows, num_qo_heads] base-2 log-sum-exp, or null.
-  virtual Status run(const TensorView& q, const abi::KvPoolView& kv, const TensorView& out, float* lse) = 0;
+  // pools: what BlockRow::pool indexes, one after plan(); KV head h of the plan is head h of each of them, so that a
+  // pool of some heads only is given shifted (abi::shift_heads). lse: [rows, num_qo_heads] base-2 log-sum-exp, or null.
+  virtual Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out,
+                     float* lse) = 0;
   virtual PlanStats stats() const = 0;
   virtual const Planner& planner() const = 0;
 };

@@ -28,8 +28,10 @@ class CpuAttentionOp : public AttentionOp {
   }
   Status plan(const AttentionBatch& batch) override { return planner_.plan(batch); }
   Status grow(const std::int32_t* kv_lens) override { return planner_.grow(kv_lens); }
-  Status run(const TensorView& q, const abi::KvPoolView& kv, const TensorView& out, float* lse) override {
-    return cpu::run_attention(planner_.view(), params_, variant_, q, &kv, 1, out, lse, workspace_, pool_);
+  Status plan_block_rows(const BlockRowBatch& batch) override { return planner_.plan_block_rows(batch); }
+  Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, float* lse) override {
+    return cpu::run_attention(planner_.view(), params_, variant_, q, pools.data(), static_cast<int>(pools.size()), out,
+                              lse, workspace_, pool_);
   }
   PlanStats stats() const override { return planner_.stats(); }
   const Planner& planner() const override { return planner_; }

@@ -51,7 +51,10 @@ class FakeAttention final : public AttentionOp {
     kv_lens.assign(lens, lens + kv_lens.size());
     return planner_.grow(lens);
   }
-  Status run(const TensorView&, const abi::KvPoolView&, const TensorView&, float*) override { return ok_status(); }
+  Status plan_block_rows(const BlockRowBatch& batch) override { return planner_.plan_block_rows(batch); }
+  Status run(const TensorView&, std::span<const abi::KvPoolView>, const TensorView&, float*) override {
+    return ok_status();
+  }
   PlanStats stats() const override { return planner_.stats(); }
   const Planner& planner() const override { return planner_; }
 

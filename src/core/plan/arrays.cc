@@ -59,11 +59,12 @@ Status check_options(const PlannerOptions& o) {
   if (o.cost_divide_bytes < 0) return invalid_argument("cost_divide_bytes is {}, expected >= 0", o.cost_divide_bytes);
   const PlanLimits& l = o.limits;
   if (l.max_requests < 1 || l.max_rows < 1 || l.max_pages_per_request < 1 || l.max_shared_rows < 0 ||
-      l.max_block_rows < 0) {
+      l.max_block_rows < 0 || l.max_covered_rows < 0) {
     return invalid_argument(
-        "limits of {} requests, {} rows, {} pages a request, {} shared rows, {} block rows; expected 1 or more of the "
-        "first three and 0 or more of the others",
-        l.max_requests, l.max_rows, l.max_pages_per_request, l.max_shared_rows, l.max_block_rows);
+        "limits of {} requests, {} rows, {} pages a request, {} shared rows, {} block rows, {} covered rows; expected "
+        "1 or "
+        "more of the first three and 0 or more of the others",
+        l.max_requests, l.max_rows, l.max_pages_per_request, l.max_shared_rows, l.max_block_rows, l.max_covered_rows);
   }
   if (std::int64_t{l.max_pages_per_request} * o.page_tokens > (std::int64_t{1} << 30)) {
     return make_status(StatusCode::kOutOfRange, "{} pages of {} tokens are more than 2^30 tokens a request",
@@ -86,10 +87,11 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
   c.shared_rows = o.limits.max_shared_rows > 0 ? static_cast<std::uint64_t>(o.limits.max_shared_rows)
                                                : std::max(8 * c.requests, std::min(2 * c.rows, 32 * c.requests));
   c.row_indices = c.rows + std::max(c.rows, c.shared_rows);
+  c.covers = std::max<std::uint64_t>(c.row_indices, static_cast<std::uint64_t>(o.limits.max_covered_rows));
   // A request's own run, its tree mask, and one node for each request but the first.
   c.block_rows = std::max<std::uint64_t>(3 * c.requests, static_cast<std::uint64_t>(o.limits.max_block_rows));
   // A tile is full but for the last of each block row; rows count once for each block row they stand in.
-  c.tiles = c.block_rows + c.row_indices / step;
+  c.tiles = c.block_rows + c.covers / step;
   const std::uint64_t tokens =
       static_cast<std::uint64_t>(o.limits.max_pages_per_request) * static_cast<std::uint64_t>(o.page_tokens);
   if (o.batch_invariant) {
@@ -143,7 +145,7 @@ void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_
   splits.carve(carver, num_workers);
   worker_cost.carve(carver, num_workers);
   cover_begin.carve(carver, c.rows + 1);
-  covers.carve(carver, c.row_indices);
+  covers.carve(carver, c.covers);
   entry_begin.carve(carver, c.rows + 1);
   saved.carve(carver, c.merges);
 }

@@ -19,6 +19,7 @@ struct PlanCapacity {
   std::uint64_t rows;         // query tokens
   std::uint64_t shared_rows;  // (query token, part) pairs of shared runs and tree masks
   std::uint64_t row_indices;
+  std::uint64_t covers;  // (query token, block row) pairs
   std::uint64_t block_rows;
   std::uint64_t tiles;
   std::uint64_t chunks;  // of one request, in batch-invariant mode; else 1

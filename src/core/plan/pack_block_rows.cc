@@ -84,6 +84,14 @@ Status mark_solo(const PlannerOptions& options, std::uint32_t num_rows, PlanArra
   return ok_status();
 }
 
+// Chunks of batch-invariant mode that the run of a block row lies in, one for an empty run.
+std::uint64_t chunks_of(const abi::BlockRow& b, std::uint64_t chunk) {
+  const std::uint64_t offset = static_cast<std::uint64_t>(b.position_base) % chunk;
+  const std::uint64_t first = std::min(b.first_token, b.num_tokens);
+  const std::uint64_t last = std::max<std::uint64_t>(b.num_tokens, first + 1) - 1;
+  return (last + offset) / chunk - (first + offset) / chunk + 1;
+}
+
 // Partial states that the block rows may need, against what the workspace holds.
 Status check_partial_rows(const PlannerOptions& options, const PlanCapacity& capacity, const PlanArrays& p) {
   const std::uint64_t heads = static_cast<std::uint64_t>(options.num_kv_heads);
@@ -91,7 +99,7 @@ Status check_partial_rows(const PlannerOptions& options, const PlanCapacity& cap
   for (const abi::BlockRow& b : p.block_rows) {
     const std::uint64_t pairs = std::uint64_t{b.row_count} * (b.head_end - b.head_begin);
     if (options.batch_invariant) {
-      used += pairs * (b.num_tokens / static_cast<std::uint32_t>(options.invariant_chunk) + 2);
+      used += pairs * chunks_of(b, static_cast<std::uint64_t>(options.invariant_chunk));
     } else if ((b.flags & abi::kRowsSolo) == 0) {
       used += pairs;
     }
@@ -140,7 +148,7 @@ Status pack_block_rows(const BlockRowBatch& batch, const PlannerOptions& options
   }
   if (covered_rows > p.covers.capacity) {
     return make_status(StatusCode::kOutOfRange,
-                       "block rows cover {} query tokens, the planner was made for {}; raise limits.max_shared_rows",
+                       "block rows cover {} query tokens, the planner was made for {}; raise limits.max_covered_rows",
                        covered_rows, p.covers.capacity);
   }
   p.row_indices.size = p.q_pos.size = static_cast<std::uint32_t>(batch.row_indices.size());

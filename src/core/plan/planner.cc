@@ -284,8 +284,12 @@ PlanStats Planner::stats() const {
   const Impl& p = *impl_;
   PlanStats stats;
   const std::uint64_t token_bytes = p.tile.cost.token;
+  const std::span<const std::uint32_t> by_pool =
+      p.from_block_rows ? p.given.pool_token_bytes : std::span<const std::uint32_t>();
   for (const PlanTile& tile : p.arrays.tiles) {
-    stats.kv_bytes += std::uint64_t{tile.tokens()} * tile.heads() * token_bytes;
+    const std::uint16_t pool = p.arrays.block_rows[tile.block_row].pool;
+    const std::uint64_t bytes = pool < by_pool.size() ? by_pool[pool] : token_bytes;
+    stats.kv_bytes += std::uint64_t{tile.tokens()} * tile.heads() * bytes;
   }
   stats.kv_bytes_unshared = stats.kv_bytes + p.packed.tokens_saved * p.pack.num_kv_heads * token_bytes;
   for (const abi::MergeEntry& merge : p.arrays.merges) {

@@ -46,6 +46,9 @@ struct BlockRowBatch {
   const std::int32_t* kv_positions = nullptr;  // for block rows with positions_begin
   std::span<const std::int32_t> kv_lens;       // by length slot
   const std::uint8_t* mask_bits = nullptr;
+  // By pool: bytes of K and V of a token and KV head, for PlanStats. Empty: all as PlannerOptions::kv_element_bits
+  // says.
+  std::span<const std::uint32_t> pool_token_bytes;
 };
 
 struct PlanLimits {
@@ -56,6 +59,9 @@ struct PlanLimits {
   // two shared nodes counts three. Beyond it the packer stops sharing. 0: max(8 requests, min(2 rows, 32 requests)).
   std::int32_t max_shared_rows = 0;
   std::int32_t max_block_rows = 0;  // for plan_block_rows(); 0: 3 a request, which is all that plan() ever makes
+  // For plan_block_rows(): query tokens of all block rows together, one counted once for each block row it stands in.
+  // 0: rows + max(rows, max_shared_rows), which is all that plan() ever makes.
+  std::int32_t max_covered_rows = 0;
 };
 
 struct PlannerOptions {

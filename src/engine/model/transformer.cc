@@ -254,7 +254,7 @@ Status Transformer::attention(const Layer& layer, const abi::KvPoolView& pool, c
   FOVEA_RETURN_IF_ERROR(backend_.rope(q_and_k, batch.positions.data(), c.rope));
   FOVEA_RETURN_IF_ERROR(backend_.append_kv(k, v, batch.slots[layer.group].data(), pool));
   const TensorView out = cpu_tensor(attended_.get(), backend_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
-  return batch.attention[layer.group]->run(q, pool, out, nullptr);
+  return batch.attention[layer.group]->run(q, {&pool, 1}, out, nullptr);
 }
 
 Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
