@@ -58,7 +58,7 @@ def run_python(env, seconds) -> tuple[int, int]:
 
 def run_conformance(env, args) -> tuple[int, int]:
     command = [sys.executable, "-m", "conformance.runner", "--device", "cuda:0", "--seconds", str(args.seconds),
-               "--most-cases", str(args.conformance_cases)]
+               "--most-cases", str(args.conformance_cases), "--processes", str(args.processes)]
     try:
         done = subprocess.run(command, env=env, timeout=args.seconds + 60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, errors="replace")
@@ -76,7 +76,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=240.0, help="at most, for each step")
     parser.add_argument("--cases", type=int, default=24, help="of each configuration of the agreement test")
-    parser.add_argument("--conformance-cases", type=int, default=400, help="of each family, spread over it")
+    parser.add_argument("--conformance-cases", type=int, default=10**9, help="of each family, spread over it; all")
+    parser.add_argument("--processes", type=int, default=4, help="that divide the conformance cases")
     parser.add_argument("--only", default="", help="run the steps alone whose name holds this")
     parser.add_argument("--under", default="", help="a command that runs the test binaries")
     args = parser.parse_args()

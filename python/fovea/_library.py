@@ -164,7 +164,7 @@ class Borrowed:
                 x = x.view(torch.uint8)  # the library knows from the options what is stored
             capsule = torch.utils.dlpack.to_dlpack(x.detach() if x.requires_grad else x)
         elif not hasattr(x, "__dlpack__"):
-            raise TypeError(f"{type(x).__name__} is no tensor: it has no __dlpack__")
+            raise InvalidArgument(f"a {type(x).__name__} is no tensor: it has no __dlpack__")
         elif x.__dlpack_device__()[0] == CUDA:
             capsule = x.__dlpack__(stream=-1)  # no synchronization: the caller's stream orders things
         else:
@@ -186,20 +186,34 @@ def device_of(x) -> tuple[int, int]:
     return (CUDA, int(index)) if int(kind) in (2, 13) else (CPU, 0)
 
 
+def check_tensor(name, x, shape: str) -> None:
+    """That x is a tensor of as many dims as `shape` names."""
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "shape"):
+        raise InvalidArgument(f"{name} is {'None' if x is None else 'a ' + type(x).__name__}, expected a tensor {shape}")
+    if len(x.shape) != shape.count(",") + 1:
+        raise InvalidArgument(f"{name} has shape {tuple(x.shape)}, expected {shape}")
+
+
 def check_integer(name, value, kind=c_int32):
     """ctypes would keep the low bits of a number that is too large."""
     bits = 8 * ctypes.sizeof(kind)
+    if not hasattr(value, "__index__"):
+        raise InvalidArgument(f"{name} is {value!r}, expected an integer")
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise InvalidArgument(f"{name} has {value}, which is no integer of {bits} bits")
 
 
-def host_array(values, kind=c_int32):
+def host_array(values, kind=c_int32, name="a list"):
     """(ctypes array, length) of integers from a sequence or a tensor; a tensor on a device is copied, which waits for it."""
     if hasattr(values, "__dlpack__"):
         values = (values if device_of(values)[0] == CPU else values.get() if hasattr(values, "get") else values.cpu()).tolist()
+    if not hasattr(values, "__iter__"):
+        raise InvalidArgument(f"{name} is {values!r}, expected integers")
     values = list(values)
+    if not all(hasattr(value, "__index__") for value in values):
+        raise InvalidArgument(f"{name} holds {next(v for v in values if not hasattr(v, '__index__'))!r}, expected integers")
     for extreme in (min(values), max(values)) if values else ():
-        check_integer("a list", extreme, kind)
+        check_integer(name, extreme, kind)
     return (kind * max(len(values), 1))(*values), len(values)
 
 

@@ -27,11 +27,13 @@ def _number(table: dict, what: str, name: str) -> int:
 
 def split_kv(kv):
     """(k, v) of a pair, or of one tensor [pages, 2, ...]."""
-    if isinstance(kv, (tuple, list)):
+    if isinstance(kv, (tuple, list)) and len(kv) == 2:
         k, v = kv
         return k, v
-    if len(kv.shape) != 5 or kv.shape[1] != 2:
-        raise lib.InvalidArgument(f"a KV cache of shape {tuple(kv.shape)}, expected a pair (k, v) or one tensor [pages, 2, ..]")
+    shape = tuple(getattr(kv, "shape", ()))
+    if len(shape) != 5 or shape[1] != 2:
+        what = f"has shape {shape}" if shape else f"is a {type(kv).__name__}"
+        raise lib.InvalidArgument(f"the KV cache {what}, expected a pair (k, v) or one tensor [pages, 2, ..]")
     return kv[:, 0], kv[:, 1]
 
 
@@ -118,8 +120,8 @@ class Attention:
         by graph replays, and kept alive here until the next plan. mask: "none", "causal", "window" (with window_left) or
         "bits" (mask_bits: uint8, bit mask_offsets[i] + r * kv_len + t is query token r and KV token t, lowest bit first).
         """
-        q, n = lib.host_array(q_lens)
-        kv, kv_count = lib.host_array(kv_lens)
+        q, n = lib.host_array(q_lens, name="q_lens")
+        kv, kv_count = lib.host_array(kv_lens, name="kv_lens")
         if n != kv_count:
             raise lib.InvalidArgument(f"{n} q_lens and {kv_count} kv_lens")
         borrow = lib.Borrowed()
@@ -128,7 +130,7 @@ class Attention:
         keep = [page_indices, mask_bits]
         shape = self._lend_pages(b, page_indices, borrow, keep)
         if page_indptr is not None:
-            begins, count = lib.host_array(page_indptr, ctypes.c_int64)
+            begins, count = lib.host_array(page_indptr, ctypes.c_int64, "page_indptr")
             if count < n or len(shape) != 1:
                 raise lib.InvalidArgument(f"page_indptr has {count} entries for {n} requests, and page_indices rank "
                                           f"{len(shape)}; expected an entry a request at least, and rank 1")
@@ -143,7 +145,7 @@ class Attention:
             if bits.bits != 8 or bits.ndim != 1 or bits.device_type == lib.CUDA:
                 raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
             b.mask_bits, b.mask_bytes = (bits.data or 0) + bits.byte_offset, bits.shape[0]
-            offsets, count = lib.host_array(mask_offsets, ctypes.c_int64)
+            offsets, count = lib.host_array(mask_offsets, ctypes.c_int64, "mask_offsets")
             if count < n:
                 raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
             b.mask_offsets = ctypes.addressof(offsets)
@@ -155,12 +157,14 @@ class Attention:
     def _lend_pages(self, record, page_indices, borrow, keep):
         """Fills the page_indices fields of a batch or level; returns the shape."""
         if not hasattr(page_indices, "__dlpack__"):
+            if not hasattr(page_indices, "__iter__"):
+                raise lib.InvalidArgument(f"page_indices is {page_indices!r}, expected integers")
             rows = [list(row) if hasattr(row, "__len__") else row for row in page_indices]
             table = bool(rows) and isinstance(rows[0], list)
             shape = (len(rows), len(rows[0])) if table else (len(rows),)
             if table and any(len(row) != shape[1] for row in rows):
                 raise lib.InvalidArgument("rows of page_indices differ in length")
-            array, count = lib.host_array([entry for row in rows for entry in row] if table else rows)
+            array, count = lib.host_array([entry for row in rows for entry in row] if table else rows, name="page_indices")
             keep.append(array)
             record.page_indices, record.page_indices_device = ctypes.addressof(array), lib.CPU
             record.num_page_indices = count
@@ -192,9 +196,9 @@ class Attention:
         pages = None
         for i, (row_begins, kv_lens, page_indices, page_indptr) in enumerate(levels):
             r = records[i]
-            begins, count = lib.host_array(row_begins)
-            lens, r.num_groups = lib.host_array(kv_lens)
-            lists, num_lists = lib.host_array(page_indptr, ctypes.c_int64)
+            begins, count = lib.host_array(row_begins, name="row_begins")
+            lens, r.num_groups = lib.host_array(kv_lens, name="kv_lens")
+            lists, num_lists = lib.host_array(page_indptr, ctypes.c_int64, "page_indptr")
             if count != r.num_groups + 1 or num_lists < r.num_groups:
                 raise lib.InvalidArgument(f"level {i} has {r.num_groups} kv_lens, {count} row_begins and {num_lists} lists")
             r.row_begins, r.kv_lens, r.list_begins = (ctypes.addressof(a) for a in (begins, lens, lists))
@@ -211,7 +215,7 @@ class Attention:
     def grow(self, kv_lens, *, stream=None) -> None:
         """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages. With lists
         on a CUDA device the plan is cut again there, and the host only launches that."""
-        lens, count = lib.host_array(kv_lens)
+        lens, count = lib.host_array(kv_lens, name="kv_lens")
         pages = self._lent[0][0] if self._lent else None
         lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_of(stream, pages)))
 
@@ -230,6 +234,7 @@ class Attention:
         2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools. On CUDA this only enqueues, on the caller's current
         stream unless one is given, and can be captured in a graph.
         """
+        lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
         borrow = lib.Borrowed()
         if out is None:
             out = lib.empty_like(q, tuple(q.shape))
@@ -278,6 +283,7 @@ def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None,
 
 def merge_states(v, lse, *, stream=None):
     """(out, lse) of states v [rows, states, heads, head_dim], lse float32 [rows, states, heads], base 2."""
+    lib.check_tensor("v", v, "[rows, states, heads, head_dim]")
     borrow = lib.Borrowed()
     rows, _, heads, dim = v.shape
     out, lse_out = lib.empty_like(v, (rows, heads, dim)), lib.empty_like(v, (rows, heads), "f32")
@@ -287,6 +293,7 @@ def merge_states(v, lse, *, stream=None):
 
 def merge_state(v_a, lse_a, v_b, lse_b, *, stream=None):
     """(out, lse) of two states [rows, heads, head_dim], float32 [rows, heads] (base 2) over disjoint KV."""
+    lib.check_tensor("v_a", v_a, "[rows, heads, head_dim]")
     out, lse_out = lib.empty_like(v_a, tuple(v_a.shape)), lib.empty_like(v_a, tuple(v_a.shape[:2]), "f32")
     _merge_pair(v_a, lse_a, v_b, lse_b, out, lse_out, None, stream)
     return out, lse_out

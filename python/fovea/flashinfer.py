@@ -67,16 +67,28 @@ def append_paged_kv_cache(append_key, append_value, batch_indices, positions, pa
 
 def packbits(mask, mask_lens) -> tuple[bytes, list[int]]:
     """Masks one behind the other, each packed lowest bit first into bytes of its own: (bytes, begin of each in bytes)."""
-    bits = mask.reshape(-1).tolist()
+    bits = mask.reshape(-1)
+    if len(bits) != sum(mask_lens):
+        raise lib.InvalidArgument(f"custom_mask has {len(bits)} elements, the batch needs {sum(mask_lens)}")
+    pack = _pack_torch if lib._torch_tensor(bits) is not None else _pack_numpy
     packed, begins, at = bytearray(), [], 0
     for count in mask_lens:
         begins.append(len(packed))
-        value = sum(1 << i for i, bit in enumerate(bits[at:at + count]) if bit)
-        packed += value.to_bytes((count + 7) // 8, "little")
+        packed += pack(bits[at:at + count])
         at += count
-    if at != len(bits):
-        raise lib.InvalidArgument(f"custom_mask has {len(bits)} elements, the batch needs {at}")
     return bytes(packed), begins
+
+
+def _pack_torch(bits) -> bytes:
+    torch = lib._torch_tensor(bits)
+    padded = torch.nn.functional.pad(bits.to(torch.uint8).ne(0).to(torch.uint8), (0, -len(bits) % 8))
+    weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=bits.device)
+    return bytes((padded.reshape(-1, 8) * weights).sum(1, dtype=torch.uint8).tolist())
+
+
+def _pack_numpy(bits) -> bytes:
+    import numpy
+    return numpy.packbits(numpy.asarray(bits) != 0, bitorder="little").tobytes()
 
 
 class _PagedWrapper:

@@ -15,6 +15,9 @@ class NumpyArrays:
     def ints(self, values):
         return numpy.asarray(values, dtype=numpy.int32)
 
+    def long_ints(self, values):
+        return numpy.asarray(values, dtype=numpy.int64)
+
     def host_ints(self, values):
         return self.ints(values)
 
@@ -39,6 +42,9 @@ class NumpyArrays:
     def name_of(self, dtype):
         return "float16"
 
+    def is_alive(self):
+        return True
+
 
 class TorchArrays:
     """float16 and e4m3 tensors on a CUDA device."""
@@ -57,6 +63,9 @@ class TorchArrays:
 
     def ints(self, values):
         return self.math.as_tensor(numpy.asarray(values), dtype=self.math.int32, device=self.device)
+
+    def long_ints(self, values):
+        return self.math.as_tensor(numpy.asarray(values), dtype=self.math.int64, device=self.device)
 
     def host_ints(self, values):
         return self.math.as_tensor(numpy.asarray(values), dtype=self.math.int32)
@@ -81,6 +90,14 @@ class TorchArrays:
 
     def name_of(self, dtype):
         return self.math.float16 if dtype == "f16" else self.math.float8_e4m3fn
+
+    def is_alive(self):
+        """False once a kernel did what ends a context."""
+        try:
+            self.math.cuda.synchronize()
+            return True
+        except RuntimeError:
+            return False
 
 
 def arrays_for(device):

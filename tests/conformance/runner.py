@@ -1,11 +1,14 @@
 """Runs conformance cases through `fovea.flashinfer`, as FlashInfer's users call it, against reference.py.
 
-    FOVEA_LIBRARY=build/release/lib/libfovea_c.so PYTHONPATH=python:tests python3 -m conformance.runner --device cuda
+    FOVEA_LIBRARY=build/release/lib/libfovea_c.so PYTHONPATH=python:tests python3 -m conformance.runner --device cuda:0
 
-Prints the number of cases of each family, and every failure. Needs numpy; with a CUDA device also torch.
+Prints the number of cases of each family, and every failure. Needs numpy; with a CUDA device also torch. --processes
+divides the cases among so many processes: what a case costs on a GPU is mostly what Python does for it.
 """
 import argparse
+import json
 import math
+import subprocess
 import sys
 import time
 
@@ -46,17 +49,13 @@ class Cache:
             self.k, self.v = self.joined[:, 0], self.joined[:, 1]
         else:
             self.k, self.v = (a.normal(random, shape, dtype) + shift if shift else a.normal(random, shape, dtype) for _ in "kv")
-        for pages, n in zip(self.lists, kv_lens):
-            if n % page:
-                for pool in (self.k, self.v):
-                    self.poison(pool, int(pages[-1]), n % page)
-
-    @staticmethod
-    def poison(pool, page, begin):
-        if pool.dtype.itemsize == 1:
-            pool.view(sys.modules["torch"].uint8)[page, begin:] = 0x7f
-        else:
-            pool[page, begin:] = math.nan
+        for begin in {n % page for n in kv_lens} - {0}:
+            last = a.long_ints([pages[-1] for pages, n in zip(self.lists, kv_lens) if n % page == begin])
+            for pool in (self.k, self.v):
+                if pool.dtype.itemsize == 1:
+                    pool.view(sys.modules["torch"].uint8)[last, begin:] = 0x7f
+                else:
+                    pool[last, begin:] = math.nan
 
     def pools(self):
         """What a wrapper takes: a pair, or one tensor."""
@@ -268,21 +267,25 @@ class Runner:
         self.expect("merged log-sum-exp", out[1], truth[1], TOLERANCE["f16"])
 
 
-def run_cases(device, most_work=math.inf, most_cases=10**9, seconds=math.inf, families=None):
+def run_cases(device, most_work=math.inf, most_cases=10**9, seconds=math.inf, families=None, part=(0, 1)):
     """{family: {"passed", "failed", "left_out"}} and the failures' texts.
 
-    Left out: cases over most_work, and of the others all but most_cases, spread over the family.
+    Left out: cases over most_work, and of the others all but most_cases, spread over the family; then, without being
+    counted, all but every n-th from the i-th on, for part (i, n).
     """
     runner, counts, failures, start = Runner(device), {}, [], time.monotonic()
+    lost = False
     for family, cases in tables.all_cases().items():
         if families and family not in families:
             continue
         count = counts.setdefault(family, {"passed": 0, "failed": 0, "left_out": 0})
         picked = [case for case in cases if case.get("kv_dtype", "f16") in runner.a.dtypes and tables.tokens_read(case) <= most_work]
         picked = [picked[i] for i in spread(len(picked), most_cases)]
+        count["left_out"] = (len(cases) - len(picked)) * (part[0] == 0)
+        picked = picked[part[0]::part[1]]
         for done, case in enumerate(picked):
-            if time.monotonic() - start > seconds:
-                picked = picked[:done]
+            if lost or time.monotonic() - start > seconds:
+                count["left_out"] += len(picked) - done
                 break
             try:
                 runner.run(case)
@@ -290,7 +293,29 @@ def run_cases(device, most_work=math.inf, most_cases=10**9, seconds=math.inf, fa
             except Exception as error:
                 count["failed"] += 1
                 failures.append(f"{case}: {type(error).__name__}: {str(error)[:300]}")
-        count["left_out"] = len(cases) - len(picked)
+                if lost := not runner.a.is_alive():
+                    failures[-1] += "; after it the device refuses everything"
+    return counts, failures
+
+
+def run_processes(arguments, processes):
+    """run_cases() divided among processes, each over a part of the cases."""
+    children = [subprocess.Popen([sys.executable, "-m", "conformance.runner", *arguments, "--part", f"{i}/{processes}"],
+                                 stdout=subprocess.PIPE, text=True) for i in range(processes)]
+    counts, failures = {}, []
+    for i, child in enumerate(children):
+        text = child.communicate()[0]
+        try:
+            part = json.loads(text.splitlines()[-1])
+        except (IndexError, ValueError):
+            failures.append(f"part {i} of {processes} ended with {child.returncode} and said: {text[-300:]}")
+            counts.setdefault("crashed", {"passed": 0, "failed": 0, "left_out": 0})["failed"] += 1
+            continue
+        failures += part["failures"]
+        for family, count in part["counts"].items():
+            total = counts.setdefault(family, dict.fromkeys(count, 0))
+            for name, n in count.items():
+                total[name] += n
     return counts, failures
 
 
@@ -301,9 +326,19 @@ def main():
     parser.add_argument("--most-work", type=float, default=math.inf, help="leave larger cases out")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after this long")
     parser.add_argument("--family", default="", help="some of " + ", ".join(tables.FAMILIES) + ", with commas")
+    parser.add_argument("--processes", type=int, default=1, help="at the same time")
+    parser.add_argument("--part", default="", help=argparse.SUPPRESS)  # of such a process: "i/n"
     args = parser.parse_args()
     start = time.monotonic()
-    counts, failures = run_cases(args.device, args.most_work, args.most_cases, args.seconds, [f for f in args.family.split(",") if f])
+    if args.processes > 1 and not args.part:
+        counts, failures = run_processes(sys.argv[1:], args.processes)
+    else:
+        part = tuple(int(n) for n in (args.part or "0/1").split("/"))
+        counts, failures = run_cases(args.device, args.most_work, args.most_cases, args.seconds,
+                                     [f for f in args.family.split(",") if f], part)
+        if args.part:
+            print(json.dumps({"counts": counts, "failures": failures}))
+            return 0
     for failure in failures[:20]:
         print(failure)
     for family, count in counts.items():

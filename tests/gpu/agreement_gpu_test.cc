@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/hash.h"
+#include "base/status.h"
 #include "tests/gpu/agreement.h"
 
 namespace fovea::gpu_test {
@@ -31,7 +32,7 @@ class Workload {
   static constexpr int kRequests = 48, kPages = 4096, kPage = 16, kHeads = 32, kKvHeads = 8, kDim = 128,
                        kMaxTokens = 3000;
 
-  explicit Workload(Place& place) : place_(place) {
+  explicit Workload(Place& place, bool device_growth = true) : place_(place) {
     std::mt19937_64 random(7);
     const auto halves = [&](std::size_t count) {
       std::vector<std::uint16_t> values(count);  // bf16 of either sign, from 0.25 up to 1
@@ -53,6 +54,7 @@ class Workload {
     o.max_requests = kRequests;
     o.max_rows = kRequests;
     o.max_pages_per_request = kMaxTokens / kPage + 1;
+    o.device_growth = device_growth;
     auto made = Attention::create(o);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     if (made.ok()) attention_ = std::make_unique<Attention>(std::move(*made));
@@ -79,15 +81,43 @@ class Workload {
     }
     q_lens_.assign(kv_lens_.size(), 1);
     for (std::size_t r = 0; r < q_lens_.size(); ++r) q_lens_[r] = kv_lens_[r] > 0 ? 1 : 0;
+    return plan_again(stream);
+  }
+
+  // The lengths and pages as they are.
+  Status plan_again(Stream stream) {
     RequestBatch batch;
-    batch.num_requests = requests;
+    batch.num_requests = static_cast<std::int32_t>(q_lens_.size());
     batch.q_lens = q_lens_.data();
     batch.kv_lens = kv_lens_.data();
     batch.page_indices = pages_.data();
     batch.num_page_indices = static_cast<std::int64_t>(pages_.size());
     batch.page_stride = stride_;
+    if (lists_ != nullptr) {
+      batch.page_indices = static_cast<const std::int32_t*>(lists_.get());
+      batch.page_indices_device = DeviceKind::kCuda;
+    }
     return attention_->plan(batch, stream);
   }
+
+  // plan(), with page lists on the device: growing is a launch then.
+  Status plan_on_device(std::uint64_t seed, Stream stream) {
+    lists_.reset();
+    FOVEA_RETURN_IF_ERROR(plan(seed, stream));
+    FOVEA_ASSIGN_OR_RETURN(lists_, upload(place_, pages_));
+    return plan_again(stream);
+  }
+
+  // Requests with query tokens grow by up to `most` tokens, each by another number.
+  Status grow(std::uint64_t seed, int most, Stream stream) {
+    std::mt19937_64 random(seed);
+    for (std::size_t r = 0; r < kv_lens_.size(); ++r) {
+      const int more = static_cast<int>(random() % static_cast<std::uint64_t>(most + 1));
+      if (q_lens_[r] > 0) kv_lens_[r] = std::min(kv_lens_[r] + more, stride_ * kPage);
+    }
+    return attention_->grow(kv_lens_, stream);
+  }
+  std::vector<std::int32_t>& kv_lens() { return kv_lens_; }
 
   Status run(void* out, Stream stream) {
     PagedKv kv;
@@ -116,7 +146,7 @@ class Workload {
 
  private:
   Place& place_;
-  std::shared_ptr<void> k_, v_, q_;
+  std::shared_ptr<void> k_, v_, q_, lists_;
   std::unique_ptr<Attention> attention_;
   std::vector<std::int32_t> q_lens_, kv_lens_, pages_;
   int stride_ = 0;
@@ -195,6 +225,34 @@ TEST_F(GpuTest, PlansMadeWhileWorkIsInFlightDoNotRace) {
     ASSERT_TRUE(work.plan(static_cast<std::uint64_t>(i), place_->stream()).ok());
     ASSERT_TRUE(work.run(alone.get(), place_->stream()).ok());
     EXPECT_EQ(work.read(outs[static_cast<std::size_t>(i)].get()), work.read(alone.get())) << "plan " << i;
+  }
+}
+
+// The device cuts each plan again while runs of the plans before are on their way, more of them than lengths have room
+// to wait on the host.
+TEST_F(GpuTest, PlansGrownOnTheDeviceAreThoseGrownOnTheHost) {
+  Workload work(*place_), host(*place_, false);
+  ASSERT_TRUE(work.ok() && host.ok());
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    ASSERT_TRUE(work.plan_on_device(seed, place_->stream()).ok());
+    constexpr int kSteps = 100;
+    std::vector<std::shared_ptr<void>> outs;
+    std::vector<std::vector<std::int32_t>> lengths;
+    for (int i = 0; i < kSteps; ++i) outs.push_back(work.output());
+    for (int i = 0; i < kSteps; ++i) {
+      ASSERT_TRUE(work.grow(seed * 1000 + static_cast<std::uint64_t>(i), i % 10 == 0 ? 90 : 1, place_->stream()).ok());
+      ASSERT_TRUE(work.run(outs[static_cast<std::size_t>(i)].get(), place_->stream()).ok());
+      lengths.push_back(work.kv_lens());
+    }
+    const auto alone = host.output();
+    ASSERT_TRUE(host.plan_on_device(seed, place_->stream()).ok());
+    for (int i = 0; i < kSteps; ++i) {
+      host.kv_lens() = lengths[static_cast<std::size_t>(i)];
+      ASSERT_TRUE(host.grow(0, 0, place_->stream()).ok());
+      host.clear(alone.get());
+      ASSERT_TRUE(host.run(alone.get(), place_->stream()).ok());
+      ASSERT_EQ(work.read(outs[static_cast<std::size_t>(i)].get()), host.read(alone.get())) << "step " << i;
+    }
   }
 }
 

@@ -170,6 +170,31 @@ def test_errors():
         attention.run(batch.q, (batch.k[:, :4], batch.v[:, :4]))
     with pytest.raises(fovea.OutOfRange, match="the pool has pages"):
         attention.run(batch.q, (batch.k[:1], batch.v[:1]))
-    with pytest.raises(TypeError, match="__dlpack__"):
-        attention.run([[1.0]], (batch.k, batch.v), out=batch.q)
     attention.run(batch.q, (batch.k, batch.v))
+
+
+def test_what_is_no_tensor_is_named():
+    batch = Batch([1, 4], [30, 17])
+    attention = attention_for(batch)
+    lists, kv = (batch.indices, batch.indptr), (batch.k, batch.v)
+    attention.plan([1, 4], [30, 17], *lists)
+    state = batch.q, np.zeros(batch.q.shape[:2], np.float32)
+    for match, call in (
+            (r"q is None, expected a tensor \[rows", lambda: attention.run(None, kv)),
+            ("q is a list", lambda: attention.run([[1.0]], kv, out=batch.q)),
+            (r"q has shape \(4, 32\)", lambda: attention.run(batch.q[0], kv)),
+            ("list is no tensor", lambda: attention.run(batch.q, kv, out=[1.0])),
+            ("the KV cache is a NoneType", lambda: attention.run(batch.q, None)),
+            ("the KV cache is a tuple", lambda: attention.run(batch.q, (*kv, batch.k))),
+            ("v is NULL", lambda: attention.run(batch.q, (batch.k, None))),
+            ("q_lens is None", lambda: attention.plan(None, [30, 17], *lists)),
+            ("kv_lens is None", lambda: attention.plan([1, 4], None, *lists)),
+            ("q_lens holds 1.5", lambda: attention.plan([1.5, 4], [30, 17], *lists)),
+            ("page_indices is None", lambda: attention.plan([1, 4], [30, 17], None)),
+            ("mask_offsets is None", lambda: attention.plan([1, 4], [30, 17], *lists, mask="bits", mask_bits=np.zeros(64, np.uint8))),
+            ("kv_lens is None", lambda: attention.grow(None)),
+            ("max_rows is None", lambda: attention_for(batch, max_rows=None)),
+            ("v is None", lambda: fovea.merge_states(None, state[1])),
+            ("v_a is None", lambda: fovea.merge_state(None, state[1], *state))):
+        with pytest.raises(fovea.InvalidArgument, match=match):
+            call()
