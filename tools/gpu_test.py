@@ -83,10 +83,10 @@ def main() -> int:
     args = parser.parse_args()
     stop_if_missing()
     env = {**environment(), "FOVEA_GPU_CASES": str(args.cases)}
-    if any(args.only in step for step in ("agreement_gpu_test", "conformance")):
-        # What the bundle's cache lacks, on all cores; where that fails, the tests say why.
-        warmed = subprocess.run([str(BUNDLE / "bin" / "fovea_gpu_warm"), "sm_90a"], env=env, capture_output=True, text=True)
-        print((warmed.stdout + warmed.stderr).strip()[-600:], flush=True)
+    for use, step in (("agreement", "agreement_gpu_test"), ("conformance", "conformance")):
+        if args.only in step:  # what the bundle's cache lacks, on all cores; where that fails, the tests say why
+            warmed = subprocess.run([str(BUNDLE / "bin" / "fovea_gpu_warm"), "sm_90a", use], env=env, capture_output=True, text=True)
+            print((warmed.stdout + warmed.stderr).strip()[-600:], flush=True)
     steps = [(path.name, lambda path=path: run_binary(path, env, args.seconds, args.under.split())) for path in sorted((BUNDLE / "bin").glob("*_test"))]
     steps.append(("python", lambda: run_python(env, args.seconds)))
     steps.append(("conformance", lambda: run_conformance(env, args)))

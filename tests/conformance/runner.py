@@ -268,7 +268,7 @@ class Runner:
 
 
 def run_cases(device, most_work=math.inf, most_cases=10**9, seconds=math.inf, families=None, part=(0, 1)):
-    """{family: {"passed", "failed", "left_out"}} and the failures' texts.
+    """{family: {"passed", "failed", "left_out", "seconds"}} and the failures' texts.
 
     Left out: cases over most_work, and of the others all but most_cases, spread over the family; then, without being
     counted, all but every n-th from the i-th on, for part (i, n).
@@ -278,7 +278,8 @@ def run_cases(device, most_work=math.inf, most_cases=10**9, seconds=math.inf, fa
     for family, cases in tables.all_cases().items():
         if families and family not in families:
             continue
-        count = counts.setdefault(family, {"passed": 0, "failed": 0, "left_out": 0})
+        count = counts.setdefault(family, {"passed": 0, "failed": 0, "left_out": 0, "seconds": 0.0})
+        begin = time.monotonic()
         picked = [case for case in cases if case.get("kv_dtype", "f16") in runner.a.dtypes and tables.tokens_read(case) <= most_work]
         picked = [picked[i] for i in spread(len(picked), most_cases)]
         count["left_out"] = (len(cases) - len(picked)) * (part[0] == 0)
@@ -295,6 +296,7 @@ def run_cases(device, most_work=math.inf, most_cases=10**9, seconds=math.inf, fa
                 failures.append(f"{case}: {type(error).__name__}: {str(error)[:300]}")
                 if lost := not runner.a.is_alive():
                     failures[-1] += "; after it the device refuses everything"
+        count["seconds"] = time.monotonic() - begin
     return counts, failures
 
 
@@ -309,7 +311,7 @@ def run_processes(arguments, processes):
             part = json.loads(text.splitlines()[-1])
         except (IndexError, ValueError):
             failures.append(f"part {i} of {processes} ended with {child.returncode} and said: {text[-300:]}")
-            counts.setdefault("crashed", {"passed": 0, "failed": 0, "left_out": 0})["failed"] += 1
+            counts.setdefault("crashed", {"passed": 0, "failed": 0, "left_out": 0, "seconds": 0.0})["failed"] += 1
             continue
         failures += part["failures"]
         for family, count in part["counts"].items():
@@ -342,7 +344,7 @@ def main():
     for failure in failures[:20]:
         print(failure)
     for family, count in counts.items():
-        print(f"{family:12s} {count['passed']:5d} passed {count['failed']:5d} failed {count['left_out']:5d} left out")
+        print(f"{family:12s} {count['passed']:5d} passed {count['failed']:5d} failed {count['left_out']:5d} left out {count['seconds']:7.1f} s")
     total = {name: sum(count[name] for count in counts.values()) for name in ("passed", "failed", "left_out")}
     print(f"{total['passed']} passed, {total['failed']} failed, {total['left_out']} left out on {args.device} "
           f"in {time.monotonic() - start:.1f} s")

@@ -1,12 +1,12 @@
 // Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
-// machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone. Used by
-// tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's cache lacks.
+// machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `agreement`:
+// tests/gpu; `conformance`: tests/conformance. Used by tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's
+// cache lacks.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <string>
 #include <thread>
@@ -33,10 +33,12 @@ AttentionOptions with_tensors(const Configuration& config) {
   return o;
 }
 
-std::vector<AttentionOptions> wanted_options(bool measured_only) {
+// use: "measured", "agreement", "conformance", or nothing for all.
+std::vector<AttentionOptions> wanted_options(const std::string& use) {
   std::vector<AttentionOptions> all;
+  const auto wanted = [&](const char* name) { return use.empty() || use == name; };
   const auto measured = measured_cases("all");
-  for (const MeasuredCase& c : measured.ok() ? *measured : std::vector<MeasuredCase>{}) {
+  for (const MeasuredCase& c : measured.ok() && wanted("measured") ? *measured : std::vector<MeasuredCase>{}) {
     AttentionOptions o;
     o.num_qo_heads = c.qo_heads;
     o.num_kv_heads = c.kv_heads;
@@ -46,9 +48,10 @@ std::vector<AttentionOptions> wanted_options(bool measured_only) {
     o.softcap = c.softcap;
     all.push_back(o);
   }
-  if (measured_only) return all;
-  for (const Configuration& config : configurations()) all.push_back(with_tensors(config));
-  // What tests/conformance asks for.
+  if (wanted("agreement")) {
+    for (const Configuration& config : configurations()) all.push_back(with_tensors(config));
+  }
+  if (!wanted("conformance")) return all;
   for (const std::int32_t head_dim : {64, 128, 256}) {
     for (const std::int32_t page : {1, 2, 4, 5, 8, 16, 32, 64}) {
       AttentionOptions o;
@@ -69,10 +72,10 @@ std::vector<AttentionOptions> wanted_options(bool measured_only) {
   return all;
 }
 
-int warm(const std::string& arch, bool measured_only) {
+int warm(const std::string& arch, const std::string& use) {
   std::map<std::string, jit::KernelSource> sources;
   int unsupported = 0;
-  for (const AttentionOptions& options : wanted_options(measured_only)) {
+  for (const AttentionOptions& options : wanted_options(use)) {
     const auto kernels = attention_kernels(options, arch);
     if (kernels.status().code() == StatusCode::kUnsupported) {
       ++unsupported;
@@ -114,10 +117,11 @@ int warm(const std::string& arch, bool measured_only) {
 }  // namespace fovea::gpu_test
 
 int main(int argc, char** argv) {
-  const bool measured_only = argc == 3 && std::strcmp(argv[2], "measured") == 0;
-  if (argc != 2 && !measured_only) {
-    std::fprintf(stderr, "usage: %s ARCH [measured], for example sm_90a\n", argv[0]);
+  const std::string use = argc == 3 ? argv[2] : "";
+  const auto names = {"", "measured", "agreement", "conformance"};
+  if (argc < 2 || argc > 3 || std::find(names.begin(), names.end(), use) == names.end()) {
+    std::fprintf(stderr, "usage: %s ARCH [measured|agreement|conformance], for example sm_90a\n", argv[0]);
     return 2;
   }
-  return fovea::gpu_test::warm(argv[1], measured_only);
+  return fovea::gpu_test::warm(argv[1], use);
 }
