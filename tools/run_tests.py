@@ -230,11 +230,14 @@ def python_tests(tests: dict) -> Outcome:
 
 
 def consumer(_: dict) -> Outcome:
-    """Installs into an empty folder, and builds and runs programs that know only find_package(fovea)."""
+    """Installs into an empty folder, and builds and runs programs that know only find_package(fovea); lays out the files
+    of the Python wheel in another one, and uses the package there."""
     prefix = ROOT / "build" / "consumer" / "prefix"
     work = ROOT / "build" / "consumer" / "build"
     shutil.rmtree(prefix, ignore_errors=True)
     shutil.rmtree(work, ignore_errors=True)
+    wheel = prefix / "wheel"
+    shutil.copytree(ROOT / "python" / "fovea", wheel / "fovea", ignore=shutil.ignore_patterns("__pycache__"))
     commands = [
         ["cmake", "--install", "build/release", "--prefix", str(prefix)],
         ["cmake", "-S", "tests/consumer", "-B", str(work), "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
@@ -242,6 +245,8 @@ def consumer(_: dict) -> Outcome:
         ["cmake", "--build", str(work)],
         [str(work / "consumer")],
         [str(work / "decode")],
+        ["cmake", "--install", "build/release", "--component", "python", "--prefix", str(wheel)],
+        ["env", "-u", "FOVEA_LIBRARY", f"PYTHONPATH={wheel}", str(ROOT / ".venv/bin/python"), "-B", "tests/consumer/wheel.py", str(wheel)],
     ]
     outcome = Outcome()
     for command in commands:
