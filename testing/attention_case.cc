@@ -21,8 +21,38 @@ void store(std::byte* base, DType dtype, std::int64_t index, float x) {
     base[index] = static_cast<std::byte>(e4m3_of(x));
     return;
   }
+  if (dtype == DType::kI8) {
+    base[index] = static_cast<std::byte>(static_cast<int>(x) + abi::kI8Bias);
+    return;
+  }
+  if (dtype == DType::kI4) {
+    const int shift = static_cast<int>(index % 2 * 4);
+    const int code = (static_cast<int>(x) + abi::kI4Bias) << shift;
+    base[index / 2] = (base[index / 2] & static_cast<std::byte>(0xf0 >> shift)) | static_cast<std::byte>(code);
+    return;
+  }
   const std::uint16_t half = dtype == DType::kBF16 ? bf16_of(x) : f16_of(x);
   std::memcpy(base + index * 2, &half, 2);
+}
+
+bool has_token_scales(const CaseSpec& spec) {
+  return spec.kv_dtype == DType::kI8 || spec.kv_dtype == DType::kI4 || spec.token_scales;
+}
+
+// Stores a row of numbers about as append would, with a scale of its own; what it then stands for is what counts.
+abi::KvScale store_scaled(std::byte* base, DType dtype, std::int64_t index, const std::vector<float>& x) {
+  const auto [min, max] = std::minmax_element(x.begin(), x.end());
+  const float levels = dtype == DType::kI4 ? 15.0f : dtype == DType::kI8 ? 255.0f : 896.0f;
+  const float low = dtype == DType::kI4 ? -8.0f : -128.0f;
+  const auto scale = static_cast<std::uint16_t>(f16_of(std::max(1e-3f, 1.01f * (*max - *min) / levels)) & ~7u);
+  const std::uint16_t zero = dtype == DType::kF8E4M3 ? 0 : f16_of(*min - low * float_of_f16(scale));
+  for (std::size_t d = 0; d < x.size(); ++d) {
+    const float stored = (x[d] - float_of_f16(zero)) / float_of_f16(scale);
+    const bool exact = dtype == DType::kF8E4M3;
+    store(base, dtype, index + static_cast<std::int64_t>(d),
+          exact ? stored : std::clamp(std::nearbyint(stored), low, -low - 1.0f));
+  }
+  return {scale, zero};
 }
 
 float load(const std::byte* base, DType dtype, std::int64_t index) {
@@ -32,6 +62,10 @@ float load(const std::byte* base, DType dtype, std::int64_t index) {
     return x;
   }
   if (dtype == DType::kF8E4M3) return float_of_e4m3(static_cast<std::uint8_t>(base[index]));
+  if (dtype == DType::kI8) return static_cast<float>(static_cast<int>(base[index]) - abi::kI8Bias);
+  if (dtype == DType::kI4) {
+    return static_cast<float>((static_cast<int>(base[index / 2]) >> (index % 2 * 4) & 15) - abi::kI4Bias);
+  }
   std::uint16_t half;
   std::memcpy(&half, base + index * 2, 2);
   return dtype == DType::kBF16 ? float_of_bf16(half) : float_of_f16(half);
@@ -42,6 +76,8 @@ abi::KvDType pool_dtype(DType dtype) {
     case DType::kF32: return abi::KvDType::kF32;
     case DType::kF16: return abi::KvDType::kF16;
     case DType::kF8E4M3: return abi::KvDType::kF8E4M3;
+    case DType::kI8: return abi::KvDType::kI8;
+    case DType::kI4: return abi::KvDType::kI4;
     default: return abi::KvDType::kBF16;
   }
 }
@@ -162,11 +198,25 @@ float float_of_e4m3(std::uint8_t x) {
   return sign * std::ldexp(static_cast<float>(mantissa + 8), exponent - 10);
 }
 
-float AttentionCase::element(bool key, int request, int token, int kv_head, int d) const {
+double AttentionCase::element(bool key, int request, int token, int kv_head, int d) const {
   const std::int64_t page =
       page_table[static_cast<std::size_t>(request) * page_table_stride + token / spec.page_tokens];
-  const std::int64_t index = element_index(pool, page, token % spec.page_tokens, kv_head) + d;
-  return load(key ? k.data() : v.data(), spec.kv_dtype, index);
+  const std::int64_t in_page = token % spec.page_tokens;
+  const std::int64_t index = element_index(pool, page, in_page, kv_head);
+  const std::byte* base = key ? k.data() : v.data();
+  if (!has_token_scales(spec)) return load(base, spec.kv_dtype, index + d);
+  const abi::KvScale& scale =
+      (key ? k_scales : v_scales)[page * pool.scale_page_stride + kv_head * pool.scale_head_stride + in_page];
+  const auto stored = [&](int i) {
+    const double by = float_of_f16(scale.scale);
+    return by * load(base, spec.kv_dtype, index + i) + float_of_f16(scale.zero);
+  };
+  if (!spec.rotated) return stored(d);
+  double sum = 0.0;  // row d of the Hadamard matrix: signs are parities of common bits
+  for (int i = 0; i < spec.head_dim; ++i) {
+    sum += std::popcount(static_cast<unsigned>(i & d)) % 2 == 0 ? stored(i) : -stored(i);
+  }
+  return sum / std::sqrt(static_cast<double>(spec.head_dim));
 }
 
 bool AttentionCase::sees(int request, int row, int token) const {
@@ -187,7 +237,8 @@ bool AttentionCase::sees(int request, int row, int token) const {
 std::string AttentionCase::describe() const {
   std::ostringstream s;
   s << num_requests() << " requests, " << num_qo_heads() << "/" << spec.kv_heads << " heads, head_dim " << spec.head_dim
-    << ", pages of " << spec.page_tokens << ", KV " << dtype_name(spec.kv_dtype) << (spec.heads_first ? " HND" : " NHD")
+    << ", pages of " << spec.page_tokens << ", KV " << dtype_name(spec.kv_dtype) << (spec.token_scales ? " scaled" : "")
+    << (spec.rotated ? " rotated" : "") << " offset " << spec.kv_offset << (spec.heads_first ? " HND" : " NHD")
     << ", mask " << static_cast<int>(spec.mask) << " window " << spec.window_left << " tail " << spec.mask_tail
     << ", shared " << spec.shared_tokens << ", logit scale " << spec.logit_scale << ", seed " << spec.seed
     << ", q/kv lengths";
@@ -218,12 +269,24 @@ AttentionCase make_case(const CaseSpec& spec) {
     pool.head_stride = spec.head_dim;
     pool.page_stride = pool.token_stride * spec.page_tokens;
   }
+  if (has_token_scales(spec)) {
+    pool.granularity = abi::ScaleGranularity::kTokenHead;
+    pool.rotated = spec.rotated;
+    pool.scale_head_stride = spec.page_tokens;
+    pool.scale_page_stride = std::int64_t{spec.kv_heads} * spec.page_tokens;
+    const std::uint16_t trash = spec.poison ? 0x7e00 : 0;  // NaN
+    c.k_scales.assign(static_cast<std::size_t>(pool.scale_page_stride * pages), {trash, trash});
+    c.v_scales = c.k_scales;
+    pool.k_scale = c.k_scales.data();
+    pool.v_scale = c.v_scales.data();
+  }
   const std::size_t bytes = static_cast<std::size_t>(pool.page_stride * pages * dtype_bits(spec.kv_dtype) / 8);
   c.k.resize(bytes);
   c.v.resize(bytes);
   pool.k = c.k.data();
   pool.v = c.v.data();
-  for (std::int64_t i = 0; i < pool.page_stride * pages; ++i) {
+  const bool integers = spec.kv_dtype == DType::kI8 || spec.kv_dtype == DType::kI4;
+  for (std::int64_t i = 0; i < pool.page_stride * pages && !integers; ++i) {
     const float trash = !spec.poison   ? 0.0f
                         : random() % 2 ? std::numeric_limits<float>::quiet_NaN()
                                        : std::numeric_limits<float>::infinity();
@@ -237,13 +300,24 @@ AttentionCase make_case(const CaseSpec& spec) {
       const std::int64_t page = c.page_table[static_cast<std::size_t>(r) * c.page_table_stride + t / spec.page_tokens];
       for (int h = 0; h < spec.kv_heads; ++h) {
         const std::int64_t index = element_index(pool, page, t % spec.page_tokens, h);
+        std::vector<float> key(static_cast<std::size_t>(spec.head_dim)), value(key.size());
         for (int d = 0; d < spec.head_dim; ++d) {
           const float noise = normal(random);
           const float common =
               spec.key_spread < 0.0f ? 0.0f : common_key[static_cast<std::size_t>(h * spec.head_dim + d)];
-          store(c.k.data(), spec.kv_dtype, index + d,
-                spec.key_spread < 0.0f ? noise : common + spec.key_spread * noise);
-          store(c.v.data(), spec.kv_dtype, index + d, normal(random));
+          key[d] = spec.key_spread < 0.0f ? noise : common + spec.key_spread * noise;
+          value[d] = normal(random);
+        }
+        if (has_token_scales(spec)) {
+          for (int d = 0; d < spec.head_dim && t % 2 == 1; ++d) key[d] += spec.kv_offset, value[d] += spec.kv_offset;
+          const std::int64_t scale = page * pool.scale_page_stride + h * pool.scale_head_stride + t % spec.page_tokens;
+          c.k_scales[scale] = store_scaled(c.k.data(), spec.kv_dtype, index, key);
+          c.v_scales[scale] = store_scaled(c.v.data(), spec.kv_dtype, index, value);
+          continue;
+        }
+        for (int d = 0; d < spec.head_dim; ++d) {
+          store(c.k.data(), spec.kv_dtype, index + d, key[d]);
+          store(c.v.data(), spec.kv_dtype, index + d, value[d]);
         }
       }
     }

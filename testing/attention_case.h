@@ -20,7 +20,10 @@ struct CaseSpec {
   int group = 4;
   int head_dim = 64;
   int page_tokens = 16;
-  DType kv_dtype = DType::kBF16;  // kF32, kF16, kBF16, kF8E4M3
+  DType kv_dtype = DType::kBF16;  // kF32, kF16, kBF16, kF8E4M3, kI8, kI4
+  bool token_scales = false;      // kF8E4M3: a scale for each token and head, which kI8 and kI4 have anyway
+  bool rotated = false;           // kI8, kI4: what is stored went through a Hadamard rotation
+  float kv_offset = 0.0f;         // kI8, kI4: added to all elements of every other token
   bool heads_first = false;       // HND pages instead of NHD
   int pad_elements = 0;           // unused elements after each token's heads (NHD) or tokens (HND)
   abi::MaskKind mask = abi::MaskKind::kCausal;
@@ -43,6 +46,7 @@ struct AttentionCase {
   int page_table_stride = 0;
   std::vector<std::int32_t> page_table;
   std::vector<std::byte> k, v;
+  std::vector<abi::KvScale> k_scales, v_scales;  // [pages, heads, tokens]
   abi::KvPoolView pool{};
   std::vector<float> q;  // [num_rows, kv_heads * group, head_dim]
   std::vector<std::uint8_t> mask_bits;
@@ -52,8 +56,8 @@ struct AttentionCase {
 
   int num_requests() const { return static_cast<int>(spec.q_lens.size()); }
   int num_qo_heads() const { return spec.kv_heads * spec.group; }
-  // Element d of a token's key (or value) as stored.
-  float element(bool key, int request, int token, int kv_head, int d) const;
+  // Element d of a token's key (or value): what is stored stands for it.
+  double element(bool key, int request, int token, int kv_head, int d) const;
   // Whether query token `row` of a request sees KV token `token`, by the mask's definition.
   bool sees(int request, int row, int token) const;
   std::string describe() const;

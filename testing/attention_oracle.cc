@@ -2,6 +2,7 @@
 #include "testing/attention_oracle.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -27,8 +28,30 @@ Real logit_of(const OracleVariant& variant, Real logit, int q_pos, int kv_pos, i
   return logit;
 }
 
+// Queries as they are multiplied: rounded, after a rotation where keys are rotated; that is then taken back.
+std::vector<float> rounded_queries(const AttentionCase& c, DType operands) {
+  std::vector<float> q = c.q;
+  const auto dim = static_cast<std::size_t>(c.spec.head_dim);
+  const auto rotate = [&](float* row) {
+    const std::vector<double> x(row, row + dim);
+    for (std::size_t d = 0; d < dim; ++d) {
+      double sum = 0.0;
+      for (std::size_t i = 0; i < dim; ++i) sum += std::popcount(i & d) % 2 == 0 ? x[i] : -x[i];
+      row[d] = static_cast<float>(sum / std::sqrt(static_cast<double>(dim)));
+    }
+  };
+  const bool rotated = c.pool.rotated != 0 && operands != DType::kF32;
+  for (std::size_t row = 0; row < q.size(); row += dim) {
+    if (rotated) rotate(q.data() + row);
+    for (std::size_t d = 0; d < dim; ++d) q[row + d] = rounded(q[row + d], operands);
+    if (rotated) rotate(q.data() + row);
+  }
+  return q;
+}
+
 template <typename Real>
 OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType operands) {
+  const std::vector<float> q = rounded_queries(c, operands);
   const auto operand = [&](Real x) { return static_cast<Real>(rounded(x, operands)); };
   constexpr Real kMinusInf = -std::numeric_limits<Real>::infinity();
   const int heads = c.num_qo_heads();
@@ -44,8 +67,8 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType 
       std::vector<Real> k(static_cast<std::size_t>(len) * dim), v(k.size());
       for (int t = 0; t < len; ++t) {
         for (int d = 0; d < dim; ++d) {
-          k[static_cast<std::size_t>(t) * dim + d] = c.element(true, r, t, kv_head, d);
-          v[static_cast<std::size_t>(t) * dim + d] = c.element(false, r, t, kv_head, d);
+          k[static_cast<std::size_t>(t) * dim + d] = static_cast<Real>(c.element(true, r, t, kv_head, d));
+          v[static_cast<std::size_t>(t) * dim + d] = static_cast<Real>(c.element(false, r, t, kv_head, d));
         }
       }
       std::vector<Real> weights(len), sums(dim);
@@ -59,8 +82,9 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType 
             weights[t] = kMinusInf;
             if (!c.sees(r, i, t)) continue;
             Real dot = 0;
-            for (int d = 0; d < dim; ++d)
-              dot += operand(static_cast<Real>(c.q[row * dim + d])) * k[static_cast<std::size_t>(t) * dim + d];
+            for (int d = 0; d < dim; ++d) {
+              dot += static_cast<Real>(q[row * dim + d]) * k[static_cast<std::size_t>(t) * dim + d];
+            }
             weights[t] = logit_of<Real>(variant, dot * static_cast<Real>(variant.sm_scale), q_pos, t, head);
             max = std::max(max, weights[t]);
           }

@@ -24,12 +24,14 @@ inline constexpr int kI4Bias = 8;
 
 // Two halves (fp16 bits) of one token of one head. How append chooses them, over the head_dim elements x in fp32, after
 // RoPE and, in rotated pools, after the rotation; NaN counts as 0, what is beyond +-65504 as that:
-//   integers of N levels (256 or 16)   scale = (max - min) * float(1 / (N - 1)), rounded up to fp16;
+//   integers of N levels (256 or 16)   scale = (max - min) * float(1 / (N - 1)), rounded up as below;
 //                                      zero = (max + min) / 2 + scale / 2, to the nearest fp16;
 //                                      stored = (x - zero) * (1 / scale), to the nearest even, held to what fits
-//   kF8E4M3                            scale = max |x| * float(1 / 448), rounded up to fp16; zero = 0;
+//   kF8E4M3                            scale = max |x| * float(1 / 448), rounded up as below; zero = 0;
 //                                      stored = x * (1 / scale), to the nearest even
-// A scale of 0 stores 0. So |element - x| is at most scale / 2 and half a unit in the last place of zero.
+// Scales are rounded up to halves whose last three bits are 0: with 8 significant bits they are bf16 numbers too, so
+// that the weight of a token that takes all is exact where weights times scales are rounded to bf16. A scale of 0
+// stores 0. So |element - x| is at most scale / 2 and half a unit in the last place of zero.
 struct KvScale {
   uint16_t scale;
   uint16_t zero;

@@ -11,8 +11,9 @@
 namespace fovea::cpu {
 
 // Scatters rows of k and v [rows, kv_heads, head_dim] (f32, f16 or bf16; last dim contiguous) into the pool, converting
-// to its storage type (rounding to nearest even). slots[i] = page * page_tokens + offset of row i; negative: the row is
-// skipped. kOutOfRange names the first slot that lies outside the pool; then nothing was written.
+// to its storage type (rounding to nearest even; quantized types as abi/kv_pool.h says, rotated first where the pool
+// is). slots[i] = page * page_tokens + offset of row i; negative: the row is skipped. kOutOfRange names the first slot
+// that lies outside the pool; then nothing was written.
 Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots, const abi::KvPoolView& pool,
                  ThreadPool& threads);
 

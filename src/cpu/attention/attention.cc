@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "base/status.h"
+#include "cpu/quantize.h"
 
 namespace fovea::cpu {
 namespace {
@@ -42,6 +44,9 @@ ItemScratch carve(Carver& carver, int head_dim, int tile_rows) {
   s.k_block = carver.take<uint32_t>(d * kBlockTokens);
   s.s_block = carver.take<float>(kMaxRowsPerPass * kBlockTokens);
   s.kv_rows = carver.take<float>(d * kBlockTokens);
+  for (uint16_t*& codes : s.codes) codes = carver.take<uint16_t>(d * kBlockTokens);
+  s.q_sum = carver.take<float>(rows);
+  s.zero_sum = carver.take<float>(rows);
   s.seen = carver.take<uint64_t>(rows);
   for (const void**& rows : s.rows) rows = carver.take<const void*>(kBlockTokens);
   for (const void**& rows : s.near) rows = carver.take<const void*>(kBlockTokens);
@@ -62,10 +67,12 @@ Status check_tensor(const char* name, const TensorView& tensor, int64_t rows, in
   return ok_status();
 }
 
-Status check_pool(int index, const abi::KvPoolView& pool) {
-  if (pool.dtype != abi::KvDType::kF32 && pool.dtype != abi::KvDType::kF16 && pool.dtype != abi::KvDType::kBF16) {
-    return unsupported("KV pool {} has storage type {}, the CPU reads f32, f16 and bf16", index,
-                       static_cast<int>(pool.dtype));
+Status check_pool(int index, const abi::KvPoolView& pool, int head_dim) {
+  if (pool.dtype > abi::KvDType::kI4) {
+    return invalid_argument("KV pool {} has storage type {}, which is none", index, static_cast<int>(pool.dtype));
+  }
+  if (Status s = check_kv_scales(pool, head_dim); !s.ok()) {
+    return Status(s.code(), "KV pool " + std::to_string(index) + ": " + s.message());
   }
   if (pool.entry_tokens < 1 || pool.entries_per_page < 1 ||
       pool.page_tokens != pool.entry_tokens * pool.entries_per_page) {
@@ -137,7 +144,7 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, c
                        out.shape[2], kMinHeadDim, kMaxHeadDim);
   }
   for (int i = 0; i < num_pools; ++i) {
-    if (Status s = check_pool(i, pools[i]); !s.ok()) return s;
+    if (Status s = check_pool(i, pools[i], head_dim); !s.ok()) return s;
   }
   for (uint32_t i = 0; i < header.num_block_rows; ++i) {
     if (plan.block_rows[i].pool >= num_pools) {

@@ -55,10 +55,10 @@ AttentionKernels attention_kernels(VariantId variant);
 void* format_ops_in_use();
 
 // out[row, head, :] = attention of q[row, head, :] over what the plan gives the row. q, out: [rows, num_qo_heads,
-// head_dim], fp32 or bf16, the last dim contiguous; pools: fp32, fp16 or bf16, elements of a row contiguous; head_dim a
-// multiple of 16 from 16 to 256. lse: [rows, num_qo_heads] base-2 log-sum-exp, sinks included, or null; 0 for variants
-// without softmax. Rows without any KV get output 0 and log-sum-exp -inf (with a sink: the sink's logit).
-// The result does not depend on the number of threads.
+// head_dim], fp32 or bf16, the last dim contiguous; pools of any storage type, each its own; elements of a row
+// contiguous; head_dim a multiple of 16 from 16 to 256, a power of two for rotated pools. lse: [rows, num_qo_heads]
+// base-2 log-sum-exp, sinks included, or null; 0 for variants without softmax. Rows without any KV get output 0 and
+// log-sum-exp -inf (with a sink: the sink's logit). The result does not depend on the number of threads.
 Status run_attention(const abi::PlanView& plan, const AttentionParams& params, VariantId variant, const TensorView& q,
                      const abi::KvPoolView* pools, int num_pools, const TensorView& out, float* lse,
                      AttentionWorkspace& workspace, ThreadPool& threads);

@@ -5,8 +5,6 @@
 #include <limits>
 
 #include "cpu/attention/attention_test_util.h"
-#include "cpu/attention/bf16_kernels.h"
-#include "cpu/simd.h"
 
 namespace fovea::cpu {
 namespace {
@@ -17,30 +15,7 @@ using testing::make_case;
 
 constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-struct Mode {
-  std::string_view simd;
-  AttentionProducts products;
-};
-
-// Every instruction set with products in fp32, and the best one with products of bf16 where it has them.
-std::vector<Mode> modes() {
-  std::vector<Mode> modes;
-  for (const std::string_view simd : simd_targets()) modes.push_back({simd, AttentionProducts::kF32});
-  if (bf16_attention_kernels() != nullptr) modes.push_back({simd_targets().front(), AttentionProducts::kBF16});
-  return modes;
-}
-
-class AttentionTest : public ::testing::TestWithParam<Mode> {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(set_simd_cap(GetParam().simd).ok());
-    tested_products() = GetParam().products;
-  }
-  void TearDown() override {
-    ASSERT_TRUE(set_simd_cap("").ok());
-    tested_products() = AttentionProducts::kF32;
-  }
-};
+class AttentionTest : public EveryTarget {};
 
 TEST_P(AttentionTest, DecodeOfMixedLengthsForEveryGroup) {
   Judge judge;
@@ -373,10 +348,6 @@ TEST_P(BatchInvariantTest, PlansKeepARequestsBits) {
   }
 }
 
-std::string mode_name(const ::testing::TestParamInfo<Mode>& info) {
-  return std::string(info.param.simd) + (info.param.products == AttentionProducts::kBF16 ? "_bf16" : "");
-}
-
 std::vector<Mode> exact_modes() {
   std::vector<Mode> exact = modes();
   std::erase_if(exact, [](const Mode& mode) { return mode.products == AttentionProducts::kBF16; });
@@ -411,8 +382,10 @@ TEST(AttentionErrorsTest, SayWhatIsWrong) {
             StatusCode::kUnsupported);
   EXPECT_EQ(run(q, o, c.pool, 0, VariantId::kPlain).code(), StatusCode::kInvalidArgument);
   abi::KvPoolView pool = c.pool;
-  pool.dtype = abi::KvDType::kI8;
-  EXPECT_EQ(run(q, o, pool, 1, VariantId::kPlain).code(), StatusCode::kUnsupported);
+  pool.dtype = abi::KvDType::kI8;  // without scales
+  EXPECT_EQ(run(q, o, pool, 1, VariantId::kPlain).code(), StatusCode::kInvalidArgument);
+  pool.dtype = static_cast<abi::KvDType>(77);
+  EXPECT_EQ(run(q, o, pool, 1, VariantId::kPlain).code(), StatusCode::kInvalidArgument);
   pool = c.pool;
   pool.entry_tokens = 0;
   EXPECT_EQ(run(q, o, pool, 1, VariantId::kPlain).code(), StatusCode::kInvalidArgument);

@@ -40,12 +40,12 @@ int64_t item_end(const abi::PlanView& plan, const QueueWork& work) {
 }
 
 // Addresses of the keys and values of tokens [begin, begin + tokens) of the run.
-void find_rows(const abi::PlanView& plan, const QueueWork& work, int element_bytes, int64_t begin, int tokens,
+void find_rows(const abi::PlanView& plan, const QueueWork& work, int element_bits, int64_t begin, int tokens,
                const void** k_rows, const void** v_rows) {
   const abi::KvPoolView& pool = *work.pool;
   const int32_t* entries = plan.page_entries + work.item->list_begin;
   const int64_t head_offset = work.kv_head * pool.head_stride;
-  const int64_t token_bytes = pool.token_stride * element_bytes;
+  const int64_t token_bytes = pool.token_stride * element_bits / 8;
   const uintptr_t k = reinterpret_cast<uintptr_t>(pool.k);
   const uintptr_t v = reinterpret_cast<uintptr_t>(pool.v);
   int64_t entry = begin / pool.entry_tokens;
@@ -57,7 +57,7 @@ void find_rows(const abi::PlanView& plan, const QueueWork& work, int element_byt
       in_page += page % pool.entries_per_page * pool.entry_tokens;
       page /= pool.entries_per_page;
     }
-    int64_t offset = (page * pool.page_stride + in_page * pool.token_stride + head_offset) * element_bytes;
+    int64_t offset = (page * pool.page_stride + in_page * pool.token_stride + head_offset) * element_bits / 8;
     const int stop = static_cast<int>(std::min<int64_t>(tokens, t + pool.entry_tokens - in_entry));
     for (; t < stop; ++t, offset += token_bytes) {
       k_rows[t] = reinterpret_cast<const void*>(k + static_cast<uintptr_t>(offset));
@@ -68,9 +68,9 @@ void find_rows(const abi::PlanView& plan, const QueueWork& work, int element_byt
 
 }  // namespace
 
-BlockWalk::BlockWalk(const ItemArgs& args, int element_bytes)
+BlockWalk::BlockWalk(const ItemArgs& args, int element_bits)
     : args_(args),
-      element_bytes_(element_bytes),
+      element_bits_(element_bits),
       rows_{args.scratch.rows[0], args.scratch.rows[1], args.scratch.rows[2], args.scratch.rows[3]},
       next_(args.work.item->kv_begin),
       end_(item_end(*args.plan, args.work)) {}
@@ -102,7 +102,7 @@ bool BlockWalk::next() {
       std::swap(rows_[0], rows_[2]);
       std::swap(rows_[1], rows_[3]);
     } else {
-      find_rows(*args_.plan, args_.work, element_bytes_, begin_, tokens_, rows_[0], rows_[1]);
+      find_rows(*args_.plan, args_.work, element_bits_, begin_, tokens_, rows_[0], rows_[1]);
     }
     // Unseen tokens may lie in pages that were given away; never touch them.
     const int seen_token = std::countr_zero(seen_by_any_);
@@ -120,16 +120,44 @@ bool BlockWalk::next() {
 void BlockWalk::find_next_rows() {
   int tokens = static_cast<int>(std::min<int64_t>(kBlockTokens, end_ - next_));
   if (tokens > 0) {
-    find_rows(*args_.plan, args_.work, element_bytes_, next_, tokens, rows_[2], rows_[3]);
+    find_rows(*args_.plan, args_.work, element_bits_, next_, tokens, rows_[2], rows_[3]);
     rows_begin_ = next_;
   } else if (args_.next.item != nullptr && args_.next.pool->dtype == args_.work.pool->dtype) {
     const int64_t begin = args_.next.item->kv_begin;
     tokens = static_cast<int>(std::min<int64_t>(kBlockTokens, item_end(*args_.plan, args_.next) - begin));
-    find_rows(*args_.plan, args_.next, element_bytes_, begin, tokens, rows_[2], rows_[3]);
+    find_rows(*args_.plan, args_.next, element_bits_, begin, tokens, rows_[2], rows_[3]);
   }
   for (int t = std::max(tokens, 0); t < kBlockTokens; ++t) {
     rows_[2][t] = rows_[0][t];
     rows_[3][t] = rows_[1][t];
+  }
+}
+
+void BlockWalk::find_scales(uint32_t* k_words, uint32_t* v_words) const {
+  const abi::KvPoolView& pool = *args_.work.pool;
+  const int32_t* entries = args_.plan->page_entries + args_.work.item->list_begin;
+  const auto* k = static_cast<const uint32_t*>(pool.k_scale);  // two halves of a KvScale
+  const auto* v = static_cast<const uint32_t*>(pool.v_scale);
+  const auto first_of = [&](int64_t entry) {
+    const int64_t page = entries[entry] / pool.entries_per_page;
+    const int64_t in_page = entries[entry] % pool.entries_per_page * pool.entry_tokens;
+    return page * pool.scale_page_stride + args_.work.kv_head * pool.scale_head_stride + in_page;
+  };
+  int64_t entry = begin_ / pool.entry_tokens;
+  int64_t in_entry = begin_ % pool.entry_tokens;
+  for (int t = 0; t < tokens_; ++entry, in_entry = 0) {
+    const int64_t first = first_of(entry) + in_entry - t;
+    const int stop = static_cast<int>(std::min<int64_t>(tokens_, t + pool.entry_tokens - in_entry));
+    for (; t < stop; ++t) {
+      const bool seen = seen_by_any_ >> t & 1;
+      k_words[t] = seen ? k[first + t] : 0;
+      v_words[t] = seen ? v[first + t] : 0;
+    }
+  }
+  for (; entry * pool.entry_tokens < std::min(end_, next_ + kBlockTokens); ++entry) {
+    const auto ahead = static_cast<uintptr_t>(first_of(entry)) * sizeof(uint32_t);
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(k) + ahead));
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(v) + ahead));
   }
 }
 

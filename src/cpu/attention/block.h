@@ -38,7 +38,7 @@ class RowTable {
 // that each query token sees, next_k_rows and next_v_rows where the block after this one will probably be read.
 class BlockWalk {
  public:
-  BlockWalk(const ItemArgs& args, int element_bytes);
+  BlockWalk(const ItemArgs& args, int element_bits);
   bool next();
   int tokens() const { return tokens_; }
   bool masked() const { return masked_; }  // some row does not see some token of the block
@@ -47,6 +47,8 @@ class BlockWalk {
   const void** v_rows() const { return rows_[1]; }
   const void** next_k_rows() const { return rows_[2]; }
   const void** next_v_rows() const { return rows_[3]; }
+  // The KvScale of each token that some row sees, 0 for the others; pools with a scale a token and head.
+  void find_scales(uint32_t* k_words, uint32_t* v_words) const;
   // Fills scratch.near from this block and the next.
   void find_near_rows() const;
   // Position of each token in its request.
@@ -58,7 +60,7 @@ class BlockWalk {
   void find_next_rows();
 
   const ItemArgs& args_;
-  const int element_bytes_;
+  const int element_bits_;
   const void** rows_[4];
   int64_t next_;  // token of the run at which the next block begins
   int64_t begin_ = 0;

@@ -57,8 +57,9 @@ TEST(CustomVariantTest, HooksRunAndAgreeWithTheOracle) {
   for (const std::string_view target : simd_targets()) {
     ASSERT_TRUE(set_simd_cap(target).ok());
     Judge judge;
-    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32, DType::kI8, DType::kI4}) {
       spec.kv_dtype = dtype;
+      spec.rotated = dtype == DType::kI4;
       const testing::AttentionCase c = testing::make_case(spec);
       AttentionParams params;
       params.sm_scale = 0.125f;
@@ -84,9 +85,9 @@ TEST(CustomVariantTest, HooksRunAndAgreeWithTheOracle) {
               const std::int64_t at =
                   page * changed.pool.page_stride + t % 16 * changed.pool.token_stride + h * dim + d;
               reinterpret_cast<float*>(changed.k.data())[at] =
-                  c.element(true, r, t, h, d) * (1.0f + 0.125f * static_cast<float>(t % 3));
+                  static_cast<float>(c.element(true, r, t, h, d)) * (1.0f + 0.125f * static_cast<float>(t % 3));
               reinterpret_cast<float*>(changed.v.data())[at] =
-                  c.element(false, r, t, h, d) - 0.5f * static_cast<float>(h);
+                  static_cast<float>(c.element(false, r, t, h, d)) - 0.5f * static_cast<float>(h);
             }
           }
         }

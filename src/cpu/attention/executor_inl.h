@@ -16,6 +16,7 @@
 
 #include "cpu/attention/block.h"
 #include "cpu/attention/matmul_inl.h"
+#include "cpu/attention/quantized.h"
 #include "variant/params.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -93,9 +94,54 @@ double query_scale(const AttentionParams& params) {
   return double{params.sm_scale} * (Variant::kHasLogit || !Variant::kSoftmax ? 1.0 : 1.4426950408889634);
 }
 
+// How an item reads a quantized pool. What a hook of the variant transforms is brought to plain fp32 first.
+template <class Variant>
+struct Quantization {
+  bool expand;         // rows are not what they stand for, see FormatOps::expand_block
+  bool scales;         // each token's scale and zero are in memory, else the scale is the head's
+  bool fold_keys;      // scale and zero applied to logits
+  bool fold_values;    // and to weights
+  bool rotate_keys;    // the query is rotated, as keys are
+  bool rotate_values;  // the output is rotated back
+
+  Quantization(const abi::KvPoolView& pool, const FormatOps& ops)
+      : expand(ops.expand_block != nullptr),
+        scales(pool.granularity == abi::ScaleGranularity::kTokenHead),
+        fold_keys(expand && pool.granularity != abi::ScaleGranularity::kNone && !Variant::kHasKey),
+        fold_values(expand && pool.granularity != abi::ScaleGranularity::kNone && !Variant::kHasValue),
+        rotate_keys(expand && pool.rotated && !Variant::kHasKey),
+        rotate_values(expand && pool.rotated && !Variant::kHasValue) {}
+};
+
+// logits[t] = scale[t] * logits[t] + zero[t] * (sum of the query's elements)
+HWY_INLINE void fold_logits(float* HWY_RESTRICT logits, int tokens, const float* scale, const float* zero,
+                            float q_sum) {
+  const DF d;
+  const auto sum = hn::Set(d, q_sum);
+  for (int t = 0; t < tokens; t += static_cast<int>(hn::Lanes(d))) {
+    const auto shift = hn::Mul(hn::Load(d, zero + t), sum);
+    hn::Store(hn::MulAdd(hn::Load(d, scale + t), hn::Load(d, logits + t), shift), d, logits + t);
+  }
+}
+
+// weights[t] *= scale[t], 0 where the row does not see the token. Returns the sum of weight * zero before that.
+HWY_INLINE float fold_weights(float* HWY_RESTRICT weights, int tokens, uint64_t seen, const float* scale,
+                              const float* zero) {
+  const DF d;
+  auto sum = hn::Zero(d);
+  for (int t = 0; t < tokens; t += static_cast<int>(hn::Lanes(d))) {
+    const auto visible = mask_from(seen, t);
+    const auto weight = hn::Load(d, weights + t);
+    sum = hn::Add(sum, hn::IfThenElseZero(visible, hn::Mul(weight, hn::Load(d, zero + t))));
+    hn::Store(hn::IfThenElseZero(visible, hn::Mul(weight, hn::Load(d, scale + t))), d, weights + t);
+  }
+  return sum_of(sum);
+}
+
 // Queries that are rounded to bf16 are rounded before they are scaled: exact for those given as bf16.
 template <class Variant>
-HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const FormatOps& ops) {
+HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const FormatOps& ops,
+                             const Quantization<Variant>& quantization) {
   const AttentionParams& params = *args.params;
   const double scale = ops.round_queries != nullptr ? 1.0 : query_scale<Variant>(params);
   for (int i = 0; i < rows.count; ++i) {
@@ -110,6 +156,13 @@ HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const F
       read_row(*args.q, rows.q_row(i), place.head, args.head_dim, q);
       for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * q[d]);
     }
+    if (quantization.rotate_keys) hadamard(q, args.head_dim);
+    if (quantization.fold_keys) {
+      double sum = 0.0;
+      for (int d = 0; d < args.head_dim; ++d) sum += q[d];
+      args.scratch.q_sum[i] =
+          static_cast<float>(ops.round_queries != nullptr ? query_scale<Variant>(params) * sum : sum);
+    }
   }
   if (ops.round_queries != nullptr) ops.round_queries(args.scratch.q, rows.count, args.head_dim);
 }
@@ -117,11 +170,17 @@ HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const F
 // Replaces the rows of the block by transformed copies in fp32.
 template <class Variant, bool kKeys>
 HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const float* positions, int tokens,
-                               const void** rows) {
+                               const BlockScales& scales, const void** rows) {
   const auto& own = variant::params_of<Variant>(*args.params);
   alignas(64) float raw[kMaxHeadDim];
   for (int t = 0; t < tokens; ++t) {
     ops.expand_row(rows[t], args.head_dim, raw);
+    if (ops.expand_block != nullptr) {
+      const float scale = (kKeys ? scales.k_scale : scales.v_scale)[t];
+      const float zero = (kKeys ? scales.k_zero : scales.v_zero)[t];
+      for (int d = 0; d < args.head_dim; ++d) raw[d] = scale * raw[d] + zero;
+      if (args.work.pool->rotated) hadamard(raw, args.head_dim);
+    }
     float* to = args.scratch.kv_rows + static_cast<size_t>(t) * args.head_dim;
     const variant::RowPlace place{static_cast<int>(positions[t]), args.work.kv_head, args.head_dim};
     for (int d = 0; d < args.head_dim; ++d) {
@@ -133,7 +192,8 @@ HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const
 }
 
 template <class Variant>
-HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const FormatOps& value_ops) {
+HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const FormatOps& value_ops,
+                           const Quantization<Variant>& quantization) {
   const ItemScratch& scratch = args.scratch;
   [[maybe_unused]] const auto& own = variant::params_of<Variant>(*args.params);
   const bool direct = args.work.item->flags & abi::kItemDirect;
@@ -150,6 +210,11 @@ HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const For
     float* row = direct ? scratch.kv_rows : args.partial_out + static_cast<size_t>(partial + i) * args.head_dim;
     const RowResult result = Variant::kSoftmax ? finish_state(state) : RowResult{1.0f, 0.0f};
     value_ops.finish_row(scratch.o + static_cast<size_t>(i) * args.head_dim, args.head_dim, result.divisor, row);
+    if (quantization.fold_values) {
+      const float zero = scratch.zero_sum[i] / result.divisor;
+      for (int d = 0; d < args.head_dim; ++d) row[d] += zero;
+    }
+    if (quantization.rotate_values) hadamard(row, args.head_dim);
     if (!direct) {
       args.partial_lse[partial + i] = result.lse;
       continue;
@@ -161,6 +226,32 @@ HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const For
     write_row(row, args.head_dim, *args.out, rows.q_row(i), head);
     if (args.lse != nullptr) args.lse[rows.q_row(i) * args.q->shape[1] + head] = result.lse;
   }
+}
+
+// Scales of a pool that has none a token; the others are read block by block.
+HWY_INLINE void fill_scales(const QueueWork& work, BlockScales& scales) {
+  const abi::KvPoolView& pool = *work.pool;
+  const auto of_head = [&](const void* of_heads) {
+    const bool known = pool.granularity == abi::ScaleGranularity::kHead && of_heads != nullptr;
+    return known ? static_cast<const float*>(of_heads)[work.kv_head] : 1.0f;
+  };
+  std::fill(scales.k_scale, scales.k_scale + kBlockTokens, of_head(pool.k_scale));
+  std::fill(scales.v_scale, scales.v_scale + kBlockTokens, of_head(pool.v_scale));
+  std::fill(scales.k_zero, scales.k_zero + kBlockTokens, 0.0f);
+  std::fill(scales.v_zero, scales.v_zero + kBlockTokens, 0.0f);
+}
+
+// Brings the block's keys and values to bf16, and its scales to fp32.
+HWY_INLINE void expand_quantized(const ItemArgs& args, const BlockWalk& walk, const FormatOps& ops, bool read_scales,
+                                 BlockScales& scales) {
+  if (read_scales) {
+    alignas(64) uint32_t words[2][kBlockTokens] = {};
+    walk.find_scales(words[0], words[1]);
+    expand_scales(words[0], scales.k_scale, scales.k_zero);
+    expand_scales(words[1], scales.v_scale, scales.v_zero);
+  }
+  ops.expand_block(walk.k_rows(), walk.next_k_rows(), walk.tokens(), args.head_dim, args.scratch.codes[0]);
+  ops.expand_block(walk.v_rows(), walk.next_v_rows(), walk.tokens(), args.head_dim, args.scratch.codes[1]);
 }
 
 template <class Variant>
@@ -176,7 +267,12 @@ void run_item(const ItemArgs& args) {
   const FormatOps& value_ops = Variant::kHasValue ? format_ops(abi::KvDType::kF32, products) : pool_ops;
   const auto scale = static_cast<float>(query_scale<Variant>(*args.params));
 
-  load_queries<Variant>(args, rows, key_ops);
+  const Quantization<Variant> quantization(*args.work.pool, pool_ops);
+  BlockScales scales;
+  if (quantization.expand && !quantization.scales) fill_scales(args.work, scales);
+
+  load_queries<Variant>(args, rows, key_ops, quantization);
+  std::fill(scratch.zero_sum, scratch.zero_sum + rows.count, 0.0f);
   std::fill(scratch.o, scratch.o + static_cast<size_t>(rows.count) * head_dim, 0.0f);
   std::fill(scratch.max, scratch.max + rows.count, kMinusInf);
   std::fill(scratch.sum, scratch.sum + rows.count, 0.0f);
@@ -185,22 +281,27 @@ void run_item(const ItemArgs& args) {
   const int rows_per_pass = (rows.count + passes - 1) / passes;
   // Few rows do not repay the transposition of the keys; where a head's tokens lie apart, its prefetches do.
   const bool narrow = passes == 1 && key_ops.row_logits[0] != nullptr && value_ops.near_outputs[0] != nullptr &&
-                      head_dim % kRowLogitsHeadDim == 0 && args.work.pool->token_stride == head_dim;
+                      head_dim % kRowLogitsHeadDim == 0 &&
+                      (quantization.expand || args.work.pool->token_stride == head_dim);
   alignas(64) float positions[kBlockTokens];
-  BlockWalk walk(args, pool_ops.element_bytes);
+  BlockWalk walk(args, pool_ops.element_bits);
   while (walk.next()) {
     const int tokens = walk.tokens();
     if constexpr (kNeedPositions) walk.fill_positions(positions);
+    if (quantization.expand) expand_quantized(args, walk, pool_ops, quantization.scales, scales);
     if constexpr (Variant::kHasKey) {
-      transform_rows<Variant, true>(args, pool_ops, positions, tokens, walk.k_rows());
+      transform_rows<Variant, true>(args, pool_ops, positions, tokens, scales, walk.k_rows());
     }
+    // Expansion fetches the next block; what it left lies in the cache.
+    const void* const* next_keys = quantization.expand ? walk.k_rows() : walk.next_k_rows();
+    const void* const* next_values = quantization.expand ? walk.v_rows() : walk.next_v_rows();
     if (narrow) {
-      walk.find_near_rows();
+      if (!quantization.expand) walk.find_near_rows();
     } else {
-      key_ops.pack_keys(walk.k_rows(), walk.next_k_rows(), key_ops.ahead_step, tokens, head_dim, scratch.k_block);
+      key_ops.pack_keys(walk.k_rows(), next_keys, key_ops.ahead_step, tokens, head_dim, scratch.k_block);
     }
     if constexpr (Variant::kHasValue) {
-      transform_rows<Variant, false>(args, pool_ops, positions, tokens, walk.v_rows());
+      transform_rows<Variant, false>(args, pool_ops, positions, tokens, scales, walk.v_rows());
     }
     bool exact = false;
     if (walk.masked()) {
@@ -216,26 +317,35 @@ void run_item(const ItemArgs& args) {
       }
       if (seen_by_pass == 0) continue;
       if (narrow) {
-        key_ops.row_logits[count - 1](scratch.q, walk.k_rows(), head_dim, tokens, scale, scratch.near[0],
-                                      walk.next_k_rows(), walk.next_v_rows(), scratch.s_block);
+        key_ops.row_logits[count - 1](scratch.q, walk.k_rows(), head_dim, tokens, scale,
+                                      quantization.expand ? next_keys : scratch.near[0], walk.next_k_rows(),
+                                      walk.next_v_rows(), scratch.s_block);
       } else {
         key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
-                                  scale, first == 0 ? walk.next_k_rows() : nullptr, scratch.s_block);
+                                  scale, first == 0 && !quantization.expand ? next_keys : nullptr, scratch.s_block);
       }
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
         const int i = first + r;
         const uint64_t seen = scratch.seen[i / group];
+        float* s = scratch.s_block + r * kBlockTokens;
+        if (quantization.fold_keys) fold_logits(s, tokens, scales.k_scale, scales.k_zero, scratch.q_sum[i]);
         const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(rows.position(i))), SimdMath::set(0.0f),
                                                rows.q_head(i), args.work.kv_head};
-        alpha[r] = weigh_row<Variant>(*args.params, scratch.s_block + r * kBlockTokens, tokens, seen,
-                                      seen == ~uint64_t{0}, place, positions, scratch.max[i], scratch.sum[i]);
+        alpha[r] = weigh_row<Variant>(*args.params, s, tokens, seen, seen == ~uint64_t{0}, place, positions,
+                                      scratch.max[i], scratch.sum[i]);
+        if (quantization.fold_values) {
+          const float zeros = fold_weights(s, tokens, seen, scales.v_scale, scales.v_zero);
+          scratch.zero_sum[i] = scratch.zero_sum[i] * alpha[r] + zeros;
+        }
       }
       float* o = scratch.o + static_cast<size_t>(first) * head_dim;
       if (!exact) {
         const int begin = std::countr_zero(seen_by_pass);
         const int end = 64 - std::countl_zero(seen_by_pass);
-        const void* const* ahead = narrow ? scratch.near[1] : first == 0 ? walk.next_v_rows() : walk.v_rows();
+        const void* const* ahead = narrow && !quantization.expand ? scratch.near[1]
+                                   : first == 0                   ? next_values
+                                                                  : walk.v_rows();
         const OutputsFn outputs = narrow ? value_ops.near_outputs[count - 1] : value_ops.outputs[count - 1];
         outputs(scratch.s_block, walk.v_rows(), ahead, begin, end, head_dim, alpha, o);
         continue;
@@ -246,7 +356,7 @@ void run_item(const ItemArgs& args) {
       }
     }
   }
-  write_rows<Variant>(args, rows, value_ops);
+  write_rows<Variant>(args, rows, value_ops, quantization);
 }
 
 // Output row = sum of the parts' outputs, each by its share of the weight; parts in the order of the list.

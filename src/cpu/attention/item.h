@@ -30,6 +30,9 @@ struct ItemScratch {
   uint32_t* k_block;     // [head_dim, kBlockTokens] transposed keys
   float* s_block;        // [kMaxRowsPerPass, kBlockTokens] logits, then weights
   float* kv_rows;        // [kBlockTokens, head_dim] transformed keys or values
+  uint16_t* codes[2];    // [kBlockTokens, head_dim] each: stored numbers of quantized keys and values, in bf16
+  float* q_sum;          // [tile rows] sums of the scaled queries' elements; pools with zeros only
+  float* zero_sum;       // [tile rows] running sums of weight * zero of the values
   uint64_t* seen;        // [tile tokens] tokens of the block that each query token sees
   const void** rows[4];  // [kBlockTokens] each: keys and values in the pool, of the block and of the one after it
   const void** near[2];  // [kBlockTokens] each: the key and value rows kNearTokens after each of the block

@@ -1,5 +1,5 @@
 // How the kernels read one row of keys or values: a format per storage type, with the transposition of a block of keys
-// to fp32. Included once per SIMD target.
+// to fp32, and the expansion of quantized rows to bf16. Included once per SIMD target.
 #if defined(FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_
 #undef FOVEA_CPU_ATTENTION_KV_FORMAT_INL_H_
@@ -204,6 +204,95 @@ HWY_NOINLINE void pack_keys(const void* const* rows, const void* const* ahead, i
         }
       }
     }
+  }
+#endif
+}
+
+// Two neighbouring stored numbers of a quantized type, as bf16 in one word; exact. pairs: what Pair types N lanes hold.
+struct CodesI8 {
+  using Pair = uint16_t;
+  static HWY_INLINE hn::Vec<DU> expand(hn::Vec<DU> pairs) {
+    return join(hn::And(pairs, hn::Set(DU(), 0xffu)), hn::ShiftRight<8>(pairs), static_cast<float>(abi::kI8Bias));
+  }
+  // Integers become floats by standing in the low bits of 2^23; those below 257 have their low half clear.
+  static HWY_INLINE hn::Vec<DU> join(hn::Vec<DU> even, hn::Vec<DU> odd, float bias) {
+    const DU du;
+    const DF d;
+    const auto two23 = hn::Set(du, 0x4b000000u);
+    const auto shift = hn::Set(d, 8388608.0f + bias);
+    const auto low = hn::Sub(hn::BitCast(d, hn::Or(even, two23)), shift);
+    const auto high = hn::Sub(hn::BitCast(d, hn::Or(odd, two23)), shift);
+    return hn::Or(hn::ShiftRight<16>(hn::BitCast(du, low)), hn::BitCast(du, high));
+  }
+};
+struct CodesI4 {
+  using Pair = uint8_t;
+  static HWY_INLINE hn::Vec<DU> expand(hn::Vec<DU> pairs) {
+    return CodesI8::join(hn::And(pairs, hn::Set(DU(), 0xfu)), hn::ShiftRight<4>(pairs),
+                         static_cast<float>(abi::kI4Bias));
+  }
+};
+struct CodesE4M3 {
+  using Pair = uint16_t;
+  static HWY_INLINE hn::Vec<DU> expand(hn::Vec<DU> pairs) {
+    return hn::Or(hn::ShiftRight<16>(one(hn::And(pairs, hn::Set(DU(), 0xffu)))), one(hn::ShiftRight<8>(pairs)));
+  }
+  // The exponent moves to fp32's place, a product corrects its bias (7 to 127) and subnormals.
+  static HWY_INLINE hn::Vec<DU> one(hn::Vec<DU> x) {
+    const DU du;
+    const DF d;
+    const auto size = hn::And(x, hn::Set(du, 0x7fu));
+    const auto scaled = hn::BitCast(du, hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(size)), hn::Set(d, 0x1p120f)));
+    const auto nan = hn::VecFromMask(du, hn::Eq(size, hn::Set(du, 0x7fu)));
+    const auto sign = hn::ShiftLeft<24>(hn::And(x, hn::Set(du, 0x80u)));
+    return hn::Or(hn::Or(scaled, sign), hn::And(nan, hn::Set(du, 0x7fc00000u)));
+  }
+};
+
+// Replaces the rows of a block (as BlockWalk gives them) by rows of bf16 at `to`; of `ahead`, cache lines are fetched.
+template <class Codes>
+HWY_NOINLINE void expand_block(const void** rows, const void* const* ahead, int tokens, int head_dim,
+                               uint16_t* HWY_RESTRICT to) {
+  using Pair = typename Codes::Pair;
+  const DU du;
+  const hn::Rebind<Pair, DU> dp;
+  const int lanes = static_cast<int>(hn::Lanes(du));
+  const int pairs = head_dim / 2;
+  const size_t row_bytes = static_cast<size_t>(pairs) * sizeof(Pair);
+  for (int t = 0; t < tokens; ++t, to += head_dim) {
+    const Pair* from = static_cast<const Pair*>(rows[t]);
+    rows[t] = to;
+    for (size_t line = 0; line < row_bytes; line += 64) prefetch(ahead[t], line);
+    const auto at = [&](int i) { return reinterpret_cast<uint32_t*>(to) + i; };
+    int i = 0;
+    for (; i + lanes <= pairs; i += lanes) {
+      hn::StoreU(Codes::expand(hn::PromoteTo(du, hn::LoadU(dp, from + i))), du, at(i));
+    }
+    if (i < pairs) {  // half a vector, of a head dim of an odd number of them
+      HWY_ALIGN Pair last[hn::MaxLanes(du)] = {};
+      HWY_ALIGN uint32_t words[hn::MaxLanes(du)];
+      std::memcpy(last, from + i, static_cast<size_t>(pairs - i) * sizeof(Pair));
+      hn::Store(Codes::expand(hn::PromoteTo(du, hn::Load(dp, last))), du, words);
+      std::memcpy(at(i), words, static_cast<size_t>(pairs - i) * sizeof(uint32_t));
+    }
+  }
+  for (int t = tokens; t < kBlockTokens; ++t) rows[t] = rows[tokens - 1];
+}
+
+// KvScale words of a block to fp32.
+HWY_INLINE void expand_scales(const uint32_t* words, float* scale, float* zero) {
+#if FOVEA_ATTENTION_SCALAR
+  for (int t = 0; t < kBlockTokens; ++t) {
+    scale[t] = float_of_f16(static_cast<uint16_t>(words[t]));
+    zero[t] = float_of_f16(static_cast<uint16_t>(words[t] >> 16));
+  }
+#else
+  const DF d;
+  for (int t = 0; t < kBlockTokens; t += static_cast<int>(hn::Lanes(d))) {
+    VF scales, zeros;
+    FormatF16::expand(hn::Load(DU(), words + t), scales, zeros);
+    hn::Store(scales, d, scale + t);
+    hn::Store(zeros, d, zero + t);
   }
 #endif
 }

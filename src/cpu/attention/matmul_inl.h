@@ -191,7 +191,7 @@ inline constexpr int kRowLogitsHeadDim = 32;
 
 // What depends on the storage type, as functions, so that the rest is compiled once.
 struct FormatOps {
-  int element_bytes;
+  int element_bits;  // in the pool
   void (*pack_keys)(const void* const* rows, const void* const* ahead, int ahead_step, int tokens, int head_dim,
                     uint32_t* block);
   int ahead_step;  // pack_keys fetches each ahead_step-th cache line of the next block's keys, logits the others
@@ -203,11 +203,13 @@ struct FormatOps {
   OutputsFn near_outputs[kRowsPerPass];                     // null: none; outputs that fetch to the first level
   RowLogitsFn row_logits[kRowsPerPass];                     // null: none; logits without pack_keys
   void (*round_queries)(float* q, int rows, int head_dim);  // null: queries stay fp32 and are scaled beforehand
+  // Null unless quantized. Then rows become bf16 by this first, which all of the above read: expand_block().
+  void (*expand_block)(const void** rows, const void* const* ahead, int tokens, int head_dim, uint16_t* to);
 };
 
 template <class Format, class Words, int... kRows>
 constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
-  return {static_cast<int>(sizeof(typename Format::T)),
+  return {static_cast<int>(sizeof(typename Format::T)) * 8,
           &pack_keys<Format>,
           1,
           {&logits_pass<Words, kRows + 1>...},
@@ -217,7 +219,16 @@ constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
           &expand_row<Format>,
           {},
           {},
+          nullptr,
           nullptr};
+}
+
+// Quantized pools: their numbers are exact in bf16, whose products these are; scales are applied to logits and weights.
+template <class Codes>
+FormatOps quantized_ops(FormatOps bf16) {
+  bf16.element_bits = static_cast<int>(sizeof(typename Codes::Pair)) * 4;
+  bf16.expand_block = &expand_block<Codes>;
+  return bf16;
 }
 
 // The functions for bf16 pools with the products by instructions for bf16 pairs, where there are any.
@@ -248,8 +259,20 @@ HWY_INLINE const FormatOps& format_ops(abi::KvDType dtype, AttentionProducts pro
   static constexpr FormatOps kF16 = make_format_ops<FormatF16, WordsF32>(Rows());
   static constexpr FormatOps kBF16 = make_format_ops<FormatBF16, WordsBF16>(Rows());
   static const FormatOps kBF16Products = with_bf16_products(kBF16);
-  if (dtype == abi::KvDType::kBF16 && products == AttentionProducts::kBF16) return kBF16Products;
-  return dtype == abi::KvDType::kF32 ? kF32 : dtype == abi::KvDType::kF16 ? kF16 : kBF16;
+  static const FormatOps kQuantized[2][3] = {
+      {quantized_ops<CodesE4M3>(kBF16), quantized_ops<CodesI8>(kBF16), quantized_ops<CodesI4>(kBF16)},
+      {quantized_ops<CodesE4M3>(kBF16Products), quantized_ops<CodesI8>(kBF16Products),
+       quantized_ops<CodesI4>(kBF16Products)}};
+  const bool bf16_products = products == AttentionProducts::kBF16;
+  switch (dtype) {
+    case abi::KvDType::kF32: return kF32;
+    case abi::KvDType::kF16: return kF16;
+    case abi::KvDType::kBF16: break;
+    case abi::KvDType::kF8E4M3: return kQuantized[bf16_products][0];
+    case abi::KvDType::kI8: return kQuantized[bf16_products][1];
+    case abi::KvDType::kI4: return kQuantized[bf16_products][2];
+  }
+  return bf16_products ? kBF16Products : kBF16;
 }
 #endif
 
