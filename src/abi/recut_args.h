@@ -29,7 +29,7 @@ struct GrowthCover {
 };
 
 // The section starts with it; then GrowthTile[num_tiles] and, unless num_covers is 0, GrowthRow[num_rows + 1] and
-// GrowthCover[num_covers]. 64 bytes.
+// GrowthCover[num_covers]. 68 bytes.
 struct GrowthHeader {
   CostModel cost;
   uint32_t span_rounds;
@@ -40,10 +40,11 @@ struct GrowthHeader {
   uint32_t tile_partial_rows;  // of undivided tiles
   uint32_t num_covers;
   uint32_t num_row_indices;
-  uint32_t max_tokens;  // of a request, by its page list
-  uint32_t num_spans;   // see CutConfig
+  uint32_t max_tokens;   // of a request, by its page list
+  uint32_t num_spans;    // see CutConfig
+  uint32_t first_tiles;  // tiles that CutConfig::first_cost is of
 };
-static_assert(sizeof(GrowthHeader) == 64);
+static_assert(sizeof(GrowthHeader) == 68);
 
 constexpr uint64_t growth_bytes(uint64_t tiles, uint64_t rows, uint64_t covers) {
   const uint64_t shared = covers == 0 ? 0 : (rows + 1) * sizeof(GrowthRow) + covers * sizeof(GrowthCover);

@@ -163,6 +163,7 @@ class Recut {
 
   __forceinline__ const abi::CutPoint* cut_tiles() {
     const uint64_t total = s_.cost_before[tiles_.size];
+    cut_.first_cost = s_.cost_before[growth_->first_tiles];  // shared runs do not grow
     for_each(cta_, workers_, [&](uint32_t k) { s_.targets[k] = abi::cut_target(cut_, total, k); });
     const abi::CutPoint* const cuts = place_cuts(s_.cuts, s_.cuts + workers_);
     if (!abi::dividing_counts(cut_, growth_->most_tokens, total)) return cuts;
