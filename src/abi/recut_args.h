@@ -67,20 +67,19 @@ struct RecutScratch {
   PlanTile* tiles;
   uint64_t* cost_before;   // [tiles + 1] of undivided work before a tile
   uint64_t* items_before;  // [tiles + 1] items before a tile; high half: partial rows of parts before it
-  CutPoint* cuts;          // [4 * workers] two passes, each in two arrays
+  CutPoint* cuts;          // [2 * workers] of two passes
   uint64_t* targets;       // [workers + 1]
   uint64_t* overhead;      // [workers] what dividing adds to a worker
   uint32_t* fell;          // [workers] tile where a target falls
   uint64_t* parts_before;  // [workers + 1] dividing cuts before a cut; high half: divided pairs
   CutPoint* dividing;      // [workers] the cuts that divide pairs
-  uint32_t* pair_of;       // [workers] divided pair that a dividing cut is in
+  uint32_t* pair_of;       // [workers] pair of that tile; later the divided pair that a dividing cut is in
   uint32_t* first_cut;     // [workers + 1] by divided pair: its first dividing cut
   uint64_t* rows_before;   // [workers + 1] by divided pair: rows of divided pairs before; high half: of solo ones
   uint64_t* row_parts;     // [workers * most_tokens + 1] by row of a divided pair: parts listed before
   uint64_t* thread_sums;   // [threads]
   uint64_t* group_sums;    // [threads / 32]
   uint64_t* result;        // [2] what dividing adds in all, and the cost of the slowest worker
-  uint32_t* changed;       // [4]
   uint64_t bytes;
 };
 
@@ -93,7 +92,7 @@ inline RecutScratch carve_recut_scratch(uint8_t* base, uint64_t tiles, uint64_t 
   take(s.tiles, tiles);
   take(s.cost_before, tiles + 1);
   take(s.items_before, tiles + 1);
-  take(s.cuts, 4 * workers);
+  take(s.cuts, 2 * workers);
   take(s.targets, workers + 1);
   take(s.overhead, workers);
   take(s.fell, workers);
@@ -106,7 +105,6 @@ inline RecutScratch carve_recut_scratch(uint8_t* base, uint64_t tiles, uint64_t 
   take(s.thread_sums, kRecutThreads);
   take(s.group_sums, kRecutThreads / 32);
   take(s.result, 2);
-  take(s.changed, 4);
   return s;
 }
 
