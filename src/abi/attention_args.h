@@ -9,6 +9,9 @@ namespace fovea::abi {
 
 inline constexpr uint32_t kVariantParamBytes = 256;
 
+// A word of a partial state that is not written yet: a NaN that no arithmetic makes.
+inline constexpr uint32_t kPartPending = 0xffffffffu;
+
 // A cuTensorMap of the K or V pool; zeros where the kernel gathers pages without one.
 struct alignas(64) TensorMap {
   uint64_t words[16];
@@ -28,18 +31,15 @@ struct AttentionArgs {
   long long q_head_stride;
   long long out_row_stride;
   long long out_head_stride;
+  // Every word of the partial states is kPartPending before the first launch, and after every launch again.
   float* partial_out;  // [max_partial_rows, head_dim]; sums over exp2(logit - lse) * value, divided by their weight
   float* partial_lse;  // [max_partial_rows] base 2
   uint32_t* merge_counters;  // [max_merges], zero before the first launch; every launch leaves zeros
-  // Parts of plans with kPlanShares, in a workspace of their own (kernels/trees): as large, and laid out as that
-  // executor likes.
-  float* shared_out;
-  float* shared_lse;
-  uint32_t* shared_counters;  // [max_merges, group], zero before the first launch; every launch leaves zeros
   uint32_t* span_counter;  // zero before the first launch; every launch leaves zero: CTAs claim the queues that they do
                            // not start with (worker numbers from the grid's size on) by counting it up
   uint32_t num_pages;      // of the pool, for checked builds
-  uint32_t reserved;
+  uint32_t first_merges;   // 1: of a divided pair, the worker of the first part waits for the others and merges; needs
+                           // a device that runs two CTAs at once, and queues that are not claimed. 0: who comes last
   KvPoolView pool;
   alignas(16) uint8_t variant_params[kVariantParamBytes];  // the variant's parameter struct
 };

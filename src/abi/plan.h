@@ -36,6 +36,8 @@ enum ItemFlags : uint8_t {
   kItemSingleHead = 2,  // stands in the queue under one KV head only, so its partial rows are those of one head
   kItemMasked = 4,      // some pair in it may be masked; without the flag the executor may skip the mask
   kItemOpenEnd = 8,     // kv_end follows kv_lens[length_slot] when that grew after the plan was made
+  kItemFirstPart = 16,  // first part of a (solo tile, KV head) pair that cuts between workers divided: the last item of
+                        // its worker, while the other parts are the first items of the workers behind it
 };
 
 enum BlockRowFlags : uint8_t {
@@ -98,11 +100,7 @@ struct Launch {
   uint32_t num_workers;
 };
 
-inline constexpr uint32_t kMaxTileClasses = 7;
-
-enum PlanFlags : uint32_t {
-  kPlanShares = 1,  // some run is read for several requests at once: most rows are made of parts
-};
+inline constexpr uint32_t kMaxTileClasses = 8;
 
 struct PlanHeader {
   uint64_t generation;  // grows by one with every plan written
@@ -116,7 +114,6 @@ struct PlanHeader {
   uint32_t num_partial_rows;  // partial states in use: each head_dim floats and one log-sum-exp
   uint32_t num_kv_heads;
   uint32_t group;                       // query heads a KV head
-  uint32_t flags;                       // PlanFlags
   uint32_t tile_rows[kMaxTileClasses];  // (token, query head) rows that a tile of this class holds
 };
 

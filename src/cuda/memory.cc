@@ -9,6 +9,12 @@ namespace {
 
 CuAddress address_of(const void* memory) { return reinterpret_cast<CuAddress>(memory); }
 
+// In a current context; waits for it.
+Status fill(const Device& device, const DeviceBuffer& buffer, unsigned char value) {
+  FOVEA_RETURN_IF_ERROR(set_bytes(device, buffer.data(), value, buffer.size_bytes(), nullptr));
+  return device.driver().status(device.driver().api().stream_synchronize(nullptr), "cuStreamSynchronize");
+}
+
 }  // namespace
 
 void free_device(const Driver& driver, void* memory) { driver.api().memory_free(address_of(memory)); }
@@ -26,10 +32,15 @@ Result<DeviceBuffer> DeviceBuffer::create(const Device& device, std::size_t byte
   }
   buffer.handle_ = {device, reinterpret_cast<void*>(address)};
   buffer.bytes_ = bytes;
-  if (zeroed) {
-    FOVEA_RETURN_IF_ERROR(set_bytes(device, buffer.data(), 0, bytes, nullptr));
-    FOVEA_RETURN_IF_ERROR(driver.status(driver.api().stream_synchronize(nullptr), "cuStreamSynchronize"));
-  }
+  if (zeroed) FOVEA_RETURN_IF_ERROR(fill(device, buffer, 0));
+  return buffer;
+}
+
+Result<DeviceBuffer> DeviceBuffer::filled(const Device& device, std::size_t bytes, unsigned char value) {
+  FOVEA_ASSIGN_OR_RETURN(DeviceBuffer buffer, create(device, bytes));
+  const ScopedContext context(device);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(fill(device, buffer, value));
   return buffer;
 }
 

@@ -17,6 +17,8 @@ class DeviceBuffer {
   DeviceBuffer() = default;
   // zeroed: filled with zeros before this returns. Of 0 bytes: a buffer without memory.
   static Result<DeviceBuffer> create(const Device& device, std::size_t bytes, bool zeroed = false);
+  // Filled with bytes of `value` before this returns.
+  static Result<DeviceBuffer> filled(const Device& device, std::size_t bytes, unsigned char value);
 
   void* data() const { return handle_.get(); }
   template <typename T>

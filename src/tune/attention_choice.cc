@@ -54,14 +54,16 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
   const std::int64_t records = 16 * 240;
   const std::int64_t states = std::int64_t{2} * consumer_warps * 16 * 8;
   const std::int64_t targets = std::int64_t{consumer_warps} * 16 * 8;
+  const std::int64_t part_weights = head_dim > 192 ? 256 * 4 : 576 * 4;
   const std::int64_t reduce = std::int64_t{4} * consumer_warps * (head_dim + 8) * 4;
   const std::int64_t queries =
       head_dim > 192 ? consumer_warps * (head_dim / 16 - 5) * 512 : 16;  // those not in registers
   const std::int64_t hook_rows = consumer_warps * head_dim * 4;
   const std::int64_t gathered_rows = 3 * 64 * 8;
   const std::int64_t barriers = std::int64_t{24} * stages + 16 * 16 + 256;
-  return (kv + records + states + targets + reduce + queries + hook_rows + gathered_rows + barriers + 1023) / 1024 *
-         1024;
+  return (kv + records + states + targets + part_weights + reduce + queries + hook_rows + gathered_rows + barriers +
+          1023) /
+         1024 * 1024;
 }
 
 }  // namespace
@@ -102,8 +104,6 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   // Claimed queues even out what static ones lose to the unequal bandwidth of SMs (5 %), but each costs a few
   // microseconds at its end; measured, the two cancel.
   choice.span_rounds = 1;
-  // Where requests share runs: those first, then the requests' own runs in three rounds (docs/kernels/trees.md).
-  choice.shared_rounds = 4;
   choice.min_span_bytes = 1 << 19;
   // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
   // of 16 rows.
@@ -112,7 +112,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.cost_item_bytes = 16 << 10;
   choice.cost_balance_rows = 64;
   choice.cost_divide_bytes = 128 << 10;
-  choice.least_part_bytes = 112 << 10;
+  choice.least_part_bytes = 56 << 10;
   choice.tuning = {{"FOVEA_STAGES", stages},
                    {"FOVEA_STAGE_TOKENS", stage_tokens},
                    {"FOVEA_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};

@@ -94,7 +94,7 @@ struct Softcap : Plain {
   static constexpr bool kHasLogit = true;
   template <class M>
   static typename M::F logit(const AttentionParams& p, typename M::F s, const LogitPlace<typename M::F>&) {
-    return M::set(p.softcap) * M::tanh(s / M::set(p.softcap));
+    return M::set(p.softcap) * M::tanh(s * M::rcp(M::set(p.softcap)));
   }
 };
 

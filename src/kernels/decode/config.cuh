@@ -65,6 +65,8 @@ inline constexpr uint32_t kOneWarpTokens = 96;
 
 inline constexpr int kReduceRows = 4;  // of every row block, in one pass of the sum over warps
 inline constexpr int kReducePitch = kHeadDim + 8;
+// Rows times parts that a worker merges as it sums its own up.
+inline constexpr uint32_t kPartWeights = kHeadDim > 192 ? 256 : 576;
 inline constexpr int kRecords = 16;       // items whose records stand ready
 inline constexpr int kRecordTokens = 16;  // query tokens whose rows and positions a record holds
 

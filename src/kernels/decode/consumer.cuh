@@ -71,6 +71,43 @@ __device__ __forceinline__ float logit_scale(const abi::AttentionArgs& args, uin
   return scale;
 }
 
+// The state of an item's rows becomes output, or parts and, where they are complete, output.
+template <class Barrier>
+__device__ __forceinline__ void finish_item(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
+                                            const Row (&rows)[2], State& state, MergeRule rule, const MergeSlot& merge,
+                                            bool alone, uint32_t row_blocks, uint32_t& parity, uint32_t warp,
+                                            uint32_t lane, const Barrier& barrier) {
+  const bool counted = rule == MergeRule::kCounted;
+  Destination to = work.record->item.flags & abi::kItemDirect ? Destination::kOutput : Destination::kPart;
+  MergeCount count{};
+  const auto arrive = [&] {
+    if (counted) count.arrive(args, work, merge, alone, warp, lane);
+  };
+  if (alone || row_blocks == kConsumerWarps) {
+    if (counted && !alone) barrier();  // nobody waits in a merge any more
+    arrive();
+    write_alone(args, work, rows, to, state, lane);
+  } else {
+    if (rule == MergeRule::kFirst && row_blocks == 1 && work.rows * merge.entry.num_parts <= kPartWeights) {
+      to = Destination::kMerged;
+      rule = MergeRule::kNone;
+    }
+    write_together(args, work, shared, rows, Ending{to, merge}, state, row_blocks, parity, warp, lane, barrier, arrive);
+    parity ^= 1;
+  }
+  if (rule == MergeRule::kNone) return;
+  uint32_t mine = 0;
+  if (counted) {
+    mine = count.due(args);
+    if (!alone) {
+      if (lane == 0) shared.last_tokens[warp] = mine;
+      barrier();
+    }
+  }
+  merge_rows(args, work, rule, merge, alone, warp, lane,
+             [&](uint32_t i) { return alone ? mine : shared.last_tokens[i]; });
+}
+
 __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, const Queue& queue, SharedMemory& shared,
                                              uint32_t warp, uint32_t lane) {
   const auto barrier = [] { ptx::barrier_sync(kTeamBarrier, kConsumerThreads); };
@@ -95,7 +132,9 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
     work.end = run.end;
     work.rows = record.item.row_count * work.group;
     const uint32_t stages = run.stages();
-    const bool alone = work.rows <= 16 && run.end - run.begin <= kOneWarpTokens;
+    // Parts of a divided pair have the CTA to themselves: it has at most two of them.
+    const bool alone =
+        work.rows <= 16 && run.end - run.begin <= kOneWarpTokens && !(record.item.flags & abi::kItemSingleHead);
     bool mine = true;
     if (alone) {
       mine = alone_turn == warp;
@@ -106,28 +145,29 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
       work.first_row = warp % division.row_blocks * 16;
       const Row rows[2] = {find_row(args, work, work.first_row + lane / 4),
                            find_row(args, work, work.first_row + lane / 4 + 8)};
-      MergeSlot merge;
-      // Looked up step by step while other loads are on their way; wide heads keep no registers for it.
+      // Who merges is looked up step by step while other loads are on their way; wide heads keep no registers for it. A
+      // worker that merges a divided pair finds all rows by the first query token.
       constexpr bool kEarly = kHeadDim <= 192;
-      if (kEarly) merge.index = find_merge(args, work, alone ? 0 : warp / work.group);
+      MergeRule rule = MergeRule::kNone;
+      MergeSlot merge{abi::kNone, {}};
+      const auto find_slot = [&] {
+        rule = merge_rule(args, record);
+        if (rule == MergeRule::kNone) return;
+        merge.index = find_merge(args, work, alone || rule == MergeRule::kFirst ? 0 : warp / work.group);
+      };
+      if (kEarly) find_slot();
       const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, rest, lane);
       if (kEarly) merge.entry = find_entry(args, work, merge.index);
       State state;
       clear(state);
       run_slices(args, work, division, rows, q, state, shared, run.base(), stages, use, scratch, lane);
       if (!kEarly) {
-        merge.index = find_merge(args, work, alone ? 0 : warp / work.group);
+        find_slot();
         merge.entry = find_entry(args, work, merge.index);
       }
-      merge.part = find_part(args, work, merge.entry, lane);
-      const bool direct = (record.item.flags & abi::kItemDirect) != 0;
-      if (division.row_blocks == kConsumerWarps || alone) {
-        write_alone(args, work, rows, state, lane);
-      } else {
-        write_together(args, work, shared, rows, state, division.row_blocks, parity, warp, lane, barrier);
-        parity ^= 1;
-      }
-      if (!direct) merge_item(args, work, shared, merge, alone, warp, lane, barrier);
+      PartList(args, work, merge.entry).touch(lane);
+      finish_item(args, work, shared, rows, state, rule, merge, alone, division.row_blocks, parity, warp, lane,
+                  barrier);
     }
     use += stages;
     __syncwarp();

@@ -1,107 +1,88 @@
-// Partial states become rows of the output in the launch that made them: whoever finishes a row's last part merges all
-// of them, in the order of the plan's list, so that the bits do not depend on who that was. Used by the consumers.
+// Partial states become rows of the output in the launch that made them, always in the order of the plan's list, so
+// that the bits do not depend on who merges. Here: merges of parts that all lie in the workspace. Used by the
+// consumers.
 #pragma once
 
 #include "kernels/decode/finish.cuh"
 
 namespace fovea::decode {
 
-// One merge of the plan as a warp sees it. Its fields are looked up one after the other while other work goes on:
-// index when an item begins, entry when its queries are there, part (lane i: first partial row of part i) at its end.
-struct MergeSlot {
-  uint32_t index;
-  abi::MergeEntry entry;
-  uint32_t part;
-};
-
-// token: of the item, or beyond it.
-__device__ __forceinline__ uint32_t find_merge(const abi::AttentionArgs& args, const Work& work, uint32_t token) {
-  const abi::WorkItem& item = work.record->item;
-  if ((item.flags & abi::kItemDirect) || token >= item.row_count) return abi::kNone;
-  const auto* of_partial = reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_of_partial);
-  const uint32_t first = abi::partial_row(item, work.record->block_row, work.record->head, work.group);
-  return of_partial[first / work.group + token];
-}
-__device__ __forceinline__ abi::MergeEntry find_entry(const abi::AttentionArgs& args, const Work& work,
-                                                      uint32_t index) {
-  if (index == abi::kNone) return abi::MergeEntry{};
-  return reinterpret_cast<const abi::MergeEntry*>(args.plan + work.header->merges)[index];
-}
-__device__ __forceinline__ uint32_t find_part(const abi::AttentionArgs& args, const Work& work,
-                                              const abi::MergeEntry& entry, uint32_t i) {
-  const auto* parts = reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_parts);
-  return i < entry.num_parts ? parts[entry.parts_begin + i] : 0;
-}
-
-// Counts a part as done; true when it was the last. Its rows were written before, and a barrier passed.
-__device__ __forceinline__ bool arrive_at_merge(const abi::AttentionArgs& args, uint32_t index, uint32_t num_parts) {
-  if (index == abi::kNone) return false;
-  __threadfence();
-  const bool last = atomicAdd(args.merge_counters + index, 1u) + 1 == num_parts;
-  if (!last) return false;
-  __threadfence();
-  args.merge_counters[index] = 0;
-  return true;
-}
-
-// Merges query head g of the group of a query token of the item. By one warp.
-__device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const Work& work, const MergeSlot& slot,
-                                          uint32_t token, uint32_t g, uint32_t lane) {
+// Merges a row by one warp, once its parts are there, and leaves the pattern behind. in_part: the row behind the first
+// of each part.
+__device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const Work& work, const PartList& list,
+                                          uint32_t tile_row, uint32_t in_part, uint32_t lane) {
   constexpr uint32_t kPairs = kHeadDim / 2;
   constexpr uint32_t kPerLane = (kPairs + 31) / 32;
   constexpr uint32_t kAtOnce = 8;
-  const uint32_t count = slot.entry.num_parts;
   float2 o[kAtOnce][kPerLane];
-  const auto load = [&](uint32_t my_row, uint32_t first, uint32_t here) {
+  const auto load = [&](uint32_t first) {
 #pragma unroll
     for (uint32_t u = 0; u < kAtOnce; ++u) {
-      const uint32_t row = __shfl_sync(~0u, my_row, (first + u) & 31);
-      const float* from = args.partial_out + static_cast<uint64_t>(row) * kHeadDim;
+      const float* const from = list.values(args, first + u < list.count ? first + u : 0, in_part);
 #pragma unroll
       for (uint32_t j = 0; j < kPerLane; ++j) {
         const uint32_t pair = lane + 32 * j;
         o[u][j] = {0.0f, 0.0f};
-        if (first + u < here && pair < kPairs) o[u][j] = __ldcg(reinterpret_cast<const float2*>(from + 2 * pair));
+        if (first + u < list.count && pair < kPairs) o[u][j] = load_part2(from + 2 * pair);
       }
     }
   };
-  // The first rows are on their way before anything is known of their weights.
-  const auto lse_of = [&](uint32_t i, uint32_t row) {
-    return Variant::kSoftmax && i < count ? __ldcg(args.partial_lse + row) : kMinusInf;
+  const auto some_pending = [&] {
+    bool some = false;
+#pragma unroll
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
+#pragma unroll
+      for (uint32_t j = 0; j < kPerLane; ++j) some |= pending(o[u][j]);
+    }
+    return some;
   };
-  const float first_lse = lse_of(lane, slot.part + g);
-  load(slot.part + g, 0, min(count, 32u));
-
-  const Row row = find_row(args, work, token * work.group + g);
+  const auto lse_of = [&](uint32_t i) {
+    if (!Variant::kSoftmax || i >= list.count) return kMinusInf;
+    const float* const from = list.lse(args, i, in_part);
+    return wait_for_part(from, load_part(from));
+  };
+  load(0);  // on their way before anything is known of their weights
+  const Row row = find_row(args, work, tile_row);
   const float extra = extra_logit(args, row.q_head);
-  float most = fmaxf(extra, first_lse);
-  for (uint32_t i = lane + 32; i < count; i += 32) {
-    most = fmaxf(most, lse_of(i, find_part(args, work, slot.entry, i) + g));
-  }
+  float most = extra;
+#pragma unroll 1
+  for (uint32_t i = lane; i < list.count; i += 32) most = fmaxf(most, lse_of(i));
+  __syncwarp();
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
   float sum = extra == kMinusInf ? 0.0f : exp2f(extra - most);
   float2 value[kPerLane];
 #pragma unroll
   for (uint32_t j = 0; j < kPerLane; ++j) value[j] = {0.0f, 0.0f};
-  for (uint32_t first = 0; first < count; first += 32) {
-    const uint32_t here = min(count - first, 32u);
-    const uint32_t my_row = (first == 0 ? slot.part : find_part(args, work, slot.entry, first + lane)) + g;
-    const float lse = first == 0 ? first_lse : lse_of(first + lane, my_row);
-    float my_weight = 1.0f;
-    if constexpr (Variant::kSoftmax) my_weight = lse == kMinusInf ? 0.0f : exp2f(lse - most);
-    for (uint32_t i = 0; i < here; i += kAtOnce) {
-      if (first + i != 0) load(my_row, i, here);
+  float my_weight = 0.0f;
+#pragma unroll 1
+  for (uint32_t first = 0; first < list.count; first += kAtOnce) {
+    if (first % 32 == 0) {
+      const uint32_t i = first + lane;
+      my_weight = part_weight(lse_of(i), most);
+      if (Variant::kSoftmax && i < list.count) restore_part(list.lse(args, i, in_part));
+    }
+    if (first != 0) load(first);
+    while (some_pending()) load(first);
+    __syncwarp();
+    float weights[kAtOnce];
 #pragma unroll
-      for (uint32_t u = 0; u < kAtOnce; ++u) {
-        const float weight = __shfl_sync(~0u, my_weight, (i + u) & 31);
-        if (i + u >= here || weight == 0.0f) continue;
-        sum += weight;
+    for (uint32_t u = 0; u < kAtOnce; ++u) weights[u] = __shfl_sync(~0u, my_weight, (first + u) & 31);
 #pragma unroll
-        for (uint32_t j = 0; j < kPerLane; ++j) {
-          value[j].x += weight * o[u][j].x;
-          value[j].y += weight * o[u][j].y;
-        }
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
+      if (first + u >= list.count) break;
+      float* const from = list.values(args, first + u, in_part);
+#pragma unroll
+      for (uint32_t j = 0; j < kPerLane; ++j) {
+        const uint32_t pair = lane + 32 * j;
+        if (pair < kPairs) restore_part2(from + 2 * pair);
+      }
+      if (weights[u] == 0.0f) continue;
+      sum += weights[u];
+#pragma unroll
+      for (uint32_t j = 0; j < kPerLane; ++j) {
+        value[j].x += weights[u] * o[u][j].x;
+        value[j].y += weights[u] * o[u][j].y;
       }
     }
   }
@@ -118,38 +99,51 @@ __device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const 
   }
 }
 
-// Counts the item's parts and merges the rows that they complete. A warp that worked alone does so for all query
-// tokens; in a team thread i counts token i, and rows go to the warps in turns. `slot` is that of the warp's first row.
-template <class Barrier>
-__device__ __forceinline__ void merge_item(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
+// A count of the parts of a row that are written or about to be, for rows that whoever comes last merges. A warp that
+// works alone counts all query tokens, lane by lane; in a team thread i counts token i.
+//
+// Counted before the parts are written: between them a worker must not wait for others (the merges of its earlier items
+// are behind it), or two could wait for one another.
+struct MergeCount {
+  uint32_t arrived;
+  uint32_t num_parts;
+  uint32_t index;
+
+  // slot: of the warp's first query token.
+  __device__ __forceinline__ void arrive(const abi::AttentionArgs& args, const Work& work, const MergeSlot& slot,
+                                         bool alone, uint32_t warp, uint32_t lane) {
+    const uint32_t own = alone ? lane : warp * 32 + lane;
+    index = own == 0 ? slot.index : find_merge(args, work, own);
+    num_parts = own == 0 ? slot.entry.num_parts : find_entry(args, work, index).num_parts;
+    arrived = 0;
+    if (index != abi::kNone) arrived = atomicAdd(args.merge_counters + index, 1u) + 1;
+  }
+  // The warp's tokens whose last part this was, as bits; leaves their counts as they were.
+  __device__ __forceinline__ uint32_t due(const abi::AttentionArgs& args) const {
+    const bool last = index != abi::kNone && arrived == num_parts;
+    if (last) args.merge_counters[index] = 0;
+    return __ballot_sync(~0u, last);
+  }
+};
+
+// Merges rows whose parts all lie in the workspace: all of the item where it holds their first parts, else those that
+// are due. of_tokens(i): due query tokens 32 i .. as bits. slot: of the warp's first query token; of token 0 for
+// kFirst.
+template <class Due>
+__device__ __forceinline__ void merge_rows(const abi::AttentionArgs& args, const Work& work, MergeRule rule,
                                            const MergeSlot& slot, bool alone, uint32_t warp, uint32_t lane,
-                                           const Barrier& barrier) {
-  const uint32_t own = alone ? lane : warp * 32 + lane;
-  const uint32_t index = own == 0 ? slot.index : find_merge(args, work, own);
-  const uint32_t num_parts = own == 0 ? slot.entry.num_parts : find_entry(args, work, index).num_parts;
-  if (alone) {
-    __syncwarp();
-  } else {
-    barrier();  // all rows are written
-  }
-  const uint32_t mine = __ballot_sync(~0u, arrive_at_merge(args, index, num_parts));
-  __syncwarp();
-  if (!alone) {
-    if (lane == 0) shared.last_tokens[warp] = mine;
-    barrier();
-  }
-  const uint32_t rows = work.rows;
-  for (uint32_t row = alone ? 0 : warp; row < rows; row += alone ? 1 : kConsumerWarps) {
-    const uint32_t token = row / work.group;
-    const uint32_t due = alone ? mine : shared.last_tokens[token / 32];
-    if (!(due >> (token % 32) & 1)) continue;
-    MergeSlot of_row = slot;
-    if (token != (alone ? 0 : warp / work.group)) {
-      of_row.index = find_merge(args, work, token);
-      of_row.entry = find_entry(args, work, of_row.index);
-      of_row.part = find_part(args, work, of_row.entry, lane);
+                                           const Due& of_tokens) {
+#pragma unroll 1
+  for (uint32_t row = alone ? 0 : warp; row < work.rows; row += alone ? 1 : kConsumerWarps) {
+    uint32_t in_part = row;
+    abi::MergeEntry entry = slot.entry;
+    if (rule == MergeRule::kCounted) {
+      const uint32_t token = row / work.group;
+      in_part -= token * work.group;
+      if (!(of_tokens(token / 32) >> (token % 32) & 1)) continue;
+      if (token != (alone ? 0 : warp / work.group)) entry = find_entry(args, work, find_merge(args, work, token));
     }
-    merge_row(args, work, of_row, token, row - token * work.group, lane);
+    merge_row(args, work, PartList(args, work, entry), row, in_part, lane);
   }
 }
 

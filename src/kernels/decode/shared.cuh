@@ -29,6 +29,7 @@ struct SharedMemory {
   alignas(16) uint4 queries[kBlocks > kQueryBlocks ? kConsumerWarps : 1]
                            [kBlocks > kQueryBlocks ? kBlocks - kQueryBlocks : 1][kBlocks > kQueryBlocks ? 32 : 1];
   uint64_t row_targets[kMaxTileRows];    // where rows that warps sum up together go
+  float part_weights[kPartWeights];      // of a divided pair's parts, by row
   uint32_t last_tokens[kConsumerWarps];  // query tokens whose merge is due, as bits
   float hook_rows[kRowHooks ? kConsumerWarps : 1][kRowHooks ? kHeadDim : 1];
   uint32_t loaded_items[kLoaderWarps];  // items whose loads are all on their way

@@ -2,44 +2,10 @@
 // 2). All roles, tile classes and storage types share it.
 #pragma once
 
-#include "kernels/decode/mask.cuh"
+#include "kernels/decode/hidden.cuh"
 #include "kernels/ptx/sync.cuh"
 
 namespace fovea::decode {
-
-inline constexpr float kMinusInf = __builtin_bit_cast(float, 0xff800000u);
-
-// State of the lane's rows r and r + 8 over the tokens so far. o: fragments of the second product, blocks of 16 dims as
-// two n-tiles; see output_pair().
-struct State {
-  float o[kBlocks][2][4];
-  float max[2];
-  float sum[2];  // of this lane's tokens only, until finish_sums()
-};
-
-__device__ __forceinline__ void clear(State& state) {
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) state.o[b][i / 4][i % 4] = 0.0f;
-  }
-  state.max[0] = state.max[1] = kMinusInf;
-  state.sum[0] = state.sum[1] = 0.0f;
-}
-
-__device__ __forceinline__ void finish_sums(State& state) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], 1);
-    state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], 2);
-  }
-}
-
-// Two neighbouring columns of row r + 8h: pair 0 starts at column first_dim(block, lane), pair 1 kSecondPair behind.
-__device__ __forceinline__ float2 output_pair(const State& state, int block, int pair, int h) {
-  if constexpr (kFp8) return {state.o[block][0][2 * h + pair], state.o[block][1][2 * h + pair]};
-  return {state.o[block][pair][2 * h], state.o[block][pair][2 * h + 1]};
-}
 
 // The addresses of a lane's rows for ldmatrix: chunk c of block b lies at (base ^ (b's chunk << 4)) + its panel.
 struct SliceAddress {
@@ -258,12 +224,11 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
   const uint32_t weights[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
                                ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
   uint32_t tokens = 0;
-  if constexpr (kHide) {
-    tokens = (seen | seen >> 4) & 0xf;
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) tokens |= __shfl_xor_sync(~0u, tokens, step);
+  constexpr bool kSomeHidden = kHide || Variant::kHasVisible;
+  if constexpr (kSomeHidden) {
+    tokens = tokens_to_multiply(rows, seen, weights, state, v_tile, slice_in_stage, lane);
   }
-  multiply_values<kHide>(state, weights, v_tile, slice_in_stage, lane, tokens);
+  multiply_values<kSomeHidden>(state, weights, v_tile, slice_in_stage, lane, tokens);
 }
 
 // Applies the key and value hooks to the 16 tokens of a slice, in place. By the one warp that works on the slice.

@@ -51,6 +51,19 @@ __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&d)[2], uint32_t add
                : "memory");
 }
 
+// By shared addresses, as ldmatrix takes them.
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
+  uint32_t d;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(d) : "r"(address) : "memory");
+  return d;
+}
+__device__ __forceinline__ void load_shared_16(uint32_t (&d)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(address)
+               : "memory");
+}
+
 // Two floats to two 16-bit numbers, to nearest even; `low` in the lower half.
 template <bool kBf16>
 __device__ __forceinline__ uint32_t pack2(float low, float high) {
