@@ -1,5 +1,6 @@
 #include "engine_flags.h"
 
+#include <map>
 #include <utility>
 
 namespace fovea::app {
@@ -10,7 +11,9 @@ void EngineFlags::declare(Options& table) {
   table.add_choice("load-format", options.load_format, {"auto", "dummy"},
                    "dummy: random weights of the model's config.json");
   table.add("dummy-seed", options.dummy_seed, "Seed of dummy weights");
-  table.add_choice("kv-dtype", kv_dtype_, {"bf16", "f16", "f32"}, "Element type of the KV cache");
+  table.add_choice("kv-dtype", kv_dtype_, {"bf16", "f16", "f32", "fp8", "int8", "int4", "int4-hadamard"},
+                   "Element type of the KV cache; fp8, int8 and int4 with a scale a token and head, int4-hadamard "
+                   "rotated before it is rounded");
   table.add("kv-cache-mib", kv_cache_mib_, "Memory for KV pages, MiB; 0: what the machine leaves");
   table.add("page-tokens", options.page_tokens, "Tokens of a KV page");
   table.add("max-running", options.max_running, "Most requests in one forward");
@@ -26,7 +29,12 @@ void EngineFlags::declare(Options& table) {
 
 EngineOptions EngineFlags::resolved() const {
   EngineOptions out = options;
-  out.kv_dtype = kv_dtype_ == "f32" ? DType::kF32 : kv_dtype_ == "f16" ? DType::kF16 : DType::kBF16;
+  static const std::map<std::string, DType> kTypes = {
+      {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16},        {"fp8", DType::kF8E4M3},
+      {"int8", DType::kI8}, {"int4", DType::kI4}, {"int4-hadamard", DType::kI4},
+  };
+  out.kv_dtype = kTypes.at(kv_dtype_);
+  out.kv_rotated = kv_dtype_ == "int4-hadamard";
   // A negative size stays negative, for the engine to refuse.
   if (kv_cache_mib_ != 0) out.kv_cache_bytes = std::int64_t{kv_cache_mib_} * (1 << 20);
   return out;

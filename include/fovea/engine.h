@@ -20,7 +20,10 @@ struct EngineOptions {
   std::string device = "cpu";
   std::string load_format = "auto";  // "auto" or "dummy"
   std::uint64_t dummy_seed = 0;
-  DType kv_dtype = DType::kBF16;  // kF32 (then products are fp32 too), kF16 or kBF16
+  // kF32 (then products are fp32 too), kF16, kBF16, or quantized as keys and values are written, with a scale and a
+  // zero for each token and head: kF8E4M3, kI8, kI4. Layers with a window stay in bf16 then.
+  DType kv_dtype = DType::kBF16;
+  bool kv_rotated = false;  // kI8 and kI4: quantize after a Hadamard rotation, which spreads outliers
   std::int32_t page_tokens = 16;
   std::int32_t max_running = 64;     // requests in one forward
   std::int32_t max_queued = 1024;    // more: kResourceExhausted at submit

@@ -82,6 +82,7 @@ constexpr int kv_bits(KvDType dtype) {
 inline KvPoolView shift_heads(KvPoolView pool, int first) {
   const long long bytes = pool.head_stride * first * kv_bits(pool.dtype) / 8;
   const auto moved = [](void* p, long long by) {
+    if (p == nullptr) return p;  // no scales
     return reinterpret_cast<void*>(reinterpret_cast<uint64_t>(p) - static_cast<uint64_t>(by));
   };
   pool.k = moved(pool.k, bytes);

@@ -126,7 +126,7 @@ Status EngineCore::set_up() {
   ModelRunnerOptions runner;
   runner.max_requests = max_running;
   runner.max_forward_tokens = options.chunk_tokens;
-  runner.kv_dtype = options.kv_dtype;
+  runner.kv_format = {options.kv_dtype, options.kv_rotated};
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
   FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
@@ -146,7 +146,7 @@ Status EngineCore::set_up_memory() {
   max_context_ = options.max_context > 0 ? options.max_context : model_context;
 
   KvPoolOptions pool;
-  pool.dtype = options.kv_dtype;
+  pool.format = {options.kv_dtype, options.kv_rotated};
   pool.page_tokens = options.page_tokens;
   pool.max_running = effective_max_running(options);
   pool.max_forward_tokens = options.chunk_tokens;
@@ -155,7 +155,7 @@ Status EngineCore::set_up_memory() {
     // What all running requests can fill, within six tenths of what the machine leaves.
     std::int64_t token_bytes = 0;
     for (const KvGroupSpec& spec : specs) {
-      token_bytes += std::int64_t{2} * spec.num_kv_heads * spec.head_dim * dtype_bits(options.kv_dtype) / 8 *
+      token_bytes += spec.num_kv_heads * kv_token_bytes(KvPool::format_of(spec, pool.format), spec.head_dim) *
                      static_cast<std::int64_t>(spec.layers.size());
     }
     const auto room = static_cast<std::int64_t>(parts_.backend->memory_available() / 10 * 6);

@@ -94,11 +94,18 @@ std::vector<Answer> run(const std::string& config_path, const EngineOptions& opt
   return answers;
 }
 
-class EngineModel : public ::testing::TestWithParam<std::string> {};
+struct Setting {
+  std::string name;
+  std::string golden;
+  DType kv_dtype = DType::kBF16;
+  bool kv_rotated = false;
+};
+
+class EngineModel : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
-  const fs::path path = fs::temp_directory_path() / ("fovea_engine_" + GetParam() + "_config.json");
-  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
+  const fs::path path = fs::temp_directory_path() / ("fovea_engine_" + GetParam().name + "_config.json");
+  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam().golden)).ok());
   PhiloxRng rng(20);
   Tokens document;
   for (int i = 0; i < 900; ++i) document.push_back(static_cast<std::int32_t>(rng.next_below(128)));
@@ -120,6 +127,8 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
     requests.push_back(request);
   }
   EngineOptions alone;
+  alone.kv_dtype = GetParam().kv_dtype;
+  alone.kv_rotated = GetParam().kv_rotated;
   alone.batch_invariant = true;
   alone.prefix_cache = false;
   alone.share_prefixes = false;
@@ -151,8 +160,13 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
   fs::remove(path);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, EngineModel, ::testing::Values("llama31", "gemma2", "mistral"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Families, EngineModel,
+                         ::testing::Values(Setting{"llama31", "llama31"}, Setting{"gemma2", "gemma2"},
+                                           Setting{"mistral", "mistral"},
+                                           Setting{"llama31_int8", "llama31", DType::kI8},
+                                           Setting{"gemma2_int4", "gemma2", DType::kI4},
+                                           Setting{"llama31_int4_rotated", "llama31", DType::kI4, true}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace fovea

@@ -9,15 +9,16 @@
 
 #include "abi/kv_pool.h"
 #include "backend/backend.h"
+#include "engine/cache/kv_format.h"
 #include "engine/cache/page_allocator.h"
 #include "engine/model/model.h"
-#include "fovea/dtype.h"
 #include "fovea/status.h"
 
 namespace fovea {
 
 struct KvPoolOptions {
-  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16
+  // Groups with a window are short: beside a quantized format they stay in bf16.
+  KvFormat format;
   std::int32_t page_tokens = 16;
   std::int64_t bytes = 0;  // of all groups together
   // What is the most that can be of use: groups with a window need no more than their windows.
@@ -35,7 +36,11 @@ class KvPool {
   std::int32_t page_tokens() const { return options_.page_tokens; }
   PageAllocator& pages(std::size_t group) { return groups_[group].pages; }
   const PageAllocator& pages(std::size_t group) const { return groups_[group].pages; }
-  // Bytes of a page, all layers of the group.
+  // Of the tokens of a group.
+  static KvFormat format_of(const KvGroupSpec& group, const KvFormat& format) {
+    return group.window_tokens > 0 && format.quantized() ? KvFormat{} : format;
+  }
+  // Bytes of a page, all layers of the group, scales included.
   std::int64_t page_bytes(std::size_t group) const { return groups_[group].page_bytes; }
   // By model layer. Layout inside a page: [head, token, dim].
   std::span<const abi::KvPoolView> layer_views() const { return views_; }
@@ -47,7 +52,7 @@ class KvPool {
     PageAllocator pages;
     std::vector<std::int32_t> layers;
     std::int64_t page_bytes = 0;
-    std::shared_ptr<void> memory;  // [layers][K, V][pages]
+    std::shared_ptr<void> memory;  // [layers][K, V, scales of K, scales of V][pages]
   };
 
   explicit KvPool(const KvPoolOptions& options) : options_(options) {}

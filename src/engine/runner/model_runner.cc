@@ -18,10 +18,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
     group.window_left = spec.window_tokens > 0 ? spec.window_tokens - 1 : -1;
     group.num_layers = spec.layers.size();
     group.config = model.attention_config(g);
-    group.config.kv_dtype = options.kv_dtype;
+    group.config.kv_dtype = KvPool::format_of(spec, options.kv_format).dtype;
     PlannerOptions& planner = group.config.planner;
     planner.num_workers = backend.num_threads();
-    planner.kv_element_bits = dtype_bits(options.kv_dtype);
+    planner.kv_element_bits = dtype_bits(group.config.kv_dtype);
     planner.page_tokens = pool.page_tokens();
     planner.share_prefixes = options.share_prefixes;
     planner.batch_invariant = options.batch_invariant;

@@ -20,7 +20,7 @@ namespace fovea {
 struct ModelRunnerOptions {
   std::int32_t max_requests = 64;  // in a step
   std::int32_t max_forward_tokens = 1024;
-  DType kv_dtype = DType::kBF16;
+  KvFormat kv_format;
   bool share_prefixes = true;
   bool batch_invariant = false;
 };

@@ -1,0 +1,37 @@
+// KvFormat: how a KV group stores its tokens, and the memory of a layer in that format: K, V and, for quantized
+// formats, their scales, each an array by page. Used by KvPool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "abi/kv_pool.h"
+#include "fovea/dtype.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+struct KvFormat {
+  DType dtype = DType::kBF16;  // kF32, kF16, kBF16, or quantized: kF8E4M3, kI8, kI4
+  bool rotated = false;        // kI8 and kI4: a Hadamard rotation first; see abi/kv_pool.h
+
+  // Quantized formats have a scale and zero for each token and head, of K and of V.
+  bool quantized() const { return dtype == DType::kF8E4M3 || dtype == DType::kI8 || dtype == DType::kI4; }
+};
+
+// kUnsupported for types that hold no KV and for rotations that there are not.
+Status check_kv_format(const KvFormat& format, std::int32_t head_dim);
+
+// Bytes of one token of one head: K, V and scales.
+std::int64_t kv_token_bytes(const KvFormat& format, std::int32_t head_dim);
+
+// Describes a layer of view.num_pages pages of view.page_tokens tokens whose memory (num_pages * page_tokens * heads *
+// kv_token_bytes) starts at `memory`: fills in addresses, strides, type and scales. Inside a page: [head, token, dim],
+// so that what a head reads of it is one piece; scales are [page, head, token].
+void place_kv(const KvFormat& format, std::int32_t heads, std::int32_t head_dim, std::byte* memory,
+              abi::KvPoolView& view);
+
+// Copies K, V and scales of a layer that place_kv() described.
+void copy_kv_page(const abi::KvPoolView& view, std::int32_t from, std::int32_t to);
+
+}  // namespace fovea
