@@ -157,6 +157,12 @@ def cases_of_figure(name, data, most=2):
     return sorted(cells, key=lost, reverse=True)[:most]
 
 
+def rank(case):
+    """0 for cases that figures are judged by one by one, 1 for prefixes, 2 for the others: when time may run out."""
+    judged = {figure[1] for figure in (*RATES, *TIMES, *RATIOS)} | {base for _, _, base, _ in RATIOS}
+    return 0 if case in judged else 1 if case.startswith(("prefix/", "quarter/")) else 2
+
+
 def cause_of(name, causes):
     """The first cause that names the figure, by fnmatch patterns; None where none does."""
     return next((cause["why"] for cause in causes if any(fnmatch.fnmatchcase(name, pattern) for pattern in cause["figures"])), None)

@@ -3,8 +3,8 @@
 
     peers_gpu.py --fovea build/gpu-bundle/bin/fovea --suite decode,skew --json build/bench/h200.json [--seconds 300]
 
-Cases come from `fovea bench attention --list`, Fovea through its Python package, peers from whatever can be imported
-(bench/gpu/peers.py). Every (case, engine) is checked against fp32 before it is timed and on what the timed graph wrote.
+Cases come from `fovea bench attention --list`, those that figures are judged by first, then prefixes; Fovea runs through
+its Python package, peers are what can be imported (bench/gpu/peers.py). Every (case, engine) is checked against fp32 before it is timed and on what the timed graph wrote.
 Writes the JSON of `fovea bench`, a row for each (case, peer) with Fovea's value beside it, after every case;
 bench/write_h200.py makes docs/measurements/h200-decode.md of it. An engine that crashes or hangs is noted and left out,
 and the run goes on in a new process: what is in the file is not measured again.
@@ -17,6 +17,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import h200_figures as figures  # noqa: E402
 
 STALL_SECONDS = 60  # without a sign of life, the engine at work hangs
 # Relative error against fp32 that bf16 and e4m3 storage may cost; right results stay below a third of it.
@@ -40,7 +42,8 @@ def listed_cases(args):
     done = subprocess.run([args.fovea, "bench", "attention", "--list", "--suite", args.suite], capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{args.fovea} lists no cases: {done.stderr.strip()}")
-    return [case for case in json.loads(done.stdout)["cases"] if args.only in case["id"]]
+    cases = [case for case in json.loads(done.stdout)["cases"] if any(part in case["id"] for part in args.only.split(","))]
+    return sorted(cases, key=lambda case: figures.rank(case["id"]))
 
 
 def engines_of(case, args):
@@ -201,7 +204,7 @@ def main():
     parser.add_argument("--fovea", default="build/gpu-bundle/bin/fovea", help="the binary")
     parser.add_argument("--suite", default="decode,skew,single,fp8,page,variant,append,prefix")
     parser.add_argument("--engines", default="", help="some of fovea, " + ", ".join(PEER_NAMES) + ", with commas; all")
-    parser.add_argument("--only", default="", help="cases whose id holds this")
+    parser.add_argument("--only", default="", help="cases whose id holds this, or one of these, with commas between")
     parser.add_argument("--json", required=True)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after this long")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import gpu_profile
 import peers_gpu
+import write_h200
 
 
 def case(suite, name, kv_bytes=1e9, tree="", floor=None):
@@ -109,6 +110,12 @@ def test_cases_of_short_figures_are_profiled(tmp_path, monkeypatch, capsys):
     ncu.write_text("#!/bin/sh\necho '==ERROR== no counters'; exit 1\n")
     assert gpu_profile.main() == 1
     assert "no counters" in capsys.readouterr().out
+
+
+def test_judged_cases_are_measured_first():
+    ids = ["append/x", "decode/32x8/B64/S4096", "prefix/01/32x8", "decode/32x32/B1/S131072", "page/page64", "skew/uniform"]
+    assert sorted(ids, key=write_h200.figures.rank) == [
+        "decode/32x8/B64/S4096", "page/page64", "skew/uniform", "prefix/01/32x8", "append/x", "decode/32x32/B1/S131072"]
 
 
 def test_gpu_commands_say_what_is_missing(tmp_path):
