@@ -132,22 +132,42 @@ def test_graph_replay_across_plans_equals_eager():
 
 def test_plans_while_replays_are_in_flight():
     """Many plans and replays enqueued without waiting: each replay sees the plan before it in the stream."""
-    batches = list(random_batches(6, 16, 3000, dim=128, page=16, heads=8))
-    attention = batches[0].attention()
-    outs = [torch.zeros_like(b.cq) for b in batches]
-    for batch in batches:  # each has pools of its own: the runs differ in everything; warm
-        attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
-        attention.run(batch.cq, (batch.ck, batch.cv), torch.zeros_like(batch.cq))
+    batch = TorchBatch([1] * 16, [3000] * 16, dim=128, page=16, heads=8)
+    replayed, alone = batch.attention(), batch.attention()
+    kv, out = (batch.ck, batch.cv), torch.zeros_like(batch.cq)
+    replayed.plan(batch.q_lens, batch.kv_lens, batch.indices, batch.indptr)
+    replayed.run(batch.cq, kv, out)  # warm
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed.run(batch.cq, kv, out)
     torch.cuda.synchronize()
     blocker = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
     for _ in range(20):
         blocker.add_(1)  # keeps the device busy while the plans are enqueued
-    for batch, out in zip(batches, outs):
-        attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
-        attention.run(batch.cq, (batch.ck, batch.cv), out)
+    rng, lengths, outs = np.random.default_rng(3), [], []
+    for _ in range(40):
+        lengths.append(rng.integers(1, 3000, 16).tolist())
+        replayed.plan(batch.q_lens, lengths[-1], batch.indices, batch.indptr)
+        graph.replay()
+        outs.append(out.clone())
     torch.cuda.synchronize()
-    for batch, out in zip(batches, outs):
-        batch.check(out)
+    for lens, seen in zip(lengths, outs):
+        alone.plan(batch.q_lens, lens, batch.indices, batch.indptr)
+        assert torch.equal(seen, alone.run(batch.cq, kv))
+
+
+def test_page_lists_stay_where_a_graph_reads_them():
+    batch = TorchBatch([1] * 4, [900, 30, 500, 64], dim=64)
+    attention, out = batch.attention(), torch.zeros_like(batch.cq)
+    attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
+    attention.run(batch.cq, (batch.ck, batch.cv), out)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        attention.run(batch.cq, (batch.ck, batch.cv), out)
+    for elsewhere in (batch.indices, batch.cindices.clone()):
+        with pytest.raises(fovea.InvalidArgument, match="a graph recorded run"):
+            attention.plan(batch.q_lens, batch.kv_lens, elsewhere, batch.indptr)
+    attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
+    batch.check(attention.run(batch.cq, (batch.ck, batch.cv)))
 
 
 def test_same_input_same_bits():
@@ -194,7 +214,7 @@ def test_grow_equals_a_new_plan():
 def test_growing_on_the_device_equals_growing_on_the_host():
     batch = TorchBatch([1] * 5, [900, 30, 500, 64, 65], dim=64)
     lens = torch.tensor([n - n // 3 for n in batch.kv_lens], dtype=torch.int32, device="cuda")
-    grown, planned = batch.attention(device_growth=True, share_prefixes=False), batch.attention(share_prefixes=False)
+    grown, planned = batch.attention(share_prefixes=False), batch.attention(share_prefixes=False)
     grown.plan(batch.q_lens, lens, batch.cindices, batch.indptr)
     out = torch.empty_like(batch.cq)
     grown.run(batch.cq, (batch.ck, batch.cv), out)
