@@ -142,7 +142,7 @@ def figures_short(data):
     return [name for name, cells in figure_lines(data) if "**" in cells[-1]]
 
 
-def cases_of_figure(name, data, most=2):
+def cases_of_figure(name, data, most=4):
     """Ids of the cases that a figure is measured by; for those over all prefix cells, the ones that lose most time to the best peer."""
     for figure, case, *_ in (*RATES, *TIMES, *RATIOS):
         if figure == name:

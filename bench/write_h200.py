@@ -5,8 +5,8 @@
                   [--causes causes.toml] [--profile build/bench/profile.json]
 
 First the figures that were aimed at: goal, Fovea, the best peer, verdict (h200_figures.py). Then those that fall short:
-what ncu saw of their cases (tools/gpu_profile.py) and why, from causes.toml: tables [[cause]] with `figures`, a list of
-names or patterns, and `why`. Then every row. Rows of later files replace those of earlier ones.
+what ncu saw of their cases (tools/gpu_profile.py) and why, from h200_causes.toml: tables [[cause]] with `figures`, a list
+of names or patterns, and `why`. Then every row. Rows of later files replace those of earlier ones.
 """
 import argparse
 import datetime
@@ -75,15 +75,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--causes", default="")
+    parser.add_argument("--causes", default=str(Path(__file__).resolve().parent / "h200_causes.toml"))
     parser.add_argument("--profile", action="append", default=[], help="of tools/gpu_profile.py")
     parser.add_argument("--date", default=datetime.date.today().isoformat())
     args = parser.parse_args()
     documents = figures.read_documents(args.files)
-    causes, profiles = [], {}
-    if args.causes:
-        with open(args.causes, "rb") as file:
-            causes = tomllib.load(file).get("cause", [])
+    profiles = {}
+    with open(args.causes, "rb") as file:
+        causes = tomllib.load(file).get("cause", [])
     for path in args.profile:
         with open(path) as file:
             profiles.update(json.load(file)["cases"])

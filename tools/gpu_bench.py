@@ -3,8 +3,8 @@
 
 Writes build/bench/plan.json (what the host does), h200.json (the bench's JSON with peer columns) and h200-decode.md.
 Peers are what Python can import; PEERS names a folder of them (more with colons between). PROFILE=1 also profiles the
-cases of figures that fall short (gpu_profile.py, profile.json); CAUSES names the causes.toml of the page. Options go to
-bench/peers_gpu.py. Without PyTorch `fovea bench attention --device cuda:0` runs alone.
+cases of figures that fall short (gpu_profile.py, profile.json). Options go to bench/peers_gpu.py. Without PyTorch
+`fovea bench attention --device cuda:0` runs alone.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ def main() -> int:
     if os.environ.get("PROFILE"):
         codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), results, plans, "--json", profiles))
         page += ["--profile", profiles]
-    if causes := os.environ.get("CAUSES"):
-        page += ["--causes", causes]
     codes.append(run(*page))
     return max(codes)
 

@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=240.0, help="at most, for each step")
     parser.add_argument("--cases", type=int, default=24, help="of each configuration of the agreement test")
     parser.add_argument("--conformance-cases", type=int, default=10**9, help="of each family, spread over it; all")
-    parser.add_argument("--processes", type=int, default=4, help="that divide the conformance cases")
+    parser.add_argument("--processes", type=int, default=8, help="that divide the conformance cases")
     parser.add_argument("--only", default="", help="run the steps alone whose name holds this")
     parser.add_argument("--under", default="", help="a command that runs the test binaries")
     args = parser.parse_args()

@@ -35,6 +35,11 @@ struct AttentionArgs {
   float* partial_out;  // [max_partial_rows, head_dim]; sums over exp2(logit - lse) * value, divided by their weight
   float* partial_lse;  // [max_partial_rows] base 2
   uint32_t* merge_counters;  // [max_merges], zero before the first launch; every launch leaves zeros
+  // Parts of plans with kPlanShares, in a workspace of their own (kernels/trees): as large, and laid out as that
+  // executor likes.
+  float* shared_out;
+  float* shared_lse;
+  uint32_t* shared_counters;  // [max_merges, group], zero before the first launch; every launch leaves zeros
   uint32_t* span_counter;  // zero before the first launch; every launch leaves zero: CTAs claim the queues that they do
                            // not start with (worker numbers from the grid's size on) by counting it up
   uint32_t num_pages;      // of the pool, for checked builds

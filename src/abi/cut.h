@@ -140,6 +140,9 @@ struct CutConfig {
   CostModel cost;
   uint32_t tokens_per_tile = kNone;  // see TileConfig
   uint32_t num_spans = 0;  // spans of equal cost, fewer than workers, where the last workers stay idle; 0: as many
+  // Several rounds: cost of the tiles that the first round is for (runs that requests share); the others halve what is
+  // left. 0: all halve.
+  uint64_t first_cost = 0;
 };
 
 struct TileSpan {
@@ -240,10 +243,19 @@ constexpr uint64_t cut_target(const CutConfig& config, uint64_t total, uint64_t 
   if (config.span_rounds == 1) return share_of(total, k, config.num_workers);
   const uint32_t rounds = config.span_rounds;
   const uint64_t per_round = config.num_workers / rounds;
-  const uint64_t round = k / per_round;
-  const uint64_t begin = round < rounds ? total - (total >> round) : total;
-  const uint64_t end = round + 1 < rounds ? total - (total >> (round + 1)) : total;
-  return begin + share_of(end - begin, k % per_round, per_round);
+  uint64_t round = k / per_round;
+  uint64_t last = rounds - 1;
+  uint64_t before = 0;
+  if (config.first_cost != 0) {
+    if (round == 0) return share_of(config.first_cost, k, per_round);
+    --round;
+    --last;
+    before = config.first_cost;
+  }
+  const uint64_t left = total - before;
+  const uint64_t begin = left - (left >> round);
+  const uint64_t end = round < last ? left - (left >> (round + 1)) : left;
+  return before + begin + share_of(end - begin, k % per_round, per_round);
 }
 
 // Whether what dividing a pair adds may count beside a span: the cut then weighs it. most_tokens: query tokens of the

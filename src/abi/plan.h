@@ -100,7 +100,11 @@ struct Launch {
   uint32_t num_workers;
 };
 
-inline constexpr uint32_t kMaxTileClasses = 8;
+inline constexpr uint32_t kMaxTileClasses = 7;
+
+enum PlanFlags : uint32_t {
+  kPlanShares = 1,  // some run is read for several requests at once: most rows are made of parts
+};
 
 struct PlanHeader {
   uint64_t generation;  // grows by one with every plan written
@@ -114,6 +118,7 @@ struct PlanHeader {
   uint32_t num_partial_rows;  // partial states in use: each head_dim floats and one log-sum-exp
   uint32_t num_kv_heads;
   uint32_t group;                       // query heads a KV head
+  uint32_t flags;                       // PlanFlags
   uint32_t tile_rows[kMaxTileClasses];  // (token, query head) rows that a tile of this class holds
 };
 

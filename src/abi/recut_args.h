@@ -29,7 +29,7 @@ struct GrowthCover {
 };
 
 // The section starts with it; then GrowthTile[num_tiles] and, unless num_covers is 0, GrowthRow[num_rows + 1] and
-// GrowthCover[num_covers]. 64 bytes.
+// GrowthCover[num_covers]. 68 bytes.
 struct GrowthHeader {
   CostModel cost;
   uint32_t span_rounds;
@@ -40,10 +40,11 @@ struct GrowthHeader {
   uint32_t tile_partial_rows;  // of undivided tiles
   uint32_t num_covers;
   uint32_t num_row_indices;
-  uint32_t max_tokens;  // of a request, by its page list
-  uint32_t num_spans;   // see CutConfig
+  uint32_t max_tokens;   // of a request, by its page list
+  uint32_t num_spans;    // see CutConfig
+  uint32_t first_tiles;  // tiles that CutConfig::first_cost is of
 };
-static_assert(sizeof(GrowthHeader) == 64);
+static_assert(sizeof(GrowthHeader) == 68);
 
 constexpr uint64_t growth_bytes(uint64_t tiles, uint64_t rows, uint64_t covers) {
   const uint64_t shared = covers == 0 ? 0 : (rows + 1) * sizeof(GrowthRow) + covers * sizeof(GrowthCover);
@@ -66,20 +67,19 @@ struct RecutScratch {
   PlanTile* tiles;
   uint64_t* cost_before;   // [tiles + 1] of undivided work before a tile
   uint64_t* items_before;  // [tiles + 1] items before a tile; high half: partial rows of parts before it
-  CutPoint* cuts;          // [4 * workers] two passes, each in two arrays
+  CutPoint* cuts;          // [2 * workers] of two passes
   uint64_t* targets;       // [workers + 1]
   uint64_t* overhead;      // [workers] what dividing adds to a worker
   uint32_t* fell;          // [workers] tile where a target falls
   uint64_t* parts_before;  // [workers + 1] dividing cuts before a cut; high half: divided pairs
   CutPoint* dividing;      // [workers] the cuts that divide pairs
-  uint32_t* pair_of;       // [workers] divided pair that a dividing cut is in
+  uint32_t* pair_of;       // [workers] pair of that tile; later the divided pair that a dividing cut is in
   uint32_t* first_cut;     // [workers + 1] by divided pair: its first dividing cut
   uint64_t* rows_before;   // [workers + 1] by divided pair: rows of divided pairs before; high half: of solo ones
   uint64_t* row_parts;     // [workers * most_tokens + 1] by row of a divided pair: parts listed before
   uint64_t* thread_sums;   // [threads]
   uint64_t* group_sums;    // [threads / 32]
   uint64_t* result;        // [2] what dividing adds in all, and the cost of the slowest worker
-  uint32_t* changed;       // [4]
   uint64_t bytes;
 };
 
@@ -92,7 +92,7 @@ inline RecutScratch carve_recut_scratch(uint8_t* base, uint64_t tiles, uint64_t 
   take(s.tiles, tiles);
   take(s.cost_before, tiles + 1);
   take(s.items_before, tiles + 1);
-  take(s.cuts, 4 * workers);
+  take(s.cuts, 2 * workers);
   take(s.targets, workers + 1);
   take(s.overhead, workers);
   take(s.fell, workers);
@@ -105,7 +105,6 @@ inline RecutScratch carve_recut_scratch(uint8_t* base, uint64_t tiles, uint64_t 
   take(s.thread_sums, kRecutThreads);
   take(s.group_sums, kRecutThreads / 32);
   take(s.result, 2);
-  take(s.changed, 4);
   return s;
 }
 

@@ -94,7 +94,8 @@ class CudaPagedAttention : public Attention::Impl {
 
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
-           partial_lse_.size_bytes() + counters_.size_bytes() + recut_.scratch_bytes();
+           partial_lse_.size_bytes() + shared_out_.size_bytes() + shared_lse_.size_bytes() + counters_.size_bytes() +
+           recut_.scratch_bytes();
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
   // Where the device cut again by itself, the host follows when somebody asks.
@@ -123,6 +124,7 @@ class CudaPagedAttention : public Attention::Impl {
   tune::AttentionChoice choice_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
+  cuda::DeviceBuffer shared_out_, shared_lse_;
   Staging staging_[2];
   int next_staging_ = 0;
   std::size_t max_plan_bytes_ = 0;
@@ -169,9 +171,12 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   const std::size_t row_bytes = static_cast<std::size_t>(o.head_dim) * sizeof(float);
   FOVEA_ASSIGN_OR_RETURN(partial_out_, cuda::DeviceBuffer::filled(device_, partial_rows * row_bytes, pending));
   FOVEA_ASSIGN_OR_RETURN(partial_lse_, cuda::DeviceBuffer::filled(device_, partial_rows * sizeof(float), pending));
+  FOVEA_RETURN_IF_ERROR(make(shared_out_, partial_rows * row_bytes, false));
+  FOVEA_RETURN_IF_ERROR(make(shared_lse_, partial_rows * sizeof(float), false));
   // The counter that spans are claimed by, on a cache line of its own, then those of the merges.
   const std::size_t merges = max_device_plan_merges(planner_);
-  FOVEA_RETURN_IF_ERROR(make(counters_, (kSpanCounterWords + merges) * sizeof(std::uint32_t), true));
+  const auto group = static_cast<std::size_t>(o.num_qo_heads / o.num_kv_heads);
+  FOVEA_RETURN_IF_ERROR(make(counters_, (kSpanCounterWords + merges * (1 + group)) * sizeof(std::uint32_t), true));
   for (Staging& s : staging_) {
     const std::size_t bytes = max_plan_bytes_ + max_entries * sizeof(std::int32_t) + mask_bytes;
     FOVEA_ASSIGN_OR_RETURN(s.memory, cuda::PinnedBuffer::create(device_, bytes));
@@ -187,6 +192,9 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   args_.span_counter = counters_.as<std::uint32_t>();
   args_.merge_counters = counters_.as<std::uint32_t>() + kSpanCounterWords;
   args_.first_merges = choice.span_rounds == 1 && device_.info().num_sms >= 2;
+  args_.shared_out = shared_out_.as<float>();
+  args_.shared_lse = shared_lse_.as<float>();
+  args_.shared_counters = args_.merge_counters + merges;
   const std::span<const std::byte> values = variant.args.bytes();
   FOVEA_CHECK(values.size() <= sizeof args_.variant_params);
   std::memcpy(args_.variant_params, values.data(), values.size());
@@ -437,6 +445,7 @@ Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const Atten
   PlannerOptions p = planner_options(options);
   p.num_workers = options.num_workers > 0 ? options.num_workers : choice.num_workers;
   p.span_rounds = choice.span_rounds;
+  p.shared_rounds = choice.shared_rounds;
   p.min_span_bytes = choice.min_span_bytes;
   p.tile_rows = choice.tile_rows;
   p.block_tokens = choice.block_tokens;

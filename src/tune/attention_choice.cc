@@ -104,6 +104,8 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   // Claimed queues even out what static ones lose to the unequal bandwidth of SMs (5 %), but each costs a few
   // microseconds at its end; measured, the two cancel.
   choice.span_rounds = 1;
+  // Where requests share runs: those first, then the requests' own runs in three rounds (docs/kernels/trees.md).
+  choice.shared_rounds = 4;
   choice.min_span_bytes = 1 << 19;
   // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
   // of 16 rows.

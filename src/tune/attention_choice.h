@@ -36,6 +36,7 @@ struct AttentionChoice {
   // Planner options.
   int num_workers = 0;  // also the grid
   int span_rounds = 1;
+  int shared_rounds = 1;
   std::int64_t min_span_bytes = 1 << 17;
   int tile_rows = 128;
   int block_tokens = 64;

@@ -47,6 +47,29 @@ double over_even(const Planner& planner) {
          static_cast<double>(stats.total_cost);
 }
 
+// Queues of the first round hold shared runs and all of them; the others the requests' own, in falling shares.
+TEST(PlanQuality, SharedRunsComeFirst) {
+  const PagedBatch batch = tree_batch(PrefixTree{{1, 16, 256}, {256, 128, 64}}, 32, 1, PageOrder::kRandom, 1);
+  PlannerOptions options = gpu_like(batch);
+  options.shared_rounds = 4;
+  Planner planner = Planner::create(options).value();
+  ASSERT_TRUE(planner.plan(batch.view()).ok());
+  const abi::PlanView view = planner.view();
+  EXPECT_EQ(view.header->flags, abi::kPlanShares);
+  ASSERT_EQ(view.launches[0].num_workers, 4u * 132);
+  std::uint32_t round_entries[4] = {};
+  for (std::uint32_t w = 0; w < view.launches[0].num_workers; ++w) {
+    for (std::uint32_t i = view.queue_begin[w]; i < view.queue_begin[w + 1]; ++i) {
+      const abi::WorkItem& item = view.items[abi::queue_item(view.queue[i])];
+      EXPECT_EQ(view.block_rows[item.block_row].num_requests > 1, w < 132) << "queue " << w;
+      ++round_entries[w / 132];
+    }
+  }
+  EXPECT_NEAR(round_entries[1], 1024, 132);  // 256 requests under 8 heads: a half, a quarter, a quarter
+  EXPECT_NEAR(round_entries[2], 512, 132);
+  EXPECT_NEAR(round_entries[3], 512, 132);
+}
+
 // 128 pairs of a tile and a head on 132 workers: dividing them would save 3 % and cost a merge.
 TEST(PlanQuality, PairsStayWholeWhereDividingCostsMoreThanItSaves) {
   for (const int requests : {16, 17, 64}) {

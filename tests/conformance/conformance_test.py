@@ -18,6 +18,19 @@ def test_cases_of_flashinfer(family):
     assert counts[family]["passed"] > 0
 
 
+def test_a_spread_holds_both_ends_and_no_more_than_there_is():
+    assert runner.spread(5, 10**9) == [0, 1, 2, 3, 4] and runner.spread(5, 2) == [0, 4] and runner.spread(5, 1) == [0]
+    assert runner.spread(0, 3) == []
+
+
+def test_parts_of_a_run_are_the_whole():
+    whole, failures = runner.run_cases("cpu", 1e5, 6, families=["merge", "decode"])
+    parts = [runner.run_cases("cpu", 1e5, 6, families=["merge", "decode"], part=(i, 3))[0] for i in range(3)]
+    assert not failures
+    for family, count in whole.items():
+        assert all(sum(part[family][name] for part in parts) == count[name] for name in ("passed", "failed", "left_out"))
+
+
 def test_the_runner_finds_a_wrong_result():
     run = runner.Runner("cpu")
     with pytest.raises(runner.Failure, match="1 of 3 differ, the first at 1"):

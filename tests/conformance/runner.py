@@ -28,7 +28,8 @@ class Failure(AssertionError):
 
 def spread(count, most):
     """At most `most` of range(count), both ends included."""
-    return sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(min(count, most))})
+    most = min(count, most)
+    return sorted({round(i * (count - 1) / max(most - 1, 1)) for i in range(most)})
 
 
 class Cache:

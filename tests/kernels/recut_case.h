@@ -101,6 +101,7 @@ inline PlannerOptions random_options(const PagedBatch& batch, std::int32_t growt
   o.page_tokens = batch.page_tokens;
   o.num_workers = pick(random, {1, 2, 7, 40, 132});
   o.span_rounds = pick(random, {1, 1, 4});
+  o.shared_rounds = pick(random, {1, 1, 3});
   o.min_span_bytes = pick(random, {1 << 10, 1 << 17});
   o.tile_rows = pick(random, {16, 32, 64, 128});
   o.block_tokens = pick(random, {16, 32, 64});

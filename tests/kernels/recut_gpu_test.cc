@@ -59,7 +59,7 @@ TEST_F(RecutGpuTest, WritesWhatTheHostWould) {
 
 TEST_F(RecutGpuTest, Time) {
   const cuda::Function function = recut_kernel();
-  for (const int requests : {16, 64, 256}) {
+  for (const int requests : {1, 16, 64, 256}) {
     const PagedBatch batch =
         flat_batch(constant_lengths(requests, 1), constant_lengths(requests, 4096), 16, PageOrder::kSequential, 0, 64);
     PlannerOptions options;

@@ -16,7 +16,7 @@ void copy(std::byte* to, const T* from, std::uint64_t count) {
 }
 
 std::uint64_t max_queues(const PlannerOptions& options) {
-  return static_cast<std::uint64_t>(options.num_workers) * static_cast<std::uint64_t>(options.span_rounds);
+  return static_cast<std::uint64_t>(options.num_workers) * static_cast<std::uint64_t>(max_rounds(options));
 }
 
 std::uint64_t growth_bytes(const PlanGrowth& growth, std::uint32_t num_rows) {
@@ -29,6 +29,7 @@ void pack_growth(const PlanGrowth& growth, const abi::PlanHeader& counts, std::u
   abi::GrowthHeader header{};
   header.cost = growth.cost;
   header.span_rounds = growth.span_rounds;
+  header.first_tiles = growth.first_tiles;
   header.num_spans = growth.num_spans;
   header.block_tokens = growth.block_tokens;
   header.tile_rows = growth.tile_rows;

@@ -36,10 +36,12 @@ struct Planner::Impl {
   std::uint64_t generation = 0;
   std::uint32_t tile_partial_rows = 0;  // of undivided tiles
   std::uint32_t num_partial_rows = 0;
+  std::uint32_t first_tiles = 0;  // of the first round of shared_rounds, or 0
 
   Status init(const PlannerOptions& wanted);
   void make_all_tiles();
   void choose_rounds();
+  bool choose_shared_rounds();
   void schedule(bool new_tiles);
   bool repacks() const;
   Status repack(const std::int32_t* kv_lens);
@@ -48,7 +50,7 @@ struct Planner::Impl {
 Status Planner::Impl::init(const PlannerOptions& wanted) {
   options = wanted;
   FOVEA_ASSIGN_OR_RETURN(capacity, plan_capacity(options));
-  const std::uint32_t workers = as_u32(options.num_workers * options.span_rounds);
+  const std::uint32_t workers = as_u32(options.num_workers * max_rounds(options));
   Carver measure(nullptr);
   arrays.carve(measure, capacity, workers);
   memory.reset(
@@ -88,10 +90,27 @@ void Planner::Impl::make_all_tiles() {
                                  arrays.tile_begin.data);
 }
 
+// Runs of several requests come first in the list of tiles; false where there are none.
+bool Planner::Impl::choose_shared_rounds() {
+  first_tiles = 0;
+  cut.first_cost = 0;
+  if (options.shared_rounds == 1 || options.batch_invariant || !packed.shared) return false;
+  while (first_tiles < arrays.tiles.size && arrays.block_rows[arrays.tiles[first_tiles].block_row].num_requests > 1) {
+    const PlanTile& t = arrays.tiles[first_tiles++];
+    cut.first_cost += t.cost() * t.heads();
+  }
+  return first_tiles != 0;
+}
+
 // As many rounds as leave the last spans worth a claim; and whether pairs had better stay whole.
 void Planner::Impl::choose_rounds() {
   cut.span_rounds = 1;
   cut.num_spans = 0;
+  if (choose_shared_rounds()) {
+    cut.span_rounds = as_u32(options.shared_rounds);
+    cut.num_workers = as_u32(options.num_workers) * cut.span_rounds;
+    return;
+  }
   if (options.cost_divide_bytes > 0 && !options.batch_invariant) {
     std::uint64_t pairs = 0;
     std::uint64_t largest = 0;
@@ -150,6 +169,7 @@ void Planner::Impl::schedule(bool new_tiles) {
   header.num_partial_rows = num_partial_rows;
   header.num_kv_heads = pack.num_kv_heads;
   header.group = tile.group;
+  header.flags = packed.shared && !options.batch_invariant ? abi::kPlanShares : 0u;
   for (std::uint32_t c = 0; c < abi::kMaxTileClasses; ++c) {
     header.tile_rows[c] = (kSmallestTile << c) <= tile.tile_rows ? kSmallestTile << c : 0;
   }
@@ -278,6 +298,7 @@ PlanGrowth Planner::growth() const {
   growth.arrays = &p.arrays;
   growth.cost = p.tile.cost;
   growth.span_rounds = p.cut.span_rounds;
+  growth.first_tiles = p.first_tiles;
   growth.num_spans = p.cut.num_spans;
   growth.block_tokens = p.tile.block_tokens;
   growth.tile_rows = p.tile.tile_rows;

@@ -3,8 +3,7 @@
 // before the attention kernel, in a captured graph too.
 //
 //   Grid: one CTA of kRecutThreads. Prefix sums over tiles, cut points by binary search, and everything that is written
-//   in parallel. A cut depends on the one before it only where both divide one pair: all cuts are placed at once, from
-//   the cuts before them as known so far, until nothing changes.
+//   in parallel. Only cuts that fall in one pair are placed one after another.
 #pragma once
 
 #include "abi/recut_args.h"
@@ -112,29 +111,26 @@ class Recut {
     exclusive_scan(cta_, sums_, s_.cost_before, tiles_.size);
   }
 
-  // Cuts 1 .. workers - 1 of one pass, in one or the other of two arrays: it is returned.
-  __forceinline__ abi::CutPoint* place_cuts(abi::CutPoint* known, abi::CutPoint* placed) {
+  // Cuts 1 .. workers - 1 of one pass. A cut depends on the one before it only where both fall in one pair: the thread
+  // of the first such cut places them all. (Cuts into a later pair never come before those into an earlier one.)
+  __forceinline__ void place_cuts(abi::CutPoint* cuts) {
     const uint32_t count = workers_ - 1;
     for_each(cta_, count, [&](uint32_t i) {
       const uint64_t wanted = s_.targets[i + 1];
-      s_.fell[i] = first_where(tiles_.size, [&](uint32_t t) { return s_.cost_before[t + 1] > wanted; });
-      known[i] = {0, 0, abi::kNone};
+      const uint32_t t = first_where(tiles_.size, [&](uint32_t k) { return s_.cost_before[k + 1] > wanted; });
+      s_.fell[i] = t;
+      s_.pair_of[i] = t < tiles_.size ? static_cast<uint32_t>((wanted - s_.cost_before[t]) / tiles_[t].cost()) : 0;
     });
-    for_each(cta_, 4, [&](uint32_t i) { s_.changed[i] = 0; });
-    for (uint32_t round = 0;; ++round) {
-      for_each(cta_, count, [&](uint32_t i) {
-        // A flag is cleared two rounds after the threads looked at it.
-        if (i == 0) s_.changed[(round + 2) % 4] = 0;
-        const abi::CutPoint previous = i == 0 ? abi::CutPoint{0, 0, abi::kNone} : known[i - 1];
-        const uint32_t t = s_.fell[i];
-        placed[i] = abi::next_cut(tiles_, t, s_.cost_before[t], s_.targets[i + 1], previous, cut_);
-        if (!abi::same_pair(placed[i], known[i]) || placed[i].token != known[i].token) s_.changed[round % 4] = 1;
-      });
-      if (s_.changed[round % 4] == 0) return placed;
-      abi::CutPoint* const older = known;
-      known = placed;
-      placed = older;
-    }
+    for_each(cta_, count, [&](uint32_t i) {
+      const uint32_t t = s_.fell[i];
+      const uint32_t pair = s_.pair_of[i];
+      if (i > 0 && s_.fell[i - 1] == t && s_.pair_of[i - 1] == pair) return;
+      abi::CutPoint cut{0, 0, abi::kNone};
+      for (uint32_t k = i; k < count && s_.fell[k] == t && s_.pair_of[k] == pair; ++k) {
+        cut = abi::next_cut(tiles_, t, s_.cost_before[t], s_.targets[k + 1], cut, cut_);
+        cuts[k] = cut;
+      }
+    });
   }
 
   __forceinline__ abi::CutPoint cut_at(const abi::CutPoint* cuts, uint32_t k) const {
@@ -163,8 +159,10 @@ class Recut {
 
   __forceinline__ const abi::CutPoint* cut_tiles() {
     const uint64_t total = s_.cost_before[tiles_.size];
+    cut_.first_cost = s_.cost_before[growth_->first_tiles];  // shared runs do not grow
     for_each(cta_, workers_, [&](uint32_t k) { s_.targets[k] = abi::cut_target(cut_, total, k); });
-    const abi::CutPoint* const cuts = place_cuts(s_.cuts, s_.cuts + workers_);
+    abi::CutPoint* const cuts = s_.cuts;
+    place_cuts(cuts);
     if (!abi::dividing_counts(cut_, growth_->most_tokens, total)) return cuts;
     weigh(cuts);
     const uint64_t slowest = s_.result[1];
@@ -176,7 +174,8 @@ class Recut {
     });
     exclusive_scan(cta_, sums_, s_.targets, workers_);
     for_each(cta_, workers_, [&](uint32_t k) { s_.targets[k] = abi::smaller_of(s_.targets[k], total); });
-    const abi::CutPoint* const again = place_cuts(s_.cuts + 2 * workers_, s_.cuts + 3 * workers_);
+    abi::CutPoint* const again = s_.cuts + workers_;
+    place_cuts(again);
     weigh(again);
     return s_.result[1] < slowest ? again : cuts;
   }

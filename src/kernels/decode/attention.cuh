@@ -8,6 +8,7 @@
 #include "kernels/decode/consumer.cuh"
 #include "kernels/decode/loader_gather.cuh"
 #include "kernels/decode/loader_tma.cuh"
+#include "kernels/trees/units.cuh"
 
 namespace fovea::decode {
 
@@ -61,6 +62,14 @@ extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
     }
   } else {
     if constexpr (kSplitRegisters) ptx::take_registers<kConsumerRegisters>();
+#if defined(FOVEA_TREES)
+    if constexpr (trees::kTrees) {
+      if (queue.header->counts.flags & abi::kPlanShares) {
+        trees::run_units(args, queue, shared, warp, lane);
+        return;
+      }
+    }
+#endif
     run_consumer(args, queue, shared, warp, lane);
   }
 }

@@ -151,7 +151,7 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
       MergeRule rule = MergeRule::kNone;
       MergeSlot merge{abi::kNone, {}};
       const auto find_slot = [&] {
-        rule = merge_rule(args, record);
+        rule = merge_rule(args, work, record);
         if (rule == MergeRule::kNone) return;
         merge.index = find_merge(args, work, alone || rule == MergeRule::kFirst ? 0 : warp / work.group);
       };

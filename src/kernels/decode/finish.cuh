@@ -107,6 +107,7 @@ __device__ __forceinline__ RowTarget target_of(const abi::AttentionArgs& args, c
 // One warp alone has seen all tokens of its 16 rows.
 __device__ __forceinline__ void write_alone(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
                                             Destination to, State& state, uint32_t lane) {
+  asm volatile("" : "+r"(lane));  // columns are worked out here: kept from item to item, they would spill
   finish_sums(state);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

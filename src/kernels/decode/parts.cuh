@@ -15,11 +15,13 @@ enum class MergeRule : uint32_t {
   kCounted,  // whoever writes a row's last part
 };
 
-__device__ __forceinline__ MergeRule merge_rule(const abi::AttentionArgs& args, const ItemRecord& record) {
+__device__ __forceinline__ MergeRule merge_rule(const abi::AttentionArgs& args, const Work& work,
+                                                const ItemRecord& record) {
   const uint32_t flags = record.item.flags;
   if (flags & abi::kItemDirect) return MergeRule::kNone;
+  const bool claims = work.header->num_workers > gridDim.x;  // plans that share prefixes have more queues than CTAs
   const bool first_merges =
-      args.first_merges != 0 && (flags & abi::kItemSingleHead) && (record.block_row.flags & abi::kRowsSolo);
+      args.first_merges != 0 && !claims && (flags & abi::kItemSingleHead) && (record.block_row.flags & abi::kRowsSolo);
   if (!first_merges) return MergeRule::kCounted;
   return flags & abi::kItemFirstPart ? MergeRule::kFirst : MergeRule::kNone;
 }
