@@ -42,6 +42,13 @@ enum class AttentionMask : std::uint8_t {
   kBits = 3,    // a bit for each (query token, KV token)
 };
 
+// Which of the two CUDA kernels runs plans of decode: one query token a request, no prefix shared, no mask of bits.
+enum class DecodeKernel : std::uint8_t {
+  kAuto = 0,   // by requests, heads and lengths; a run recorded in a graph keeps it for later plans of as many rows
+  kCtas = 1,   // the one that runs all other plans
+  kWarps = 2,  // the one for large batches
+};
+
 // What is fixed for the life of an Attention. Memory follows from the maxima alone.
 struct AttentionOptions {
   std::string device = "cpu";  // "cpu", "cuda" (device 0) or "cuda:N"
@@ -80,8 +87,9 @@ struct AttentionOptions {
                                  // there; plans carry what that takes (12 bytes a tile). No effect if batch_invariant
   bool checked = false;          // CUDA: page indices are compared with the pool's pages, at the cost of a look at each
                                  // (the CPU always does)
-  std::int32_t num_threads = 0;  // CPU only; 0: one pool of the process
-  std::int32_t num_workers = 0;  // tasks that the work is cut into; 0: what the device has
+  DecodeKernel decode_kernel = DecodeKernel::kAuto;  // CUDA only
+  std::int32_t num_threads = 0;                      // CPU only; 0: one pool of the process
+  std::int32_t num_workers = 0;                      // tasks that the work is cut into; 0: what the device has
 };
 
 // A batch of requests. Everything is borrowed for the length of the call but page_indices and mask_bits, which are read

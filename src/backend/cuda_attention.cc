@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
+#include <map>
+#include <optional>
 
 #include "abi/attention_args.h"
 #include "backend/cuda_kernels.h"
@@ -16,6 +19,7 @@
 #include "cuda/tensor_map.h"
 #include "jit/any_spec.h"
 #include "jit/attention_spec.h"
+#include "jit/compiler.h"
 #include "tune/attention_choice.h"
 
 namespace fovea {
@@ -49,7 +53,41 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
   need.batch_invariant = o.batch_invariant;
   need.transforms_kv = jit::may_transform_kv(variant);
+  need.checked = o.checked;
   return need;
+}
+
+// Keys and values of one token under one head.
+std::int64_t pair_token_bytes(const AttentionOptions& o) {
+  return std::int64_t{2} * o.head_dim * dtype_bits(o.kv_dtype) / 8;
+}
+
+// The kernel for large decode batches, where there is one for these options and the declared maxima reach such batches.
+std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
+  const std::int64_t pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
+  const std::int64_t tokens = std::int64_t{o.max_pages_per_request} * o.page_tokens;
+  const bool wanted = o.decode_kernel == DecodeKernel::kAuto
+                          ? tune::warps_pay(pairs, pairs * tokens * pair_token_bytes(o))
+                          : o.decode_kernel == DecodeKernel::kWarps;
+  if (!wanted || o.num_workers > 0) return std::nullopt;
+  Result<tune::AttentionChoice> choice = tune::choose_warp_attention(need);
+  if (!choice.ok()) return std::nullopt;
+  return *std::move(choice);
+}
+
+PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionChoice& choice) {
+  PlannerOptions p = planner_options(o);
+  p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
+  p.span_rounds = choice.span_rounds;
+  p.shared_rounds = choice.shared_rounds;
+  p.min_span_bytes = choice.min_span_bytes;
+  p.tile_rows = choice.tile_rows;
+  p.block_tokens = choice.block_tokens;
+  p.cost_item_bytes = choice.cost_item_bytes;
+  p.cost_balance_rows = choice.cost_balance_rows;
+  p.cost_divide_bytes = choice.cost_divide_bytes;
+  p.least_part_bytes = choice.least_part_bytes;
+  return p;
 }
 
 Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
@@ -57,6 +95,7 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
   jit::AttentionKernelSpec spec;
   spec.arch = arch;
   spec.header = choice.header;
+  if (choice.header.starts_with("kernels/warps/")) spec.kind = "attention-warps";
   spec.head_dim = o.head_dim;
   spec.q_dtype = kv_type(o.q_dtype);
   spec.kv_dtype = kv_type(o.kv_dtype);
@@ -74,16 +113,68 @@ struct Staging {
   cuda::Event copied;
 };
 
+// A kernel, and the planner that makes plans for it.
+struct Executor {
+  tune::AttentionChoice choice;
+  Planner planner;
+  cuda::Function function;
+  cuda::LaunchConfig launch;
+  CudaRecut recut;
+  abi::TensorMap k_map{}, v_map{};
+
+  static Result<Executor> create(const cuda::Device& device, const AttentionOptions& o,
+                                 const tune::AttentionChoice& choice, const jit::KernelSource& source);
+};
+
+Result<Executor> Executor::create(const cuda::Device& device, const AttentionOptions& o,
+                                  const tune::AttentionChoice& choice, const jit::KernelSource& source) {
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
+  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, source, "fovea_attention"));
+  Executor executor{choice, std::move(planner), std::move(function), {}, {}, {}, {}};
+  FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
+  executor.launch.grid[0] = static_cast<std::uint32_t>(o.num_workers > 0 ? o.num_workers : choice.ctas);
+  executor.launch.block[0] = static_cast<std::uint32_t>(choice.threads);
+  executor.launch.smem_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
+  executor.launch.programmatic_serialization = choice.programmatic_launch;
+  return executor;
+}
+
+// Whether the warps' kernel can run the batch, as long as nothing in it is shared.
+bool is_decode(const AttentionBatch& batch) {
+  if (batch.mask == abi::MaskKind::kBits) return false;
+  return std::all_of(batch.q_lens, batch.q_lens + batch.num_requests, [](std::int32_t q_len) { return q_len == 1; });
+}
+
+// Tokens that the requests' last ones see.
+std::int64_t seen_tokens(const AttentionBatch& batch) {
+  std::int64_t tokens = 0;
+  for (std::int32_t i = 0; i < batch.num_requests; ++i) {
+    const std::int32_t all = std::max(batch.kv_lens[i], 0);
+    tokens +=
+        batch.mask == abi::MaskKind::kWindow ? std::min<std::int64_t>(all, std::int64_t{batch.window_left} + 1) : all;
+  }
+  return tokens;
+}
+
+bool shares_runs(const Planner& planner) {
+  const abi::PlanView plan = planner.view();
+  return !std::all_of(plan.block_rows, plan.block_rows + plan.header->num_block_rows,
+                      [](const abi::BlockRow& row) { return (row.flags & abi::kRowsSolo) != 0; });
+}
+
 class CudaPagedAttention : public Attention::Impl {
  public:
-  CudaPagedAttention(const AttentionOptions& options, DevicePlace place, cuda::Device device, Planner planner)
+  // executors: the kernel that runs all plans, and the warps' kernel where there is one.
+  CudaPagedAttention(const AttentionOptions& options, DevicePlace place, cuda::Device device,
+                     std::vector<Executor> executors)
       : Impl(options),
         place_(place),
         device_(std::move(device)),
-        planner_(std::move(planner)),
+        executors_(std::move(executors)),
+        active_(executors_.data()),
         translator_(options, true) {}
 
-  Status init(const VariantChoice& variant, const tune::AttentionChoice& choice, cuda::Function function);
+  Status init(const VariantChoice& variant);
 
   Status plan(const RequestBatch& batch, Stream stream) override;
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) override;
@@ -95,33 +186,34 @@ class CudaPagedAttention : public Attention::Impl {
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
            partial_lse_.size_bytes() + shared_out_.size_bytes() + shared_lse_.size_bytes() + counters_.size_bytes() +
-           recut_.scratch_bytes();
+           recut_scratch_bytes_;
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
   // Where the device cut again by itself, the host follows when somebody asks.
   const Planner& planner() const override {
-    if (planner_behind_) planner_behind_ = !planner_.grow(kv_lens_.data()).ok();
-    return planner_;
+    if (planner_behind_) planner_behind_ = !active_->planner.grow(kv_lens_.data()).ok();
+    return active_->planner;
   }
 
  private:
+  Status plan_batch(const AttentionBatch& batch);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   Status set_pool(const abi::KvPoolView& pool);
-  Result<abi::TensorMap> encode(const abi::KvPoolView& pool, void* address) const;
+  Result<abi::TensorMap> encode(const tune::AttentionChoice& choice, const abi::KvPoolView& pool, void* address) const;
 
   DevicePlace place_;
   cuda::Device device_;
-  mutable Planner planner_;
+  std::vector<Executor> executors_;
+  Executor* active_;  // whose plan it is
   mutable bool planner_behind_ = false;
   BatchTranslator translator_;
-
-  cuda::Function function_;
-  CudaRecut recut_;
-  cuda::LaunchConfig launch_;
-  tune::AttentionChoice choice_;
+  bool shared_before_ = false;
+  std::size_t recut_scratch_bytes_ = 0;
+  // Executors of runs that were recorded in a graph, by their rows: later plans of as many rows are for the same.
+  std::map<std::uint32_t, Executor*> recorded_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
   cuda::DeviceBuffer shared_out_, shared_lse_;
@@ -139,27 +231,22 @@ class CudaPagedAttention : public Attention::Impl {
   bool lens_known_ = false;                       // false after grow_on_device(),
   bool graph_grows_ = false;                      // and whenever a graph recorded it: a replay may have come in between
   const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
-  abi::TensorMap k_map_{}, v_map_{};
   bool has_maps_ = false;
   bool planned_ = false;
 };
 
-Status CudaPagedAttention::init(const VariantChoice& variant, const tune::AttentionChoice& choice,
-                                cuda::Function function) {
-  function_ = std::move(function);
-  choice_ = choice;
-  FOVEA_RETURN_IF_ERROR(function_.set_max_smem(choice.smem_bytes));
-  launch_.grid[0] = static_cast<std::uint32_t>(planner_.options().num_workers);
-  launch_.block[0] = static_cast<std::uint32_t>(choice.threads);
-  launch_.smem_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
-  launch_.programmatic_serialization = choice.programmatic_launch;
-
+Status CudaPagedAttention::init(const VariantChoice& variant) {
   const AttentionOptions& o = options_;
   const std::int64_t declared = std::int64_t{o.max_requests} * (std::int64_t{o.max_pages_per_request} + 8);
   const auto max_entries = static_cast<std::size_t>(o.max_page_entries > 0 ? o.max_page_entries : declared);
   const auto mask_bytes = static_cast<std::size_t>(o.max_mask_bytes);
-  const std::size_t partial_rows = planner_.max_partial_rows();
-  max_plan_bytes_ = (max_device_plan_bytes(planner_, o.device_growth) + 255) / 256 * 256;
+  std::size_t partial_rows = 0, merges = 0;
+  for (const Executor& e : executors_) {
+    partial_rows = std::max<std::size_t>(partial_rows, e.planner.max_partial_rows());
+    merges = std::max<std::size_t>(merges, max_device_plan_merges(e.planner));
+    max_plan_bytes_ = std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth));
+  }
+  max_plan_bytes_ = (max_plan_bytes_ + 255) / 256 * 256;
   const auto make = [&](cuda::DeviceBuffer& buffer, std::size_t bytes, bool zeroed) -> Status {
     FOVEA_ASSIGN_OR_RETURN(buffer, cuda::DeviceBuffer::create(device_, bytes, zeroed));
     return ok_status();
@@ -171,10 +258,10 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   const std::size_t row_bytes = static_cast<std::size_t>(o.head_dim) * sizeof(float);
   FOVEA_ASSIGN_OR_RETURN(partial_out_, cuda::DeviceBuffer::filled(device_, partial_rows * row_bytes, pending));
   FOVEA_ASSIGN_OR_RETURN(partial_lse_, cuda::DeviceBuffer::filled(device_, partial_rows * sizeof(float), pending));
-  FOVEA_RETURN_IF_ERROR(make(shared_out_, partial_rows * row_bytes, false));
-  FOVEA_RETURN_IF_ERROR(make(shared_lse_, partial_rows * sizeof(float), false));
+  const std::size_t shared_rows = executors_[0].planner.max_partial_rows();
+  FOVEA_RETURN_IF_ERROR(make(shared_out_, shared_rows * row_bytes, false));
+  FOVEA_RETURN_IF_ERROR(make(shared_lse_, shared_rows * sizeof(float), false));
   // The counter that spans are claimed by, on a cache line of its own, then those of the merges.
-  const std::size_t merges = max_device_plan_merges(planner_);
   const auto group = static_cast<std::size_t>(o.num_qo_heads / o.num_kv_heads);
   FOVEA_RETURN_IF_ERROR(make(counters_, (kSpanCounterWords + merges * (1 + group)) * sizeof(std::uint32_t), true));
   for (Staging& s : staging_) {
@@ -184,14 +271,17 @@ Status CudaPagedAttention::init(const VariantChoice& variant, const tune::Attent
   }
 
   if (o.device_growth && !o.batch_invariant) {
-    FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, planner_, plan_.data()));
+    for (Executor& e : executors_) {
+      FOVEA_ASSIGN_OR_RETURN(e.recut, CudaRecut::create(device_, e.planner, plan_.data()));
+      recut_scratch_bytes_ += e.recut.scratch_bytes();
+    }
   }
   args_.plan = plan_.as<std::uint8_t>();
   args_.partial_out = partial_out_.as<float>();
   args_.partial_lse = partial_lse_.as<float>();
   args_.span_counter = counters_.as<std::uint32_t>();
   args_.merge_counters = counters_.as<std::uint32_t>() + kSpanCounterWords;
-  args_.first_merges = choice.span_rounds == 1 && device_.info().num_sms >= 2;
+  args_.first_merges = executors_[0].choice.span_rounds == 1 && device_.info().num_sms >= 2;
   args_.shared_out = shared_out_.as<float>();
   args_.shared_lse = shared_lse_.as<float>();
   args_.shared_counters = args_.merge_counters + merges;
@@ -211,7 +301,7 @@ Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stre
       return out_of_range("request {} grew to {} tokens, its page list holds {}", i, kv_lens[i], most_tokens_);
     }
   }
-  FOVEA_RETURN_IF_ERROR(recut_.launch(kv_lens, stream.handle));
+  FOVEA_RETURN_IF_ERROR(active_->recut.launch(kv_lens, stream.handle));
   std::copy(kv_lens.begin(), kv_lens.end(), kv_lens_.begin());
   planner_behind_ = true;
   return ok_status();
@@ -244,7 +334,7 @@ Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stre
     FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
     graph_grows_ = graph_grows_ || recording;
   }
-  return recut_.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
+  return active_->recut.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
 }
 
 Status CudaPagedAttention::check_not_recording(Stream stream) const {
@@ -268,10 +358,11 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   next_staging_ ^= 1;
   FOVEA_RETURN_IF_ERROR(staging.copied.synchronize());
   std::byte* const host = staging.memory.data();
-  const PlanGrowth growth = options_.device_growth ? planner_.growth() : PlanGrowth{};
+  const PlanGrowth growth = options_.device_growth ? active_->planner.growth() : PlanGrowth{};
   can_recut_ = growth.arrays != nullptr;
   most_tokens_ = growth.max_tokens;
-  FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(planner_.view(), std::span(host, max_plan_bytes_), growth));
+  FOVEA_ASSIGN_OR_RETURN(plan_bytes_,
+                         pack_device_plan(active_->planner.view(), std::span(host, max_plan_bytes_), growth));
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, plan_.data(), host, plan_bytes_, stream.handle));
   std::byte* const host_entries = host + max_plan_bytes_;
   std::byte* const host_mask = host_entries + entries_.size_bytes();
@@ -287,13 +378,50 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   return staging.copied.record(stream.handle);
 }
 
+// Plans for the executor that the batch is for.
+Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
+  Executor* const any = executors_.data();
+  Executor* const warps = executors_.size() > 1 ? any + 1 : nullptr;
+  std::uint32_t rows = 0;
+  for (std::int32_t i = 0; i < batch.num_requests; ++i)
+    rows += static_cast<std::uint32_t>(std::max(batch.q_lens[i], 0));
+  const auto recorded = recorded_.find(rows);
+  Executor* const kept = recorded == recorded_.end() ? nullptr : recorded->second;
+  const bool decode = warps != nullptr && is_decode(batch);
+  if (kept != nullptr && kept == warps && !decode) {
+    return unsupported(
+        "a graph recorded run() for {} requests of one query token each, with the kernel for those alone; record it "
+        "with decode_kernel kCtas, or use another Attention for other batches",
+        rows);
+  }
+  const bool pays = options_.decode_kernel == DecodeKernel::kWarps ||
+                    tune::warps_pay(std::int64_t{batch.num_requests} * options_.num_kv_heads,
+                                    seen_tokens(batch) * options_.num_kv_heads * pair_token_bytes(options_));
+  active_ = any;
+  if (!decode || kept == any || (kept == nullptr && !pays)) return any->planner.plan(batch);
+  if (kept == nullptr && shared_before_) {
+    FOVEA_RETURN_IF_ERROR(any->planner.plan(batch));
+    if (shares_runs(any->planner)) return ok_status();
+  }
+  FOVEA_RETURN_IF_ERROR(warps->planner.plan(batch));
+  shared_before_ = shares_runs(warps->planner);
+  if (shared_before_) {
+    if (kept == nullptr) return any->planner.plan(batch);
+    AttentionBatch apart = batch;  // without the lists nothing can be shared
+    apart.page_table = nullptr;
+    FOVEA_RETURN_IF_ERROR(warps->planner.plan(apart));
+  }
+  active_ = warps;
+  return ok_status();
+}
+
 Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
-  FOVEA_RETURN_IF_ERROR(planner_.plan(translated));
+  FOVEA_RETURN_IF_ERROR(plan_batch(translated));
   planner_behind_ = false;
   lists_on_device_ = batch.page_indices_device == DeviceKind::kCuda;
   FOVEA_RETURN_IF_ERROR(set_page_lists(lists_on_device_ ? batch.page_indices : entries_.as<std::int32_t>()));
@@ -313,7 +441,15 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
-  FOVEA_RETURN_IF_ERROR(planner_.plan_block_rows(translated));
+  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(num_rows));
+      kept != recorded_.end() && kept->second != executors_.data()) {
+    return unsupported(
+        "a graph recorded run() for {} requests with the kernel for decode alone; record it with decode_kernel kCtas, "
+        "or use another Attention for cascades",
+        num_rows);
+  }
+  active_ = executors_.data();
+  FOVEA_RETURN_IF_ERROR(active_->planner.plan_block_rows(translated));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
@@ -342,7 +478,7 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
     planned_ = true;
     return ok_status();
   }
-  FOVEA_RETURN_IF_ERROR(packed.has_value() ? planner_.plan(*packed) : planner_.grow(kv_lens.data()));
+  FOVEA_RETURN_IF_ERROR(packed.has_value() ? plan_batch(*packed) : active_->planner.grow(kv_lens.data()));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
   kv_lens_.assign(kv_lens.begin(), kv_lens.end());
@@ -369,16 +505,18 @@ Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
   }
   args_.pool = pool;
   args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
-  if (choice_.tma && pool.num_pages > 0) {
-    FOVEA_ASSIGN_OR_RETURN(k_map_, encode(pool, pool.k));
-    FOVEA_ASSIGN_OR_RETURN(v_map_, encode(pool, pool.v));
+  for (Executor& e : executors_) {
+    if (!e.choice.tma || pool.num_pages == 0) continue;
+    FOVEA_ASSIGN_OR_RETURN(e.k_map, encode(e.choice, pool, pool.k));
+    FOVEA_ASSIGN_OR_RETURN(e.v_map, encode(e.choice, pool, pool.v));
   }
   has_maps_ = true;
   return ok_status();
 }
 
-Result<abi::TensorMap> CudaPagedAttention::encode(const abi::KvPoolView& pool, void* address) const {
-  const tune::KvTensorMap map = tune::kv_tensor_map(choice_, pool, options_.num_kv_heads, options_.head_dim);
+Result<abi::TensorMap> CudaPagedAttention::encode(const tune::AttentionChoice& choice, const abi::KvPoolView& pool,
+                                                  void* address) const {
+  const tune::KvTensorMap map = tune::kv_tensor_map(choice, pool, options_.num_kv_heads, options_.head_dim);
   cuda::TensorMapSpec spec;
   spec.address = address;
   spec.type = options_.kv_dtype == DType::kF16    ? cuda::TensorMapType::kF16
@@ -399,7 +537,7 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
                                Stream stream) {
   if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
   const AttentionOptions& o = options_;
-  const std::int64_t rows = planner_.view().header->num_rows;
+  const std::int64_t rows = active_->planner.view().header->num_rows;
   FOVEA_RETURN_IF_ERROR(check_rows("q", q, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place_));
   FOVEA_RETURN_IF_ERROR(check_rows("out", out, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place_));
   FOVEA_RETURN_IF_ERROR(check_aligned("q", q));
@@ -423,13 +561,16 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   args_.q_head_stride = q.strides[1];
   args_.out_row_stride = out.strides[0];
   args_.out_head_stride = out.strides[1];
-  if (stream.handle != nullptr && recorded_lists_ == nullptr) {
+  if (stream.handle != nullptr && (recorded_lists_ == nullptr || executors_.size() > 1)) {
     FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
-    if (recording) recorded_lists_ = args_.page_entries;
+    if (recording) {
+      if (recorded_lists_ == nullptr) recorded_lists_ = args_.page_entries;
+      recorded_[static_cast<std::uint32_t>(rows)] = active_;
+    }
   }
-  launch_.stream = stream.handle;
-  void* const parameters[] = {&args_, &k_map_, &v_map_};
-  return cuda::launch(function_, launch_, parameters);
+  active_->launch.stream = stream.handle;
+  void* const parameters[] = {&args_, &active_->k_map, &active_->v_map};
+  return cuda::launch(active_->function, active_->launch, parameters);
 }
 
 }  // namespace
@@ -440,24 +581,27 @@ Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const Atten
   FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(place.index));
   FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(options));
   const std::string arch = device.info().arch();
-  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice,
-                         tune::choose_attention(need_of(options, variant.spec, arch, device.info().num_sms)));
-  PlannerOptions p = planner_options(options);
-  p.num_workers = options.num_workers > 0 ? options.num_workers : choice.num_workers;
-  p.span_rounds = choice.span_rounds;
-  p.shared_rounds = choice.shared_rounds;
-  p.min_span_bytes = choice.min_span_bytes;
-  p.tile_rows = choice.tile_rows;
-  p.block_tokens = choice.block_tokens;
-  p.cost_item_bytes = choice.cost_item_bytes;
-  p.cost_balance_rows = choice.cost_balance_rows;
-  p.cost_divide_bytes = choice.cost_divide_bytes;
-  p.least_part_bytes = choice.least_part_bytes;
-  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(p));
+  const tune::AttentionNeed need = need_of(options, variant.spec, arch, device.info().num_sms);
+  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice, tune::choose_attention(need));
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, kernel_of(options, choice, arch, variant.spec));
-  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, source, "fovea_attention"));
-  auto impl = std::make_unique<CudaPagedAttention>(options, place, device, std::move(planner));
-  FOVEA_RETURN_IF_ERROR(impl->init(variant, choice, std::move(function)));
+  // Both kernels are compiled at once, where the cache has them not.
+  const std::optional<tune::AttentionChoice> warps = warp_choice(options, need);
+  jit::KernelSource warp_source;
+  std::future<void> compiling;
+  if (warps.has_value()) {
+    FOVEA_ASSIGN_OR_RETURN(warp_source, kernel_of(options, *warps, arch, variant.spec));
+    compiling = std::async(std::launch::async, [&] { (void)jit::Compiler::shared().get(warp_source); });
+  }
+  std::vector<Executor> executors;
+  FOVEA_ASSIGN_OR_RETURN(Executor any, Executor::create(device, options, choice, source));
+  executors.push_back(std::move(any));
+  if (warps.has_value()) {
+    compiling.wait();
+    FOVEA_ASSIGN_OR_RETURN(Executor decode, Executor::create(device, options, *warps, warp_source));
+    executors.push_back(std::move(decode));
+  }
+  auto impl = std::make_unique<CudaPagedAttention>(options, place, device, std::move(executors));
+  FOVEA_RETURN_IF_ERROR(impl->init(variant));
   return std::unique_ptr<Attention::Impl>(std::move(impl));
 }
 
@@ -465,12 +609,16 @@ Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions&
                                                          int num_sms) {
   FOVEA_RETURN_IF_ERROR(check_types(options));
   FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(options));
-  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice,
-                         tune::choose_attention(need_of(options, variant, arch, num_sms)));
+  const tune::AttentionNeed need = need_of(options, variant, arch, num_sms);
+  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice, tune::choose_attention(need));
   FOVEA_ASSIGN_OR_RETURN(jit::KernelSource attention, kernel_of(options, choice, arch, variant));
   FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> sources,
                          paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
   sources.insert(sources.begin(), std::move(attention));
+  if (const std::optional<tune::AttentionChoice> warps = warp_choice(options, need); warps.has_value()) {
+    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource decode, kernel_of(options, *warps, arch, variant));
+    sources.insert(sources.begin() + 1, std::move(decode));
+  }
   if (options.device_growth && !options.batch_invariant) {
     FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
     sources.push_back(std::move(recut));

@@ -224,6 +224,38 @@ TEST_F(CudaAttentionTest, PlansReachTheDevice) {
   check(attention, reference, b);
 }
 
+TEST_F(CudaAttentionTest, DecodeGoesToTheWarpsKernel) {
+  options_.decode_kernel = DecodeKernel::kWarps;
+  Attention attention = make(), reference = make_on_cpu();
+  const std::uint32_t ctas = static_cast<std::uint32_t>(device_->info().num_sms);
+  const std::vector<std::int32_t> kv_lens = {100, 101, 128}, one = {1, 1, 1}, more = {1, 2, 1};
+  RequestBatch b = batch(one, kv_lens);
+  check(attention, reference, b);
+  EXPECT_GT(attention.stats().num_workers, ctas);
+  b.mask = AttentionMask::kWindow;
+  b.window_left = 11;
+  check(attention, reference, b);
+  EXPECT_GT(attention.stats().num_workers, ctas);
+  b = batch(more, kv_lens);
+  check(attention, reference, b);
+  EXPECT_EQ(attention.stats().num_workers, ctas);
+  b = batch(one, kv_lens);
+  b.page_stride = 0;  // all requests on the same pages: shared
+  const std::vector<std::int64_t> begins = {0, 0, 0};
+  b.list_begins = begins.data();
+  check(attention, reference, b);
+  EXPECT_EQ(attention.stats().num_workers, ctas);
+  EXPECT_LT(attention.stats().kv_bytes, attention.stats().kv_bytes_unshared);
+  b = batch(one, kv_lens);
+  check(attention, reference, b);
+  EXPECT_GT(attention.stats().num_workers, ctas);
+
+  options_.decode_kernel = DecodeKernel::kAuto;  // three requests are too few
+  Attention by_size = make();
+  check(by_size, reference, b);
+  EXPECT_EQ(by_size.stats().num_workers, ctas);
+}
+
 TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
   Attention attention = make(), reference = make_on_cpu();
   const std::vector<std::int32_t> q_lens = {1, 1, 1}, kv_lens = {100, 101, 128};

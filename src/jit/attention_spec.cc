@@ -74,7 +74,7 @@ Result<KernelSource> attention_source(const AttentionKernelSpec& spec) {
       {"FOVEA_VARIANT", variant_type(spec.variant, "")},
   };
   for (const auto& [macro, value] : spec.tuning) macros.emplace_back(macro, std::to_string(value));
-  const std::string name = fmt::format("attention-{}-d{}-{}-kv{}", spec.variant.name, spec.head_dim,
+  const std::string name = fmt::format("{}-{}-d{}-{}-kv{}", spec.kind, spec.variant.name, spec.head_dim,
                                        dtype_text(spec.q_dtype), dtype_text(spec.kv_dtype));
   FOVEA_ASSIGN_OR_RETURN(KernelSource source, kernel_source(name, spec.arch, spec.header, macros));
   // First, so that the variant cannot see the kernel's names.

@@ -20,6 +20,7 @@ enum class KvLoader : std::uint8_t { kTma = 0, kGather = 1 };
 struct AttentionKernelSpec {
   std::string arch = "sm_90a";  // what it is compiled for; sm_90a takes the Hopper path, all others that of sm_80
   std::string header = "kernels/decode/attention.cuh";
+  std::string kind = "attention";               // what the kernel's name begins with
   int head_dim = 128;                           // multiple of 16 from 32 to 256
   abi::KvDType q_dtype = abi::KvDType::kBF16;   // of queries and outputs: kF16, kBF16
   abi::KvDType kv_dtype = abi::KvDType::kBF16;  // kF16, kBF16, kF8E4M3

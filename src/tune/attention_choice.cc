@@ -66,6 +66,18 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
          1024 * 1024;
 }
 
+// Those that compute, of every kernel: kernels/decode/config.cuh.
+int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > (machine.hopper ? 128 : 80) ? 4 : 8; }
+
+// Bytes of kernels/warps/memory.cuh's SharedMemory, at most: the kernel asserts it.
+std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots) {
+  const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * element_bytes(need.kv_dtype) * slots;
+  const std::int64_t records = 8 * 240;
+  const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
+  const std::int64_t others = std::int64_t{need.head_dim} * 4 + 8 * 8 * 4 + slots * 8;
+  return (warps * ((ring + 1023) / 1024 * 1024 + records + queries + others) + 1024 + 1023) / 1024 * 1024;
+}
+
 }  // namespace
 
 Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
@@ -73,7 +85,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   AttentionChoice choice;
   choice.header = "kernels/decode/attention.cuh";
-  const int consumer_warps = need.head_dim > (machine.hopper ? 128 : 80) ? 4 : 8;  // kernels/decode/config.cuh
+  const int consumer_warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = consumer_warps * 32 + 128;
 
   // Stages of up to 32 KiB, as many as fit: what keeps the memory busy is the bytes on their way.
@@ -100,7 +112,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.smem_bytes = smem_bytes(need, consumer_warps, stages, stage_tokens);
   choice.programmatic_launch = machine.hopper;
 
-  choice.num_workers = need.num_sms;
+  choice.num_workers = choice.ctas = need.num_sms;
   // Claimed queues even out what static ones lose to the unequal bandwidth of SMs (5 %), but each costs a few
   // microseconds at its end; measured, the two cancel.
   choice.span_rounds = 1;
@@ -119,6 +131,53 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
                    {"FOVEA_STAGE_TOKENS", stage_tokens},
                    {"FOVEA_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;
+}
+
+Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
+  FOVEA_RETURN_IF_ERROR(check(need));
+  FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
+  if (need.group > 8) return unsupported("{} query heads a KV head, the warps' kernel takes up to 8", need.group);
+  if (need.batch_invariant || need.transforms_kv || need.checked) {
+    return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");
+  }
+  AttentionChoice choice;
+  choice.header = "kernels/warps/attention.cuh";
+  const int warps = consumer_warps_of(machine, need.head_dim);
+  choice.threads = warps * 32;
+  // A slice of 16 tokens by one box of K and one of V. Boxes may be small: every warp issues its own.
+  choice.tma = machine.hopper && need.page_tokens % 16 == 0;
+  choice.box_tokens = 16;
+  int slots = 6;
+  while (slots > 0 && warp_smem_bytes(need, warps, slots) > machine.smem_bytes) --slots;
+  if (slots < 1) return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
+  choice.smem_bytes = warp_smem_bytes(need, warps, slots);
+  choice.programmatic_launch = machine.hopper;
+  choice.ctas = need.num_sms;
+  // Numbers of pairs are powers of two as a rule, which then divide evenly; a few idle warps cost nothing, because the
+  // memory is what all share.
+  const int all = warps * need.num_sms;
+  choice.num_workers = 1;
+  while (2 * choice.num_workers <= all) choice.num_workers *= 2;
+  if (choice.num_workers * 20 < all * 19) choice.num_workers = all;
+  choice.min_span_bytes = 1 << 19;
+  choice.tile_rows = 16;
+  choice.block_tokens = 16;
+  choice.cost_item_bytes = 8 << 10;
+  choice.cost_balance_rows = 64;
+  choice.cost_divide_bytes = 16 << 10;
+  choice.least_part_bytes = 32 << 10;
+  // Stages are not used, but the headers that both kernels share count them.
+  choice.tuning = {{"FOVEA_STAGES", 3},
+                   {"FOVEA_STAGE_TOKENS", 16},
+                   {"FOVEA_SLOTS", slots},
+                   {"FOVEA_WARPS_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
+  return choice;
+}
+
+// With fewer pairs each is divided among so many warps that their meeting costs what the warps gain; with shorter ones
+// start and end weigh more than what lies between.
+bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes) {
+  return pairs >= 512 && kv_bytes >= std::int64_t{512} << 20;
 }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {

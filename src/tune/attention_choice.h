@@ -23,6 +23,7 @@ struct AttentionNeed {
   int group = 4;         // query heads a KV head
   bool batch_invariant = false;
   bool transforms_kv = false;  // the variant has a key or value hook
+  bool checked = false;        // page entries are compared with the pool's size
 };
 
 struct AttentionChoice {
@@ -33,8 +34,9 @@ struct AttentionChoice {
   int threads = 0;                                  // a CTA
   std::int64_t smem_bytes = 0;                      // dynamic, a CTA
   bool programmatic_launch = false;                 // the kernel waits for its inputs itself (PDL)
+  int ctas = 0;                                     // the grid
   // Planner options.
-  int num_workers = 0;  // also the grid
+  int num_workers = 0;
   int span_rounds = 1;
   int shared_rounds = 1;
   std::int64_t min_span_bytes = 1 << 17;
@@ -49,6 +51,14 @@ struct AttentionChoice {
 // kUnsupported, with the reason. Strides and addresses are for the caller to check: both loaders need rows of K and V
 // that start at multiples of 16 bytes.
 Result<AttentionChoice> choose_attention(const AttentionNeed& need);
+
+// The second kernel, whose workers are warps (kernels/warps/attention.cuh), and how its plans are made. It runs plans
+// of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with the reason.
+Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
+
+// Whether such a plan had better go to the second kernel: where that was measured faster. pairs: requests times KV
+// heads; kv_bytes: of the keys and values that they see.
+bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

@@ -128,5 +128,69 @@ TEST(AttentionChoiceTest, TensorMapOfAPool) {
   }
 }
 
+TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
+  struct Expected {
+    int head_dim, page_tokens;
+    abi::KvDType kv;
+    bool tma;
+    int threads, slots, workers;
+  };
+  constexpr auto kBF16 = abi::KvDType::kBF16;
+  constexpr auto kF8 = abi::KvDType::kF8E4M3;
+  for (const Expected& e : {
+           Expected{128, 16, kBF16, true, 256, 3, 1024},
+           Expected{128, 48, kBF16, true, 256, 3, 1024},
+           Expected{128, 8, kBF16, false, 256, 3, 1024},
+           Expected{64, 16, kBF16, true, 256, 6, 1024},
+           Expected{256, 16, kBF16, true, 128, 2, 512},
+           Expected{128, 1, kF8, false, 256, 6, 1024},
+       }) {
+    AttentionNeed need;
+    need.head_dim = e.head_dim;
+    need.page_tokens = e.page_tokens;
+    need.kv_dtype = e.kv;
+    const Result<AttentionChoice> choice = choose_warp_attention(need);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    SCOPED_TRACE(testing::Message() << "head_dim " << e.head_dim << ", pages of " << e.page_tokens);
+    EXPECT_EQ(choice->tma, e.tma);
+    EXPECT_EQ(choice->box_tokens, 16);
+    EXPECT_EQ(choice->threads, e.threads);
+    EXPECT_EQ(macro(*choice, "FOVEA_SLOTS"), e.slots);
+    EXPECT_EQ(choice->num_workers, e.workers);
+    EXPECT_EQ(choice->ctas, 132);
+    EXPECT_LE(choice->smem_bytes, 232448);
+  }
+  AttentionNeed need;
+  need.num_sms = 108;  // 1024 of 864 would be too many, 512 too few
+  EXPECT_EQ(choose_warp_attention(need)->num_workers, 864);
+  need.group = 9;
+  EXPECT_EQ(choose_warp_attention(need).status().code(), StatusCode::kUnsupported);
+  for (bool AttentionNeed::*off :
+       {&AttentionNeed::batch_invariant, &AttentionNeed::transforms_kv, &AttentionNeed::checked}) {
+    AttentionNeed other;
+    other.*off = true;
+    EXPECT_EQ(choose_warp_attention(other).status().code(), StatusCode::kUnsupported);
+  }
+}
+
+TEST(AttentionChoiceTest, WarpsPayForManyPairsAndMuchToRead) {
+  EXPECT_TRUE(warps_pay(512, std::int64_t{1} << 30));
+  EXPECT_FALSE(warps_pay(511, std::int64_t{1} << 30));
+  EXPECT_FALSE(warps_pay(4096, std::int64_t{1} << 28));
+}
+
+TEST(AttentionChoiceTest, EveryArchitectureHasRoomForWarps) {
+  for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"}) {
+    for (int head_dim = 32; head_dim <= 192; head_dim += 16) {
+      AttentionNeed need;
+      need.arch = arch;
+      need.head_dim = head_dim;
+      const Result<AttentionChoice> choice = choose_warp_attention(need);
+      ASSERT_TRUE(choice.ok()) << arch << ", head_dim " << head_dim << ": " << choice.status().message();
+      EXPECT_GE(macro(*choice, "FOVEA_SLOTS"), 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fovea::tune

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <random>
+#include <span>
 
 #include "tests/gpu/agreement.h"
 
@@ -77,6 +78,42 @@ void add_variants(std::vector<Configuration>& all) {
   }
 }
 
+// The kernel for batches of decode, which would not be asked for with so few requests.
+void add_warps(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  const auto add = [&](int head_dim, DType q_dtype, DType kv_dtype, int page, HeadCounts heads, auto change) {
+    Configuration c = make(head_dim, q_dtype, kv_dtype, page, heads, n++ % 2 == 1);
+    c.options.decode_kernel = DecodeKernel::kWarps;
+    if (n % 3 == 0) c.pad_elements = 8;
+    change(c);
+    c.name = "warps " + c.name;
+    all.push_back(std::move(c));
+  };
+  const auto plain = [](Configuration&) {};
+  for (const int head_dim : {32, 64, 80, 128, 192, 256}) {
+    for (const int page : {1, 3, 16, 64, 100}) {
+      add(head_dim, DType::kBF16, DType::kBF16, page, kHeads[n % 8], plain);
+      if (head_dim % 64 == 0) add(head_dim, DType::kF16, DType::kF16, page, kHeads[n % 8], plain);
+    }
+    add(head_dim, DType::kBF16, DType::kF8E4M3, 16, kHeads[n % 8], plain);
+    add(head_dim, DType::kF16, DType::kF8E4M3, 1, kHeads[n % 8], plain);
+  }
+  for (const HeadCounts heads : std::span(kHeads).first(8)) {
+    add(128, DType::kBF16, DType::kBF16, 16, heads, plain);
+  }
+  for (const int page : {1, 16}) {
+    const auto variant = [&](const auto& change) { add(128, DType::kBF16, DType::kBF16, page, {2, 4}, change); };
+    variant([](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+    variant([](Configuration& c) { c.variant.sinks = some_floats(8, -2.0f, 3.0f); });
+    variant([](Configuration& c) { c.variant.alibi_slopes = some_floats(8, 0.01f, 0.5f); });
+    variant([](Configuration& c) {
+      c.options.sigmoid = c.variant.sigmoid = true;
+      c.options.sigmoid_bias = -3.0f;
+      c.variant.sigmoid_bias = -3.0;
+    });
+  }
+}
+
 }  // namespace
 
 std::vector<Configuration> configurations() {
@@ -103,6 +140,7 @@ std::vector<Configuration> configurations() {
       all.push_back(make(head_dim, DType::kBF16, DType::kBF16, page, heads(), head_dim % 32 == 0));
   }
   add_variants(all);
+  add_warps(all);
   return all;
 }
 
@@ -125,19 +163,22 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   const int page = o.page_tokens;
   const std::array<int, 12> lengths = {0, 1, page - 1, page, page + 1, 2 * page, 63, 64, 65, 129, 300, kMaxTokens};
   const int requests = 1 + below(below(3) == 0 ? 12 : 4);
-  const bool one_token = below(3) == 0;
+  const bool decode = o.decode_kernel == DecodeKernel::kWarps && below(8) != 0;
+  const bool one_token = decode || below(3) == 0;
   for (int r = 0; r < requests; ++r) {
     int tokens = below(2) == 0 ? lengths[static_cast<std::size_t>(below(12))] : below(200);
     tokens = std::min(tokens, kMaxTokens);
     int queries = one_token ? 1 : below(9);
-    if (below(40) == 0) queries = 1 + below(300);
+    if (below(40) == 0 && !decode) queries = 1 + below(300);
+    if (decode && below(16) != 0) tokens = std::max(tokens, 1);
     spec.kv_lens.push_back(tokens);
     spec.q_lens.push_back(std::min(queries, tokens));
   }
   spec.mask = static_cast<abi::MaskKind>(below(4));
   if (spec.mask == abi::MaskKind::kWindow)
     spec.window_left = std::array<int, 5>{0, 1, 15, 64, 200}[static_cast<std::size_t>(below(5))];
-  if (below(3) == 0) spec.shared_tokens = below(4 * page + 100);
+  if (decode && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
+  if (below(decode ? 12 : 3) == 0) spec.shared_tokens = below(4 * page + 100);
   return spec;
 }
 

@@ -64,6 +64,13 @@ __device__ __forceinline__ void load_shared_16(uint32_t (&d)[4], uint32_t addres
                : "memory");
 }
 
+// An 8 x 8 matrix of 16-bit elements transposed: lane l gives and gets elements (l / 4, 2 (l % 4)..).
+__device__ __forceinline__ uint32_t movmatrix_trans(uint32_t a) {
+  uint32_t d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+  return d;
+}
+
 // Two floats to two 16-bit numbers, to nearest even; `low` in the lower half.
 template <bool kBf16>
 __device__ __forceinline__ uint32_t pack2(float low, float high) {

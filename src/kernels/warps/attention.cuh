@@ -1,0 +1,126 @@
+// The attention kernel whose workers are warps: every warp runs a queue of its own, with its own ring, state and
+// loader, and waits for no other but where parts of a pair meet at the end of queues. For plans of decode: items of one
+// query token with up to 8 query heads a KV head, none shared, no mask but by position, one queue a worker. Worker w is
+// warp w / grid of CTA w % grid. Grid: one CTA an SM; block: kWarps warps; dynamic shared memory: sizeof(SharedMemory),
+// see tune/attention_choice.h. docs/kernels/gpu-warps.md has the design and the figures.
+#pragma once
+
+#include "kernels/decode/consumer.cuh"
+#include "kernels/warps/finish.cuh"
+
+namespace fovea::warps {
+
+// The tokens that the query sees of the run: all, or those that a mask by position leaves.
+__device__ __forceinline__ void bound_by_mask(const abi::BlockRow& block_row, int32_t position, Place& place) {
+  const auto clamp = [&](long long token) {
+    return static_cast<uint32_t>(
+        min(max(token, static_cast<long long>(place.begin)), static_cast<long long>(max(place.begin, place.end))));
+  };
+  const long long own = static_cast<long long>(position) - block_row.position_base;
+  if (block_row.mask == abi::MaskKind::kCausal || block_row.mask == abi::MaskKind::kWindow) {
+    const uint32_t end = clamp(own + 1);
+    if (block_row.mask == abi::MaskKind::kWindow && block_row.window_left >= 0) {
+      place.begin = clamp(own - block_row.window_left);
+    }
+    place.end = end;
+  }
+}
+
+// worker: of the plan; one that it does not have does nothing.
+__device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
+                                           const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker,
+                                           uint32_t warp, uint32_t lane) {
+  const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args.plan);
+  if (worker >= header.num_workers) return;
+  const uint32_t group = header.counts.group;
+  const uint32_t q_heads = header.counts.num_kv_heads * group;
+  if constexpr (kTma) {
+    if (lane < kSlots) ptx::mbarrier_init(ptx::smem_address(&shared.full[warp][lane]), 1);
+    ptx::fence_mbarrier_init();
+    __syncwarp();
+  }
+  Loader loader(args, k_map, v_map, shared, worker, warp, lane);
+#pragma unroll 1
+  for (int i = 0; i < kSlots; ++i) loader.load();
+  uint32_t slot = 0, parity = 0;
+  for (uint32_t n = 0;; ++n) {
+    const ItemRecord& record = shared.records[warp][n % kRecordsAhead];
+    // The record's copies came before those of its first slice.
+    wait_for_copies<kSlots - 1>();
+    __syncwarp();
+    if (record.head == kEndOfWork) return;
+    Work work{};
+    work.record = &record;
+    work.header = &header;
+    work.group = group;
+    work.q_heads = q_heads;
+    work.rows = group;
+    const abi::WorkItem& item = record.item;
+    const bool direct = (item.flags & abi::kItemDirect) != 0;
+    PartFinder part(args, work);
+    const Row rows[2] = {find_row(args, work, lane / 4), Row{}};
+    constexpr bool kRest = kBlocks > kQueryBlocks;
+    const Queries q =
+        load_queries(args, work, rows, logit_scale(args, record.head), shared.hook_rows[Variant::kHasQuery ? warp : 0],
+                     &shared.queries[kRest ? warp : 0][0][kRest ? lane : 0], lane);
+    Place place{&record, item.kv_begin, static_cast<uint32_t>(record.kv_len), {q.scale[0], q.scale[0]}};
+    if constexpr (kScaleRows) {
+      place.scale[0] = __shfl_sync(~0u, q.scale[0], (lane & 3) * 8);
+      place.scale[1] = __shfl_sync(~0u, q.scale[0], (lane & 3) * 8 + 4);
+    }
+    const uint32_t loaded_end = place.end;
+    if (item.flags & abi::kItemMasked) bound_by_mask(record.block_row, record.positions[0], place);
+    State state;
+    clear(state);
+    uint32_t token = item.kv_begin & ~(kTokens - 1u);
+    do {
+      if constexpr (kTma) {
+        ptx::mbarrier_wait(ptx::smem_address(&shared.full[warp][slot]), parity);
+      } else {
+        wait_for_copies<kSlots - 1>();
+        __syncwarp();
+      }
+      if (token < place.end && token + kTokens > place.begin) {
+        const uint32_t tile = ptx::smem_address(shared.warps[warp].ring[slot][0]);
+        float x[4];
+        multiply_keys(q, tile, lane, x);
+        const uint32_t seen = finish_logits(args, place, token, group, lane, x);
+        uint32_t weights[2];
+        weigh(args, state, seen, x, weights);
+        multiply_values(state, weights, tile + kTile, place, token, lane);
+      }
+      __syncwarp();
+      loader.load();
+      part.step();
+      if (++slot == kSlots) {
+        slot = 0;
+        parity ^= 1;
+      }
+      token += kTokens;
+    } while (token < loaded_end);
+    Result result;
+    finish_state(args, place, state, direct, group, lane, result);
+    const Row token_row = find_row(args, work, 0);
+    if (direct) {
+      write_direct(args, place, token_row, result, group, q_heads, lane);
+    } else {
+      finish_part(args, shared, place, token_row, part.find(), result, group, q_heads, warp, lane);
+    }
+    __syncwarp();
+  }
+}
+
+}  // namespace fovea::warps
+
+extern "C" __global__ void __launch_bounds__(fovea::decode::kConsumerThreads, 1)
+    fovea_attention(const __grid_constant__ fovea::abi::AttentionArgs args,
+                    const __grid_constant__ fovea::abi::TensorMap k_map,
+                    const __grid_constant__ fovea::abi::TensorMap v_map) {
+  using namespace fovea;
+  extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+  const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  ptx::wait_for_previous_kernels();
+  ptx::let_next_kernel_start();
+  warps::run_worker(args, &k_map, &v_map, *reinterpret_cast<warps::SharedMemory*>(dynamic_shared),
+                    warp * gridDim.x + blockIdx.x, warp, threadIdx.x % 32);
+}

@@ -1,0 +1,203 @@
+// A warp's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
+// and prepares the records that the arithmetic reads. By the copy engine where pages hold whole slices, else 16 bytes a
+// thread. Nothing here waits for another warp.
+#pragma once
+
+#include "kernels/decode/loader_tma.cuh"
+#include "kernels/warps/memory.cuh"
+
+namespace fovea::warps {
+
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Byte offsets in the pool of 32 tokens' rows, a lane each, and of the 32 behind them, which are on their way.
+struct RowWindow {
+  uint32_t first;  // token of the run that lane 0 holds in `current`
+  uint64_t current;
+  uint64_t next;
+
+  // Tokens outside of the run take the place of its nearest one.
+  __device__ __forceinline__ static uint64_t row_of(const abi::AttentionArgs& args, const Run& run, uint32_t token) {
+    const abi::KvPoolView& pool = args.pool;
+    const uint32_t entry_tokens = static_cast<uint32_t>(pool.entry_tokens);
+    token = min(max(token, run.begin), run.end - 1);
+    const uint32_t entry = token / entry_tokens;
+    long long page = args.page_entries[run.list_begin + entry];
+    long long in_page = token - entry * entry_tokens;
+    if (pool.entries_per_page > 1) {
+      in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
+      page = static_cast<int32_t>(page) / pool.entries_per_page;
+    }
+    return static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
+                                 static_cast<long long>(run.head) * pool.head_stride) *
+           kElementBytes;
+  }
+  __device__ __forceinline__ void open(const abi::AttentionArgs& args, const Run& run, uint32_t lane) {
+    first = run.begin & ~(kTokens - 1u);
+    current = row_of(args, run, first + lane);
+    next = row_of(args, run, first + 32 + lane);
+  }
+  __device__ __forceinline__ void move_to(const abi::AttentionArgs& args, const Run& run, uint32_t token,
+                                          uint32_t lane) {
+    if (token < first + 32) return;
+    current = next;
+    first += 32;
+    next = row_of(args, run, first + 32 + lane);
+  }
+};
+
+class Loader {
+ public:
+  // worker: number of this warp among the plan's workers; there must be one.
+  __device__ __forceinline__ Loader(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
+                                    const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker, uint32_t warp,
+                                    uint32_t lane)
+      : args_(args), k_map_(k_map), v_map_(v_map), shared_(shared), warp_(warp), lane_(lane) {
+    const abi::WorkerStart& start = *Queue::of(args, worker).start;
+    at_ = start.queue_begin;
+    end_ = start.queue_end;
+    entries_ = queue_entries();
+    next_item_ = reinterpret_cast<const uint32_t*>(&start.item);
+    next_word_ = lane < 8 ? next_item_[lane] : 0;
+    next_head_ = start.head;
+  }
+
+  // Brings the next slice, and commits one group of copies: those of a slice's bytes (unless the copy engine brings
+  // them) and of the record that came before it. Without work left it only commits.
+  __device__ __forceinline__ void load() {
+    if (token_ >= run_.end && run_.head != kEndOfWork) next_item();
+    if (run_.head != kEndOfWork) {
+      load_slice();
+      slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
+      token_ += kTokens;
+    }
+    commit_copies();
+  }
+
+ private:
+  __device__ __forceinline__ const uint32_t* items() const {
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
+    return reinterpret_cast<const uint32_t*>(args_.plan + header.items);
+  }
+  // The queue's entries from at_ on, a lane each.
+  __device__ __forceinline__ uint32_t queue_entries() const {
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
+    const auto* queue = reinterpret_cast<const uint32_t*>(args_.plan + header.queue);
+    return at_ + lane_ < end_ ? queue[at_ + lane_] : 0;
+  }
+
+  __device__ __forceinline__ void next_item() {
+    ItemRecord& record = shared_.records[warp_][records_++ % kRecordsAhead];
+    if (at_ == end_) {
+      run_.head = kEndOfWork;
+      if (lane_ == 0) record.head = kEndOfWork;
+      return;
+    }
+    const auto of = [&](int i) { return __shfl_sync(~0u, next_word_, i); };  // see abi::WorkItem
+    const uint32_t row = of(0), flags = of(1) >> 24, length_slot = of(5), block_row = of(6);
+    run_ = {of(2), of(3), of(4), next_head_};
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
+    const auto* const from = reinterpret_cast<const abi::BlockRow*>(args_.plan + header.block_rows) + block_row;
+    if ((flags & abi::kItemOpenEnd) != 0 && length_slot != abi::kNone && args_.kv_lens != nullptr) {
+      run_.end = open_end(args_, flags, run_.end, length_slot, args_.kv_lens[length_slot], from->position_base);
+    }
+    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
+    if (lane_ < 4) {
+      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
+    } else if (lane_ < 6) {
+      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_, lane_ - 4));
+    } else if (lane_ == 6) {
+      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
+    } else if (lane_ == 7) {
+      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
+    } else if (lane_ == 8) {
+      record.head = next_head_;
+      record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
+    }
+    token_ = run_.begin & ~(kTokens - 1u);
+    if (run_.end > run_.begin) {
+#if FOVEA_LOADER == 0
+      pages_.open(args_, run_, lane_);
+#else
+      rows_.open(args_, run_, lane_);
+#endif
+    }
+    ++at_;
+    if (at_ == end_) return;
+    if ((++entry_ & 31) == 0) entries_ = queue_entries();
+    const uint32_t entry = __shfl_sync(~0u, entries_, entry_ & 31);
+    const auto* const items = reinterpret_cast<const uint32_t*>(args_.plan + header.items);
+    next_item_ = items + 8 * abi::queue_item(entry);
+    next_word_ = lane_ < 8 ? next_item_[lane_] : 0;
+    next_head_ = abi::queue_head(entry);
+  }
+
+  // An item that sees nothing has one slice too, with nothing in it.
+  __device__ __forceinline__ void load_slice() {
+    const uint32_t to = ptx::smem_address(shared_.warps[warp_].ring[slot_][0]);
+    const bool empty = run_.end <= run_.begin;
+#if FOVEA_LOADER == 0
+    const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
+    if (empty) {
+      if (lane_ == 0) ptx::mbarrier_arrive(full);
+      return;
+    }
+    const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+    const uint32_t entry = max(token_, run_.begin) / entry_tokens;
+    pages_.move_to(entry, lane_);
+    int32_t page = pages_.get(entry);
+    int32_t in_page = static_cast<int32_t>(token_ - entry * entry_tokens);
+    if (args_.pool.entries_per_page > 1) {
+      in_page += page % args_.pool.entries_per_page * args_.pool.entry_tokens;
+      page /= args_.pool.entries_per_page;
+    }
+    if (lane_ == 0) {
+      ptx::mbarrier_arrive_expect(full, 2 * kTile);
+      ptx::copy_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
+      ptx::copy_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
+    }
+#else
+    if (empty) return;
+    rows_.move_to(args_, run_, token_, lane_);
+    const auto* const k = static_cast<const uint8_t*>(args_.pool.k);
+    const auto* const v = static_cast<const uint8_t*>(args_.pool.v);
+    constexpr uint32_t kChunks = kRowBytes / 16;
+#pragma unroll
+    for (uint32_t first = 0; first < kTokens * kChunks; first += 32) {
+      const uint32_t i = first + lane_;
+      const uint32_t token = i / kChunks % kTokens;
+      const uint64_t from = __shfl_sync(~0u, rows_.current, token_ - rows_.first + token) + i % kChunks * 16;
+      if (kTokens * kChunks % 32 != 0 && i >= kTokens * kChunks) continue;
+      const uint32_t at = to + tile_offset(token, i % kChunks);
+      ptx::cp_async_16(at, k + from);
+      ptx::cp_async_16(at + kTile, v + from);
+    }
+#endif
+  }
+
+  const abi::AttentionArgs& args_;
+  const abi::TensorMap* k_map_;
+  const abi::TensorMap* v_map_;
+  SharedMemory& shared_;
+  uint32_t warp_, lane_;
+  uint32_t at_, end_;   // entries of the queue behind the item at hand
+  uint32_t entries_;    // 32 of them, a lane each
+  uint32_t entry_ = 0;  // that of the next item, counted from the queue's begin
+  const uint32_t* next_item_;
+  uint32_t next_word_, next_head_;  // lane i < 8 has word i of the next item
+  uint32_t records_ = 0;            // written
+  uint32_t slot_ = 0;
+  uint32_t token_ = 0;  // first of the next slice
+  Run run_{};
+#if FOVEA_LOADER == 0
+  PageWindow pages_{};
+#else
+  RowWindow rows_{};
+#endif
+};
+
+}  // namespace fovea::warps

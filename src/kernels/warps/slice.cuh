@@ -1,0 +1,206 @@
+// One warp's arithmetic: up to 8 rows (query heads of one token) against 16 tokens, transposed, so that tokens fill the
+// 16 rows of a product and query rows its 8 columns: S^T = K Q^T, O^T = V^T P^T. Half the products and accumulators of
+// the decode kernel's tile, and the weights need two `movmatrix` to become the second product's operand.
+//
+// Lane l, r = l / 4, c = l % 4: logits (token r or r + 8, row 2c or 2c + 1); outputs (dim r or r + 8 of a block, row 2c
+// or 2c + 1), for fp8 (dim 2r or 2r + 1).
+#pragma once
+
+#include "kernels/warps/memory.cuh"
+
+namespace fovea::warps {
+
+struct State {
+  float o[kBlocks][4];
+  float max[2];  // of rows 2c and 2c + 1; the sums' reference, at most kSlack below the true maximum
+  float sum[2];  // of this lane's tokens only, until finish_sums()
+};
+
+// Logits may pass the reference by this much (base 2) before everything is scaled anew.
+inline constexpr float kSlack = 8.0f;
+
+__device__ __forceinline__ void clear(State& state) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.o[b][i] = 0.0f;
+  }
+  state.max[0] = state.max[1] = kMinusInf;
+  state.sum[0] = state.sum[1] = 0.0f;
+}
+
+// Over the lanes that hold the same rows.
+template <class F>
+__device__ __forceinline__ float over_tokens(float x, const F& f) {
+#pragma unroll
+  for (int step = 4; step < 32; step *= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+
+__device__ __forceinline__ void finish_sums(State& state) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) state.sum[j] = over_tokens(state.sum[j], [](float a, float b) { return a + b; });
+}
+
+// What the warp works on: one query token, the rows of one KV head.
+struct Place {
+  const ItemRecord* record;
+  uint32_t begin;  // tokens of the run that are seen
+  uint32_t end;
+  float scale[2];  // of the logits of rows 2c and 2c + 1
+
+  __device__ __forceinline__ bool sees(uint32_t token) const { return token >= begin && token < end; }
+};
+
+__device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t tile, uint32_t lane, float (&logits)[4]) {
+  float odd[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) logits[i] = odd[i] = 0.0f;
+  const auto product = [&]<int b>(const uint32_t(&k)[4]) {
+    uint32_t a[4];
+    q.get<b>(a);
+    ptx::mma_16816<kMmaBf16>(b % 2 == 0 ? logits : odd, k, a[0], a[2]);
+  };
+  const LaneAddress at(tile, lane & 15, lane >> 4);
+  if constexpr (!kFp8) {
+    unrolled<0, kBlocks>([&]<int b>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * b>());
+      product.template operator()<b>(k);
+    });
+  } else {
+    // A register has four neighbouring dims of a token; the query's dims are permuted to match (rows.cuh).
+    const auto halves = [&]<int b>(uint32_t low_tokens, uint32_t high_tokens) {
+      uint32_t k[4];
+      ptx::halves_of_e4m3(low_tokens, k[0], k[2]);
+      ptx::halves_of_e4m3(high_tokens, k[1], k[3]);
+      product.template operator()<b>(k);
+    };
+    unrolled<0, kBlocks / 2>([&]<int b>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * b>());
+      halves.template operator()<2 * b>(k[0], k[1]);
+      halves.template operator()<2 * b + 1>(k[2], k[3]);
+    });
+    if constexpr (kBlocks % 2 != 0) {
+      uint32_t k[2];
+      ptx::ldmatrix_x2(k, LaneAddress(tile, lane & 15, 0).of<kBlocks - 1>());
+      halves.template operator()<kBlocks - 1>(k[0], k[1]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) logits[i] += odd[i];
+}
+
+// state.o += V^T weights. Tokens outside of [begin, end) may hold anything, NaN too. token: the slice's first.
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[2], uint32_t tile,
+                                                const Place& place, uint32_t token, uint32_t lane) {
+  uint32_t keep[2];
+#pragma unroll
+  for (uint32_t i = 0; i < 2; ++i) {
+    const uint32_t first = token + 8 * i + 2 * (lane & 3);
+    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);
+  }
+  if constexpr (!kFp8) {
+    const LaneAddress at(tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kBlocks>([&]<int b>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[i] &= keep[i / 2];
+      ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
+    });
+  } else {
+    // A register holds two dims of two tokens; rows 0 to 7 of the product get the even dims, the others the odd ones.
+    const auto product = [&](int b, uint32_t first, uint32_t second) {
+      first &= keep[0];
+      second &= keep[1];
+      uint32_t v[4];
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), v[0], v[2]);
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), v[1], v[3]);
+      ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
+    };
+    const LaneAddress at(tile, lane & 15, lane >> 4);
+    unrolled<0, kBlocks / 2>([&]<int b>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+      product(2 * b, v[0], v[1]);
+      product(2 * b + 1, v[2], v[3]);
+    });
+    if constexpr (kBlocks % 2 != 0) {
+      uint32_t v[2];
+      ptx::ldmatrix_x2_trans(v, LaneAddress(tile, lane & 15, 0).of<kBlocks - 1>());
+      product(kBlocks - 1, v[0], v[1]);
+    }
+  }
+}
+
+// Logits of the slice as softmax takes them: scaled, through the variant, hidden ones -inf. seen: bit i for logit i.
+__device__ __forceinline__ uint32_t finish_logits(const abi::AttentionArgs& args, const Place& place, uint32_t token,
+                                                  uint32_t group, uint32_t lane, float (&x)[4]) {
+  [[maybe_unused]] const VariantParams& params = variant_params(args);
+  uint32_t seen = 0xf;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t at = token + lane / 4 + 8 * (i / 2);
+    const bool exists = place.sees(at);
+    float s = x[i] * place.scale[i % 2];
+    if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
+      fovea::variant::LogitPlace<float> where{};
+      where.q_pos = static_cast<float>(place.record->positions[0]);
+      where.q_head = static_cast<int>(place.record->head * group + min(2 * (lane & 3) + i % 2, group - 1));
+      where.kv_head = static_cast<int>(place.record->head);
+      if (exists) where.kv_pos = static_cast<float>(place.record->block_row.position_base + static_cast<int32_t>(at));
+      if constexpr (Variant::kHasLogit) {
+        s = Variant::template logit<fovea::variant::ScalarMath>(params, s, where);
+        if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
+      }
+      if constexpr (Variant::kHasVisible) {
+        if (!Variant::template visible<fovea::variant::ScalarMath>(params, where)) seen &= ~(1u << i);
+      }
+    }
+    if (!exists) seen &= ~(1u << i);
+    if (!(seen >> i & 1)) s = kMinusInf;
+    x[i] = s;
+  }
+  return seen;
+}
+
+// Weights of the slice as the second product's operand; brings the state up to them.
+__device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& state, uint32_t seen, float (&x)[4],
+                                      uint32_t (&weights)[2]) {
+  if constexpr (Variant::kSoftmax) {
+    float most[2] = {fmaxf(x[0], x[2]), fmaxf(x[1], x[3])};
+    if (__any_sync(~0u, most[0] > state.max[0] + kSlack || most[1] > state.max[1] + kSlack)) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        most[j] = fmaxf(state.max[j], over_tokens(most[j], [](float a, float b) { return fmaxf(a, b); }));
+        const float alpha = most[j] == kMinusInf ? 1.0f : ptx::exp2_approx(state.max[j] - most[j]);
+        state.max[j] = most[j];
+        state.sum[j] *= alpha;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          state.o[b][j] *= alpha;
+          state.o[b][j + 2] *= alpha;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float shift = state.max[i % 2] == kMinusInf ? 0.0f : state.max[i % 2];
+      x[i] = ptx::exp2_approx(x[i] - shift);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) state.sum[j] += x[j] + x[j + 2];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float w = Variant::template weight<fovea::variant::ScalarMath>(variant_params(args), x[i]);
+      x[i] = seen >> i & 1 ? w : 0.0f;
+    }
+  }
+  weights[0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
+  weights[1] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[2], x[3]));
+}
+
+}  // namespace fovea::warps
