@@ -24,6 +24,10 @@ void EngineFlags::declare(Options& table) {
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
   table.add_flag("share-prefixes", options.share_prefixes, "Attention reads a prefix that requests share once");
   table.add_flag("batch-invariant", options.batch_invariant, "The same answer bits whoever shares the batch");
+  table.add(
+      "streaming", options.streaming,
+      "KV heads that keep sinks and a window only: off, auto (the model's own profile), or a profile (a JSON file, "
+      "or FOLDER@0.5 of DuoAttention)");
   table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
 }
 
@@ -71,6 +75,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   flag("prefix-cache", options.prefix_cache, defaults.prefix_cache);
   flag("share-prefixes", options.share_prefixes, defaults.share_prefixes);
   flag("batch-invariant", options.batch_invariant, defaults.batch_invariant);
+  add("--streaming", options.streaming, defaults.streaming);
   add("--simd", options.simd, defaults.simd);
   return out;
 }

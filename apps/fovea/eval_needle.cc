@@ -35,6 +35,7 @@ class Collector {
       const std::lock_guard lock(mutex_);
       Slot& slot = events_[index];
       slot.text += event.text;
+      for (const TokenLogprob& token : event.logprobs) slot.logprob += token.logprob;
       if (event.finish == FinishReason::kNone) return;
       slot.last = event;
       ++done_;
@@ -49,6 +50,7 @@ class Collector {
 
   struct Slot {
     std::string text;
+    double logprob = 0.0;  // of all tokens
     GenerationEvent last;
   };
   const Slot& slot(std::size_t index) const { return events_[index]; }
@@ -71,7 +73,7 @@ Result<NeedleDocument> fitted_document(const Engine& engine, const NeedleSpec& s
   return document;
 }
 
-Status submit(Engine& engine, const NeedleDocument& document, std::size_t index, Collector& collector) {
+Status submit(Engine& engine, const NeedleDocument& document, std::size_t index, bool logprobs, Collector& collector) {
   FOVEA_ASSIGN_OR_RETURN(
       std::vector<std::int32_t> prompt,
       engine.encode_chat({{"user", document.text + "\n\n" + document.questions[index].question}}, true, ""));
@@ -79,11 +81,12 @@ Status submit(Engine& engine, const NeedleDocument& document, std::size_t index,
   request.prompt = std::move(prompt);
   request.sampling.temperature = 0.0f;
   request.sampling.max_tokens = kAnswerTokens;
+  if (logprobs) request.sampling.logprobs = 0;
   const Result<RequestId> id = engine.submit(std::move(request), collector.callback(index));
   return id.ok() ? ok_status() : id.status();
 }
 
-Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context, NeedleScore& score,
+Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context, bool logprobs, NeedleScore& score,
            NeedleReport& report, const std::function<void()>& answered) {
   const std::size_t count = document.questions.size();
   Collector collector(count);
@@ -91,7 +94,7 @@ Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context,
   std::size_t submitted = 0;
   // The first alone, so that the rest find the document in the cache; then enough at once to keep the batch full.
   for (std::size_t i = 0; i < count && failed.ok(); ++i) {
-    failed = submit(engine, document, i, collector);
+    failed = submit(engine, document, i, logprobs, collector);
     if (failed.ok()) ++submitted;
     if (i == 0) collector.wait(submitted);
     if (submitted > 64) collector.wait(submitted - 64);
@@ -106,6 +109,7 @@ Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context,
     answer.question = document.questions[i];
     answer.answer = slot.text;
     answer.right = slot.text == answer.question.answer;
+    answer.logprob = slot.logprob / std::max(slot.last.completion_tokens, 1);
     answer.prompt_tokens = slot.last.prompt_tokens;
     answer.cached_tokens = slot.last.cached_tokens;
     score.total.add(answer.right);
@@ -150,7 +154,8 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
       spec.seed = options.seed * 1000003 + static_cast<std::uint64_t>(context) * 1009 + number;
       spec.questions = static_cast<std::uint32_t>(std::min(each, left));
       FOVEA_ASSIGN_OR_RETURN(const NeedleDocument document, fitted_document(engine, spec, context - kRoom));
-      const Status status = ask(engine, document, context, score, report, [&] { progress(++done, total); });
+      const Status status =
+          ask(engine, document, context, options.logprobs, score, report, [&] { progress(++done, total); });
       if (!status.ok()) return status;
       left -= static_cast<std::int32_t>(spec.questions);
     }

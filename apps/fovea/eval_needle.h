@@ -17,6 +17,7 @@ struct NeedleEvalOptions {
   std::vector<std::int32_t> contexts;  // tokens of document, question and answer together, each at least 256
   std::int32_t questions = 100;        // for each context
   std::uint64_t seed = 0;
+  bool logprobs = false;   // fill NeedleAnswer::logprob
   std::int32_t facts = 0;  // in a document; 0: one every 64 tokens, 8 to 512
   NeedleSpec spec;         // split, filler, absent, made_up, own_words, variety, text; the rest is set here
 };
@@ -27,6 +28,7 @@ struct NeedleAnswer {
   NeedleQuestion question;
   std::string answer;
   bool right = false;
+  double logprob = 0.0;  // mean of the answer's tokens, where asked for
   std::int32_t prompt_tokens = 0, cached_tokens = 0;
 };
 

@@ -35,6 +35,9 @@ struct EngineOptions {
   bool share_prefixes = true;  // attention reads a shared prefix once (prefix forest)
   bool batch_invariant = false;
   std::string simd;  // "", "avx512", "avx2", "scalar"
+  // KV heads that keep sinks and a window only (docs/long-contexts.md): "off"; "auto": the model folder's
+  // head_profile.json, if there is one; else a profile's file or JSON, or a folder of DuoAttention ("FOLDER@0.5").
+  std::string streaming = "off";
 };
 
 struct SamplingParams {
@@ -99,6 +102,8 @@ struct EngineStats {
   std::int64_t pages_total = 0, pages_free = 0, pages_cached = 0;  // first KV group; cached: evictable
   std::int64_t page_bytes = 0;                                     // all layers of the group
   std::int64_t weight_bytes = 0;                                   // of the model, as a decode step reads them
+  std::int32_t layers = 0, kv_heads = 0, streaming_heads = 0;      // of the model; KV heads of a layer; of all layers
+  std::int64_t kv_bytes_in_use = 0, kv_bytes_peak = 0;  // KV pages of all groups that requests hold, now and at most
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared

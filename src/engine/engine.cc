@@ -52,6 +52,17 @@ Result<ModelSource> find_model(const EngineOptions& options) {
   return source;
 }
 
+// The profile that EngineOptions::streaming names, if any.
+Result<std::optional<HeadProfile>> find_head_profile(const std::string& streaming, const std::string& model_folder) {
+  std::optional<HeadProfile> profile;
+  if (streaming.empty() || streaming == "off") return profile;
+  const std::string own = model_folder + "/head_profile.json";
+  std::error_code error;
+  if (streaming == "auto" && !std::filesystem::is_regular_file(own, error)) return profile;
+  FOVEA_ASSIGN_OR_RETURN(profile, load_head_profile(streaming == "auto" ? own : streaming));
+  return profile;
+}
+
 }  // namespace
 
 Status check_engine_options(const EngineOptions& options) {
@@ -91,6 +102,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.dummy_seed = options.dummy_seed;
   load.max_forward_tokens = options.chunk_tokens;
   load.max_logit_rows = effective_max_running(options);
+  FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source.folder));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
   // Random weights need no text.
   std::error_code ignored;
@@ -116,7 +128,9 @@ Status EngineCore::set_up() {
   rows_ = std::make_unique<ReqToTokenPool>(max_running, static_cast<std::int32_t>(specs.size()),
                                            (max_context_ + options.page_tokens - 1) / options.page_tokens);
   std::vector<RadixCache::Group> groups;
-  for (std::size_t g = 0; g < specs.size(); ++g) groups.push_back({&pool_->pages(g), specs[g].window_tokens});
+  for (std::size_t g = 0; g < specs.size(); ++g) {
+    groups.push_back({&pool_->pages(g), specs[g].window_tokens, specs[g].sink_tokens, specs[g].prompt_window_tokens});
+  }
   SchedulerOptions scheduler;
   scheduler.max_running = max_running;
   scheduler.chunk_tokens = options.chunk_tokens;
@@ -130,6 +144,12 @@ Status EngineCore::set_up() {
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
   FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
+  counters_.layers = parts_.model->config().num_layers;
+  counters_.kv_heads = parts_.model->config().num_kv_heads;
+  for (const KvGroupSpec& spec : specs) {
+    for (std::size_t i = 0; i < spec.layers.size() && spec.streaming; ++i)
+      counters_.streaming_heads += spec.heads_of(i);
+  }
   counters_.weight_bytes = static_cast<std::int64_t>(parts_.model->weight_bytes());
   publish_stats();
   thread_ = std::thread([this] { loop(); });
@@ -155,19 +175,20 @@ Status EngineCore::set_up_memory() {
     // What all running requests can fill, within six tenths of what the machine leaves.
     std::int64_t token_bytes = 0;
     for (const KvGroupSpec& spec : specs) {
-      token_bytes += spec.num_kv_heads * kv_token_bytes(KvPool::format_of(spec, pool.format), spec.head_dim) *
-                     static_cast<std::int64_t>(spec.layers.size());
+      std::int64_t heads = 0;
+      for (std::size_t i = 0; i < spec.layers.size(); ++i) heads += spec.heads_of(i);
+      token_bytes += heads * kv_token_bytes(KvPool::format_of(spec, pool.format), spec.head_dim);
     }
     const auto room = static_cast<std::int64_t>(parts_.backend->memory_available() / 10 * 6);
     const std::int64_t useful = token_bytes * (std::int64_t{pool.max_running} * max_context_ + 2 * options.page_tokens);
     pool.bytes = std::min(std::max(useful, kMinKvBytes), room);
   }
-  FOVEA_ASSIGN_OR_RETURN(pool_, KvPool::create(*parts_.backend, specs, pool));
+  FOVEA_ASSIGN_OR_RETURN(pool_, KvPool::create(*parts_.backend, specs, parts_.model->attention_groups(), pool));
   // One sequence alone must be able to run to the end of the context.
   for (std::size_t g = 0; g < specs.size(); ++g) {
     const std::int64_t tokens = std::int64_t{pool_->pages(g).total()} * options.page_tokens;
-    const std::int32_t window = specs[g].window_tokens;
-    if (window == 0 || tokens >= max_context_) {
+    const std::int32_t window = specs[g].most_window() + specs[g].sink_tokens;
+    if (specs[g].window_tokens == 0 || tokens >= max_context_) {
       max_context_ = static_cast<std::int32_t>(std::min<std::int64_t>(max_context_, tokens));
     } else if (tokens < window + 2 * options.page_tokens) {
       return resource_exhausted("the KV cache of {} bytes holds {} tokens of layers with a window of {}; give it more",

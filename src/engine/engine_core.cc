@@ -208,6 +208,7 @@ void EngineCore::run_step() {
     fail_all(internal_error("requests wait, but none can run"));
     return;
   }
+  counters_.kv_bytes_peak = std::max(counters_.kv_bytes_peak, pool_->bytes_in_use());
   const std::vector<StepItem> items = step.items;
   const Status status = runner_->run(step);
   if (!status.ok()) {
@@ -265,6 +266,7 @@ void EngineCore::publish_stats() {
   stats_.pages_free = pool_->pages(0).num_free();
   stats_.pages_cached = scheduler_->cache().evictable(0);
   stats_.page_bytes = pool_->page_bytes(0);
+  stats_.kv_bytes_in_use = pool_->bytes_in_use();
   stats_.retractions = scheduler_->num_retractions();
   last_step_ = Clock::now();
 }

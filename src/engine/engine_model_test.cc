@@ -6,12 +6,14 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "engine/engine_core.h"
+#include "engine/model/head_profile.h"
 
 namespace fovea {
 namespace {
@@ -37,13 +39,14 @@ std::string config_of(const std::string& golden) {
   return config.dump();
 }
 
-std::vector<Answer> run(const std::string& config_path, const EngineOptions& options,
-                        const std::vector<GenerateRequest>& requests, bool together, EngineStats& stats) {
+std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
+                        const EngineOptions& options, const std::vector<GenerateRequest>& requests, bool together,
+                        EngineStats& stats) {
   EngineParts parts;
   parts.options = options;
   parts.name = "random";
   BackendOptions backend;
-  backend.num_threads = 2;
+  backend.num_threads = options.num_threads;
   backend.batch_invariant = options.batch_invariant;
   auto created_backend = create_backend("cpu", backend);
   EXPECT_TRUE(created_backend.ok());
@@ -51,6 +54,7 @@ std::vector<Answer> run(const std::string& config_path, const EngineOptions& opt
   ModelLoadOptions load;
   load.format = LoadFormat::kDummy;
   load.max_forward_tokens = options.chunk_tokens;
+  load.streaming = streaming;
   auto model = load_model(config_path, *parts.backend, load);
   EXPECT_TRUE(model.ok()) << model.status().message();
   if (!model.ok()) return {};
@@ -94,25 +98,14 @@ std::vector<Answer> run(const std::string& config_path, const EngineOptions& opt
   return answers;
 }
 
-struct Setting {
-  std::string name;
-  std::string golden;
-  DType kv_dtype = DType::kBF16;
-  bool kv_rotated = false;
-};
-
-class EngineModel : public ::testing::TestWithParam<Setting> {};
-
-TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
-  const fs::path path = fs::temp_directory_path() / ("fovea_engine_" + GetParam().name + "_config.json");
-  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam().golden)).ok());
+// Prefixes of one document, some longer than a chunk of 512 tokens, and questions of their own.
+std::vector<GenerateRequest> make_requests() {
   PhiloxRng rng(20);
   Tokens document;
   for (int i = 0; i < 900; ++i) document.push_back(static_cast<std::int32_t>(rng.next_below(128)));
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 10; ++i) {
     GenerateRequest request;
-    // Prefixes of one document, some longer than a chunk of 512 tokens, and questions of their own.
     const int lengths[] = {0, 300, 700, 700, 899};
     request.prompt.assign(document.begin(), document.begin() + lengths[i % 5]);
     for (std::uint32_t n = 1 + rng.next_below(30); n > 0; --n) {
@@ -126,7 +119,36 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
     request.sampling.logprobs = 0;
     requests.push_back(request);
   }
+  return requests;
+}
+
+// Of all KV groups together: 2 layers of 2 KV heads of 32 elements, K and V in bf16, 16 tokens.
+constexpr std::int64_t kStreamingPageBytes = std::int64_t{2} * 2 * 32 * 2 * 2 * 16;
+
+struct Subject {
+  std::string name;
+  std::string golden;
+  std::optional<HeadProfile> streaming;
+  DType kv_dtype = DType::kBF16;
+  bool kv_rotated = false;
+};
+
+class EngineModel : public ::testing::TestWithParam<Subject> {
+ protected:
+  void SetUp() override {
+    path_ = fs::temp_directory_path() / ("fovea_engine_" + GetParam().name + "_config.json");
+    ASSERT_TRUE(write_file_atomic(path_, config_of(GetParam().golden)).ok());
+  }
+  void TearDown() override { fs::remove(path_); }
+
+  fs::path path_;
+};
+
+TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
+  const std::vector<GenerateRequest> requests = make_requests();
+  const std::optional<HeadProfile>& streaming = GetParam().streaming;
   EngineOptions alone;
+  alone.num_threads = 2;
   alone.kv_dtype = GetParam().kv_dtype;
   alone.kv_rotated = GetParam().kv_rotated;
   alone.batch_invariant = true;
@@ -135,7 +157,7 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
   alone.chunk_tokens = 512;
   alone.kv_cache_bytes = 64 << 20;
   EngineStats stats;
-  const std::vector<Answer> expected = run(path, alone, requests, false, stats);
+  const std::vector<Answer> expected = run(path_, streaming, alone, requests, false, stats);
   ASSERT_EQ(expected.size(), requests.size());
   EXPECT_EQ(stats.cached_tokens, 0u);
 
@@ -147,9 +169,10 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
     for (const bool tight : {false, true}) {
       SCOPED_TRACE(::testing::Message() << "together " << together << ", few pages " << tight);
       // Few: two of the longest requests do not fit side by side.
-      crowd.kv_cache_bytes = tight ? stats.page_bytes * 100 : 64 << 20;
+      const std::int64_t page_bytes = streaming ? kStreamingPageBytes : stats.page_bytes;
+      crowd.kv_cache_bytes = tight ? page_bytes * 100 : 64 << 20;
       EngineStats crowd_stats;
-      const std::vector<Answer> answers = run(path, crowd, requests, together, crowd_stats);
+      const std::vector<Answer> answers = run(path_, streaming, crowd, requests, together, crowd_stats);
       ASSERT_EQ(answers.size(), expected.size());
       for (std::size_t i = 0; i < answers.size(); ++i) {
         EXPECT_TRUE(answers[i] == expected[i]) << "request " << i << " of " << requests[i].prompt.size() << " tokens";
@@ -157,15 +180,65 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
       EXPECT_GT(crowd_stats.cached_tokens, 0u);
     }
   }
-  fs::remove(path);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, EngineModel,
-                         ::testing::Values(Setting{"llama31", "llama31"}, Setting{"gemma2", "gemma2"},
-                                           Setting{"mistral", "mistral"},
-                                           Setting{"llama31_int8", "llama31", DType::kI8},
-                                           Setting{"gemma2_int4", "gemma2", DType::kI4},
-                                           Setting{"llama31_int4_rotated", "llama31", DType::kI4, true}),
+HeadProfile profile(std::int32_t local, std::int32_t prefill_local, std::vector<ModelHead> heads) {
+  return {"test", 64, local, prefill_local, std::move(heads)};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, EngineModel,
+    ::testing::Values(Subject{"llama31", "llama31", {}}, Subject{"gemma2", "gemma2", {}},
+                      Subject{"mistral", "mistral", {}}, Subject{"llama31_int8", "llama31", {}, DType::kI8},
+                      Subject{"gemma2_int4", "gemma2", {}, DType::kI4},
+                      Subject{"llama31_int4_rotated", "llama31", {}, DType::kI4, true},
+                      Subject{"streaming_int8", "llama31", profile(100, 0, {{0, 1}, {1, 0}}), DType::kI8},
+                      Subject{"streaming", "llama31", profile(100, 0, {{0, 1}, {1, 0}, {1, 1}})},
+                      Subject{"all_streaming", "llama31", profile(90, 0, {{0, 0}, {0, 1}, {1, 0}, {1, 1}})},
+                      Subject{"wider_prompts", "qwen3", profile(70, 300, {{0, 0}, {1, 1}})}),
+    [](const auto& info) { return info.param.name; });
+
+class StreamingEngine : public EngineModel {};
+
+// Windows that hold everything: the same bits as without a profile, through other pools, plans and page lists.
+TEST_P(StreamingEngine, AWindowOverEverythingIsDense) {
+  EngineOptions options;
+  options.num_threads = 1;
+  options.kv_cache_bytes = 64 << 20;
+  options.chunk_tokens = 200;
+  EngineStats stats;
+  const std::vector<Answer> dense = run(path_, {}, options, make_requests(), false, stats);
+  const std::vector<Answer> streaming = run(path_, GetParam().streaming, options, make_requests(), false, stats);
+  EXPECT_TRUE(dense == streaming);
+}
+
+// The others' memory and bytes: a request of 900 tokens keeps 64 + 100 of them, and pages cut at the ends.
+TEST_P(StreamingEngine, StreamingHeadsKeepAndReadSinksAndTheWindow) {
+  HeadProfile narrow = *GetParam().streaming;
+  narrow.local_tokens = 100;
+  EngineOptions options;
+  options.num_threads = 1;
+  options.kv_cache_bytes = 64 << 20;
+  options.chunk_tokens = 128;
+  options.max_running = 4;
+  GenerateRequest request;
+  for (int i = 0; i < 1500; ++i) request.prompt.push_back(i % 100);
+  request.sampling.max_tokens = 20;
+  request.sampling.ignore_eos = true;
+  EngineStats dense, streaming;
+  run(path_, {}, options, {request}, false, dense);
+  run(path_, narrow, options, {request}, false, streaming);
+  const auto share = static_cast<double>(narrow.streaming.size()) / 4;  // of the heads
+  const double kept = (64.0 + 100 + 128 + 2 * 16) / 1520;
+  EXPECT_LE(static_cast<double>(streaming.kv_bytes_peak),
+            static_cast<double>(dense.kv_bytes_peak) * (1 - share + share * kept));
+  EXPECT_LT(static_cast<double>(streaming.kv_bytes_read),
+            static_cast<double>(dense.kv_bytes_read) * (1 - share + share * 0.5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Profiles, StreamingEngine,
+                         ::testing::Values(Subject{"mixed", "llama31", profile(4096, 0, {{0, 1}, {1, 0}})},
+                                           Subject{"layers", "llama31", profile(4096, 0, {{1, 0}, {1, 1}})}),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

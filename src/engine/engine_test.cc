@@ -82,11 +82,13 @@ class FakeModel final : public Model {
     config_.max_position = context;
     config_.eos_tokens = {kEos};
     for (std::size_t g = 0; g < windows.size(); ++g) {
-      groups_.push_back({{static_cast<std::int32_t>(g)}, 1, 32, windows[g]});
+      groups_.push_back({{static_cast<std::int32_t>(g)}, 1, 32, windows[g], 0, 0, {}, false});
+      attention_.push_back({{static_cast<std::int32_t>(g)}, {{0, 1, g}}});
     }
   }
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return groups_; }
+  const std::vector<AttentionGroupSpec>& attention_groups() const override { return attention_; }
   AttentionConfig attention_config(std::size_t) const override {
     AttentionConfig config;
     config.planner.num_qo_heads = 1;
@@ -113,7 +115,7 @@ class FakeModel final : public Model {
         const std::int32_t length = op.kv_lens[i];
         EXPECT_EQ(length, batch.positions[row - 1] + 1);
         const std::int32_t begin = op.window == 0 ? 0 : std::max(0, length - op.window);
-        const std::int32_t page_tokens = batch.layer_kv[g].page_tokens;
+        const std::int32_t page_tokens = batch.layer_kv[g][0].page_tokens;
         Tokens seen;
         for (std::int32_t t = begin; t < length; ++t) {
           const std::int32_t page = op.table[i * op.stride + t / page_tokens];
@@ -132,7 +134,7 @@ class FakeModel final : public Model {
 
  private:
   static float* cell(const ForwardBatch& batch, std::size_t g, std::int32_t slot) {
-    const abi::KvPoolView& view = batch.layer_kv[g];
+    const abi::KvPoolView& view = batch.layer_kv[g][0];
     EXPECT_GE(slot, view.page_tokens) << "page 0 is nobody's";
     return static_cast<float*>(view.k) + (slot / view.page_tokens) * view.page_stride +
            (slot % view.page_tokens) * view.token_stride;
@@ -140,6 +142,7 @@ class FakeModel final : public Model {
 
   ModelConfig config_;
   std::vector<KvGroupSpec> groups_;
+  std::vector<AttentionGroupSpec> attention_;
   std::shared_ptr<Faults> faults_;
 };
 

@@ -10,15 +10,21 @@ namespace {
 
 constexpr std::int32_t kMaxPages = 1 << 26;
 
+std::int64_t layer_page_bytes(const KvGroupSpec& group, std::size_t layer, const KvPoolOptions& options) {
+  return std::int64_t{options.page_tokens} * group.heads_of(layer) *
+         kv_token_bytes(KvPool::format_of(group, options.format), group.head_dim);
+}
+
 std::int64_t group_page_bytes(const KvGroupSpec& group, const KvPoolOptions& options) {
-  return std::int64_t{options.page_tokens} * group.num_kv_heads *
-         kv_token_bytes(KvPool::format_of(group, options.format), group.head_dim) *
-         static_cast<std::int64_t>(group.layers.size());
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < group.layers.size(); ++i) bytes += layer_page_bytes(group, i, options);
+  return bytes;
 }
 
 // Pages of a group with a window that all running sequences and as many cached ends of sequences can fill.
 std::int64_t useful_window_pages(const KvGroupSpec& group, const KvPoolOptions& options) {
-  const std::int64_t window = (group.window_tokens + options.page_tokens - 1) / options.page_tokens + 2;
+  const auto pages_for = [&](std::int64_t tokens) { return (tokens + options.page_tokens - 1) / options.page_tokens; };
+  const std::int64_t window = pages_for(group.most_window()) + 2 + pages_for(group.sink_tokens);
   const std::int64_t chunk = options.max_forward_tokens / options.page_tokens + 1;
   return 1 + 2 * options.max_running * window + chunk;
 }
@@ -26,6 +32,7 @@ std::int64_t useful_window_pages(const KvGroupSpec& group, const KvPoolOptions& 
 }  // namespace
 
 Result<std::unique_ptr<KvPool>> KvPool::create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+                                               const std::vector<AttentionGroupSpec>& attention,
                                                const KvPoolOptions& options) {
   for (const KvGroupSpec& group : groups) {
     FOVEA_RETURN_IF_ERROR(check_kv_format(options.format, group.head_dim));
@@ -46,7 +53,6 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Backend& backend, const std::vect
     bytes_left -= counts[g] * group_page_bytes(groups[g], options);
   }
   auto pool = std::unique_ptr<KvPool>(new KvPool(options));
-  std::int32_t num_layers = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].window_tokens == 0) counts[g] = bytes_left / full_page_bytes;
     counts[g] = std::min<std::int64_t>(counts[g], kMaxPages);
@@ -56,32 +62,61 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Backend& backend, const std::vect
           "more",
           options.bytes, options.page_tokens, page_bytes_of_all);
     }
-    for (const std::int32_t layer : groups[g].layers) num_layers = std::max(num_layers, layer + 1);
   }
-  pool->views_.resize(num_layers);
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const KvGroupSpec& spec = groups[g];
-    Group group{PageAllocator(static_cast<std::int32_t>(counts[g])), spec.layers, group_page_bytes(spec, options),
-                nullptr};
-    FOVEA_ASSIGN_OR_RETURN(group.memory, backend.allocate(static_cast<std::size_t>(counts[g] * group.page_bytes)));
-    for (std::size_t i = 0; i < spec.layers.size(); ++i) {
-      abi::KvPoolView& view = pool->views_[spec.layers[i]];
-      view = {};
-      view.num_pages = static_cast<std::int32_t>(counts[g]);
-      view.page_tokens = options.page_tokens;
-      place_kv(format_of(spec, options.format), spec.num_kv_heads, spec.head_dim,
-               static_cast<std::byte*>(group.memory.get()) + static_cast<std::int64_t>(i) * counts[g] *
-                                                                 group.page_bytes /
-                                                                 static_cast<std::int64_t>(spec.layers.size()),
-               view);
-    }
-    pool->groups_.push_back(std::move(group));
+    FOVEA_RETURN_IF_ERROR(pool->allocate_group(backend, groups[g], static_cast<std::int32_t>(counts[g])));
   }
+  pool->make_views(groups, attention);
   return pool;
 }
 
+Status KvPool::allocate_group(Backend& backend, const KvGroupSpec& spec, std::int32_t num_pages) {
+  Group group{PageAllocator(num_pages), group_page_bytes(spec, options_), nullptr, {}};
+  FOVEA_ASSIGN_OR_RETURN(group.memory, backend.allocate(static_cast<std::size_t>(num_pages * group.page_bytes)));
+  auto* next = static_cast<std::byte*>(group.memory.get());
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    abi::KvPoolView view{};
+    view.num_pages = num_pages;
+    view.page_tokens = options_.page_tokens;
+    place_kv(format_of(spec, options_.format), spec.heads_of(i), spec.head_dim, next, view);
+    next += num_pages * layer_page_bytes(spec, i, options_);
+    group.layers.push_back(view);
+  }
+  groups_.push_back(std::move(group));
+  return ok_status();
+}
+
+void KvPool::make_views(const std::vector<KvGroupSpec>& groups, const std::vector<AttentionGroupSpec>& attention) {
+  for (const AttentionGroupSpec& planned : attention) {
+    for (const std::int32_t layer : planned.layers) {
+      if (static_cast<std::size_t>(layer) >= views_.size()) views_.resize(static_cast<std::size_t>(layer) + 1);
+      for (const HeadRange& range : planned.ranges) {
+        const KvGroupSpec& spec = groups[range.kv_group];
+        const auto nth = std::lower_bound(spec.layers.begin(), spec.layers.end(), layer) - spec.layers.begin();
+        std::int32_t rank = range.head_begin;  // in the pool
+        if (!spec.heads.empty()) {
+          const std::vector<std::int32_t>& heads = spec.heads[static_cast<std::size_t>(nth)];
+          rank =
+              static_cast<std::int32_t>(std::lower_bound(heads.begin(), heads.end(), range.head_begin) - heads.begin());
+        }
+        views_[static_cast<std::size_t>(layer)].push_back(
+            abi::shift_heads(groups_[range.kv_group].layers[static_cast<std::size_t>(nth)], range.head_begin - rank));
+      }
+    }
+  }
+}
+
+std::int64_t KvPool::bytes_in_use() const {
+  std::int64_t bytes = 0;
+  for (const Group& group : groups_) {
+    const PageAllocator& pages = group.pages;
+    bytes += group.page_bytes * (pages.total() - pages.num_free() - pages.num_idle());
+  }
+  return bytes;
+}
+
 void KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
-  for (const std::int32_t layer : groups_[group].layers) copy_kv_page(views_[layer], from, to);
+  for (const abi::KvPoolView& view : groups_[group].layers) copy_kv_page(view, from, to);
 }
 
 }  // namespace fovea

@@ -30,6 +30,7 @@ class KvPool {
  public:
   // kResourceExhausted when the bytes do not hold a page of each group and a spare.
   static Result<std::unique_ptr<KvPool>> create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+                                                const std::vector<AttentionGroupSpec>& attention,
                                                 const KvPoolOptions& options);
 
   std::size_t num_groups() const { return groups_.size(); }
@@ -42,24 +43,28 @@ class KvPool {
   }
   // Bytes of a page, all layers of the group, scales included.
   std::int64_t page_bytes(std::size_t group) const { return groups_[group].page_bytes; }
-  // By model layer. Layout inside a page: [head, token, dim].
-  std::span<const abi::KvPoolView> layer_views() const { return views_; }
+  // Bytes of all groups' pages that sequences hold.
+  std::int64_t bytes_in_use() const;
+  // By model layer and range of heads (ForwardBatch::layer_kv). Layout inside a page: [head, token, dim].
+  std::span<const std::vector<abi::KvPoolView>> layer_views() const { return views_; }
   // Copies K and V of every layer of the group from one page to another.
   void copy_page(std::size_t group, std::int32_t from, std::int32_t to);
 
  private:
   struct Group {
     PageAllocator pages;
-    std::vector<std::int32_t> layers;
     std::int64_t page_bytes = 0;
-    std::shared_ptr<void> memory;  // [layers][K, V, scales of K, scales of V][pages]
+    std::shared_ptr<void> memory;         // [layers][K, V, scales of K, scales of V][pages]
+    std::vector<abi::KvPoolView> layers;  // head 0 is the first that the group has of the layer
   };
 
   explicit KvPool(const KvPoolOptions& options) : options_(options) {}
+  Status allocate_group(Backend& backend, const KvGroupSpec& spec, std::int32_t num_pages);
+  void make_views(const std::vector<KvGroupSpec>& groups, const std::vector<AttentionGroupSpec>& attention);
 
   KvPoolOptions options_;
   std::vector<Group> groups_;
-  std::vector<abi::KvPoolView> views_;
+  std::vector<std::vector<abi::KvPoolView>> views_;
 };
 
 }  // namespace fovea

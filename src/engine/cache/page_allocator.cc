@@ -6,6 +6,7 @@ namespace fovea {
 PageAllocator::PageAllocator(std::int32_t num_pages) {
   FOVEA_CHECK(num_pages >= 2);
   holders_.assign(static_cast<std::size_t>(num_pages), 0);
+  cached_.assign(static_cast<std::size_t>(num_pages), false);
   free_.reserve(static_cast<std::size_t>(num_pages) - 1);
   for (std::int32_t page = num_pages - 1; page > kDummyPage; --page) free_.push_back(page);
 }
@@ -20,9 +21,25 @@ std::int32_t PageAllocator::allocate() {
 
 bool PageAllocator::unref(std::int32_t page) {
   check_used(page);
-  if (--holders_[page] > 0) return false;
+  if (--holders_[page] > 0) {
+    if (is_idle(page)) ++num_idle_;
+    return false;
+  }
   free_.push_back(page);
   return true;
+}
+
+void PageAllocator::cache_ref(std::int32_t page) {
+  FOVEA_CHECK(!cached_[page]);
+  ref(page);
+  cached_[page] = true;
+}
+
+bool PageAllocator::cache_unref(std::int32_t page) {
+  FOVEA_CHECK(cached_[page]);
+  if (is_idle(page)) --num_idle_;
+  cached_[page] = false;
+  return unref(page);
 }
 
 }  // namespace fovea

@@ -26,6 +26,7 @@ class PageAllocator {
   std::int32_t allocate();
   void ref(std::int32_t page) {
     check_used(page);
+    if (is_idle(page)) --num_idle_;
     ++holders_[page];
   }
   // True when that was the last holder and the page is free again.
@@ -33,11 +34,21 @@ class PageAllocator {
   // 0 for a free page.
   std::int32_t holders(std::int32_t page) const { return holders_[page]; }
 
+  // ref() and unref() of the prefix cache, which holds a page once at most.
+  void cache_ref(std::int32_t page);
+  bool cache_unref(std::int32_t page);
+  // Pages that the cache alone holds.
+  std::int32_t num_idle() const { return num_idle_; }
+
  private:
   void check_used(std::int32_t page) const { FOVEA_CHECK(page > kDummyPage && page <= total() && holders_[page] > 0); }
 
+  bool is_idle(std::int32_t page) const { return cached_[page] && holders_[page] == 1; }
+
   std::vector<std::int32_t> holders_;  // [total + 1]
-  std::vector<std::int32_t> free_;     // stack
+  std::vector<bool> cached_;           // [total + 1] the cache is one of them
+  std::int32_t num_idle_ = 0;
+  std::vector<std::int32_t> free_;  // stack
 };
 
 }  // namespace fovea

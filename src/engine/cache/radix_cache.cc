@@ -64,15 +64,17 @@ std::int32_t RadixCache::usable_length(const std::vector<Node*>& path, std::int3
     changed = false;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g].window_tokens == 0) continue;
-      // The token at usable * page_tokens sees window - 1 tokens before itself.
-      const std::int32_t reach = (groups_[g].window_tokens - 1 + page_tokens_ - 1) / page_tokens_;
+      // The token at usable * page_tokens sees the sinks and window - 1 tokens before itself.
+      bool sinks = true;
       std::int32_t run = 0;
       std::int32_t best = 0;
       for (const Node* node : path) {
         for (std::int32_t i = 0; i < node->num_pages() && node->first_page + i < usable; ++i) {
-          run = node->pages[g][i] == kDummyPage ? 0 : run + 1;
+          const bool present = node->pages[g][i] != kDummyPage;
           const std::int32_t length = node->first_page + i + 1;
-          if (run >= std::min(length, reach)) best = length;
+          run = present ? run + 1 : 0;
+          sinks = sinks && (present || length > sink_pages(g));
+          if (sinks && run >= std::min(length, reach(g))) best = length;
         }
       }
       if (best < usable) {
@@ -135,7 +137,7 @@ RadixCache::Inserted RadixCache::insert(const std::string& salt, std::span<const
         const std::int32_t page = pages[g][done + i];
         if (child->pages[g][i] != kDummyPage || page == kDummyPage) continue;
         child->pages[g][i] = page;
-        groups_[g].pages->ref(page);
+        groups_[g].pages->cache_ref(page);
         ++child->present[g];
         ++counts_[g].cached;
         if (child->locks > 0) ++counts_[g].locked;
@@ -160,7 +162,7 @@ RadixCache::Inserted RadixCache::insert(const std::string& salt, std::span<const
     leaf->pages[g].assign(pages[g].begin() + done, pages[g].begin() + total);
     for (const std::int32_t page : leaf->pages[g]) {
       if (page == kDummyPage) continue;
-      groups_[g].pages->ref(page);
+      groups_[g].pages->cache_ref(page);
       ++leaf->present[g];
     }
     counts_[g].cached += leaf->present[g];

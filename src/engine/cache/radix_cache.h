@@ -3,9 +3,11 @@
 //
 // The cache is one holder of each of its pages (PageAllocator counts); sequences that use them are others. A node that
 // a sequence stands on is locked, and with it all nodes above. A group with a window may lack pages of a node: a match
-// rounds down to a length at which every group still holds all that the next token sees.
+// rounds down to a length at which every group still holds all that the next token sees, sinks and window. Sinks stay
+// as long as anything of their prefix does.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -26,6 +28,11 @@ class RadixCache {
   struct Group {
     PageAllocator* pages = nullptr;
     std::int32_t window_tokens = 0;  // 0: every token is kept
+    std::int32_t sink_tokens = 0;    // with a window
+    // With a window: that of prompt tokens, if it is larger; else 0.
+    std::int32_t prompt_window_tokens = 0;
+
+    std::int32_t most_window() const { return std::max(window_tokens, prompt_window_tokens); }
   };
 
   struct Match {
@@ -65,12 +72,16 @@ class RadixCache {
   // Frees at least `count` pages of the group if it can, oldest leaves first and those from their ends; returns how
   // many became free.
   std::int32_t evict(std::size_t group, std::int32_t count);
-  // Drops all that is not locked.
+  // Drops all that no sequence holds or stands on.
   void clear();
 
-  // Pages the cache holds, and those of them in nodes that are not locked.
+  // Pages the cache holds, and those of them that evict() can free: in nodes that are not locked.
   std::int32_t cached(std::size_t group) const { return counts_[group].cached; }
-  std::int32_t evictable(std::size_t group) const { return counts_[group].cached - counts_[group].locked; }
+  // Of groups with a window also those that no sequence holds any more in nodes that are locked.
+  std::int32_t evictable(std::size_t group) const {
+    if (groups_[group].window_tokens > 0) return groups_[group].pages->num_idle();
+    return counts_[group].cached - counts_[group].locked;
+  }
   std::size_t num_nodes() const { return num_nodes_; }
 
   // Structure, counts and locks agree with each other and with the allocators: every page in one node only, held. Slow.
@@ -102,7 +113,18 @@ class RadixCache {
   void drop_page(Node* node, std::size_t group, std::int32_t index);
   void trim(Node* leaf);
   void remove_leaf(Node* leaf);
-  std::int32_t evict_window_pages(std::size_t group, std::int32_t count, bool keep_ends);
+  // What evict_window_pages() spares: what a continuation from the end of any node can see; of any leaf or fork;
+  // nothing.
+  enum class Spare : std::uint8_t { kEnds, kLeavesAndForks, kNothing };
+  std::int32_t sink_pages(std::size_t group) const {
+    return (groups_[group].sink_tokens + page_tokens_ - 1) / page_tokens_;
+  }
+  // Pages before the next token's that it may see, but for sinks.
+  std::int32_t reach(std::size_t group) const {
+    return (groups_[group].most_window() - 1 + page_tokens_ - 1) / page_tokens_;
+  }
+  std::int32_t spared_pages(const Node* node, std::size_t group, Spare spare) const;
+  std::int32_t evict_window_pages(std::size_t group, std::int32_t count, Spare spare);
 
   std::vector<Group> groups_;
   std::vector<Counts> counts_;

@@ -108,19 +108,55 @@ TEST(RadixCache, MatchRoundsDownToWhatTheWindowStillHolds) {
   EXPECT_EQ(cache.match_length("", Tokens{1, 1, 2, 2, 3, 3}), 3);
 }
 
+TEST(RadixCache, SinksStayAndMatchesNeedThem) {
+  PageAllocator pages(32);
+  RadixCache cache({{&pages, 4, 3}}, kPageTokens);  // two pages of sinks, and three tokens before the next one
+  Tokens tokens;
+  Rows rows(1);
+  const auto add = [&](std::int32_t count) {
+    for (std::int32_t i = 0; i < count; ++i) {
+      tokens.insert(tokens.end(), {static_cast<std::int32_t>(rows[0].size()), 7});
+      rows[0].push_back(pages.allocate());
+    }
+    cache.insert("", tokens, spans(rows));
+  };
+  add(6);  // a chunk of the prompt, and one more
+  add(5);
+  for (const std::int32_t page : rows[0]) pages.unref(page);
+  EXPECT_EQ(cache.evictable(0), 11);
+  EXPECT_EQ(cache.match_length("", tokens), 11);
+  // Between the sinks and the ends of nodes first: pages 2 and 3, 6 to 8; then the end of the first node, which has one
+  // way to go.
+  EXPECT_EQ(cache.evict(0, 5), 5);
+  EXPECT_EQ(cache.match_length("", tokens), 11);
+  EXPECT_EQ(cache.match_length("", Tokens(tokens.begin(), tokens.begin() + 12)), 6);
+  EXPECT_EQ(cache.match_length("", Tokens(tokens.begin(), tokens.begin() + 20)), 6);
+  EXPECT_EQ(cache.evict(0, 2), 2);
+  EXPECT_EQ(cache.match_length("", tokens), 11);
+  EXPECT_EQ(cache.match_length("", Tokens(tokens.begin(), tokens.begin() + 12)), 2);
+  EXPECT_TRUE(cache.check().ok()) << cache.check().message();
+  cache.clear();
+  EXPECT_EQ(pages.num_free(), pages.total());
+}
+
 // A client of the cache as the scheduler is one, and the naive model. Page contents stand for KV: each page remembers
 // the salt and all tokens up to its end.
+struct Window {
+  std::int32_t tokens = 0;
+  std::int32_t sinks = 0;
+};
+
 class Storm {
  public:
-  Storm(std::uint64_t seed, std::vector<std::int32_t> windows) : rng_(seed), windows_(std::move(windows)) {
+  Storm(std::uint64_t seed, std::vector<Window> windows) : rng_(seed), windows_(std::move(windows)) {
     std::vector<RadixCache::Group> groups;
     for (std::size_t g = 0; g < windows_.size(); ++g) {
       allocators_.push_back(std::make_unique<PageAllocator>(2 + static_cast<std::int32_t>(rng_.next_below(60))));
-      groups.push_back({allocators_.back().get(), windows_[g]});
+      groups.push_back({allocators_.back().get(), windows_[g].tokens, windows_[g].sinks});
       contents_.emplace_back(allocators_[g]->total() + 1);
     }
     cache_ = std::make_unique<RadixCache>(groups, kPageTokens);
-    exact_ = windows_.size() == 1 && windows_[0] == 0;
+    exact_ = windows_.size() == 1 && windows_[0].tokens == 0;
   }
 
   void step() {
@@ -249,9 +285,10 @@ class Storm {
         s.rows[g].push_back(page);
         contents_[g][page] = {s.salt, prefix(s.tokens, static_cast<std::int32_t>(s.rows[g].size()))};
       }
-      if (windows_[g] == 0) continue;
-      const auto keep = static_cast<std::int32_t>(total) * kPageTokens - (windows_[g] - 1);
+      if (windows_[g].tokens == 0) continue;
+      const auto keep = static_cast<std::int32_t>(total) * kPageTokens - (windows_[g].tokens - 1);
       for (std::int32_t i = 0; (i + 1) * kPageTokens <= keep; ++i) {
+        if (i * kPageTokens < windows_[g].sinks) continue;
         if (s.rows[g][i] != kDummyPage) allocators_[g]->unref(s.rows[g][i]);
         s.rows[g][i] = kDummyPage;
       }
@@ -313,7 +350,8 @@ class Storm {
       s.rows[g] = match.pages[g];
       for (std::int32_t i = 0; i < match.num_pages; ++i) {
         std::int32_t& page = s.rows[g][i];
-        if (windows_[g] > 0 && (i + 1) * kPageTokens <= match.num_pages * kPageTokens - (windows_[g] - 1)) {
+        if (windows_[g].tokens > 0 && i * kPageTokens >= windows_[g].sinks &&
+            (i + 1) * kPageTokens <= match.num_pages * kPageTokens - (windows_[g].tokens - 1)) {
           page = kDummyPage;
           continue;
         }
@@ -349,7 +387,7 @@ class Storm {
   }
 
   PhiloxRng rng_;
-  std::vector<std::int32_t> windows_;
+  std::vector<Window> windows_;
   std::vector<std::unique_ptr<PageAllocator>> allocators_;
   std::vector<std::vector<Prefix>> contents_;  // [group][page]
   std::unique_ptr<RadixCache> cache_;
@@ -359,7 +397,7 @@ class Storm {
   std::map<Prefix, Entry> model_;
 };
 
-void run_storm(std::uint64_t seed, const std::vector<std::int32_t>& windows, int steps) {
+void run_storm(std::uint64_t seed, const std::vector<Window>& windows, int steps) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Storm storm(seed, windows);
   for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
@@ -370,14 +408,16 @@ void run_storm(std::uint64_t seed, const std::vector<std::int32_t>& windows, int
 }
 
 TEST(RadixCache, StormAgreesWithTheNaiveModel) {
-  for (std::uint64_t seed = 1; seed <= 300 && !HasFatalFailure(); ++seed) run_storm(seed, {0}, 1500);
+  for (std::uint64_t seed = 1; seed <= 300 && !HasFatalFailure(); ++seed) run_storm(seed, {{}}, 1500);
 }
 
 TEST(RadixCache, StormOfWindowsNeverGivesAWrongPage) {
   for (std::uint64_t seed = 1; seed <= 60 && !HasFatalFailure(); ++seed) {
-    run_storm(seed, {0, 5}, 1500);
-    run_storm(seed, {7}, 1500);
-    run_storm(seed, {3, 0, 9}, 1500);
+    run_storm(seed, {{}, {5}}, 1500);
+    run_storm(seed, {{7}}, 1500);
+    run_storm(seed, {{3}, {}, {9}}, 1500);
+    run_storm(seed, {{}, {4, 3}}, 1500);
+    run_storm(seed, {{2, 4}, {6, 1}}, 1500);
   }
 }
 

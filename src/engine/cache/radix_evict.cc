@@ -9,7 +9,7 @@ namespace fovea {
 
 void RadixCache::drop_page(Node* node, std::size_t group, std::int32_t index) {
   std::int32_t& page = node->pages[group][index];
-  groups_[group].pages->unref(page);
+  groups_[group].pages->cache_unref(page);
   page = kDummyPage;
   --node->present[group];
   --counts_[group].cached;
@@ -37,7 +37,18 @@ void RadixCache::remove_leaf(Node* leaf) {
   }
 }
 
-std::int32_t RadixCache::evict_window_pages(std::size_t group, std::int32_t count, bool keep_ends) {
+std::int32_t RadixCache::spared_pages(const Node* node, std::size_t group, Spare spare) const {
+  if (spare == Spare::kNothing) return 0;
+  std::int32_t spared = reach(group);
+  // A continuation that has one way to go only is one from further down.
+  while (spare == Spare::kLeavesAndForks && spared > 0 && node->children.size() == 1) {
+    node = node->children.begin()->second.get();
+    spared -= node->num_pages();
+  }
+  return std::max(spared, 0);
+}
+
+std::int32_t RadixCache::evict_window_pages(std::size_t group, std::int32_t count, Spare spare) {
   std::vector<Node*> nodes;
   std::vector<Node*> stack;
   for (const auto& [salt, root] : roots_) stack.push_back(root.get());
@@ -48,11 +59,11 @@ std::int32_t RadixCache::evict_window_pages(std::size_t group, std::int32_t coun
     for (const auto& [hash, child] : node->children) stack.push_back(child.get());
   }
   std::sort(nodes.begin(), nodes.end(), Older());
-  const std::int32_t reach = (groups_[group].window_tokens - 1 + page_tokens_ - 1) / page_tokens_;
   std::int32_t freed = 0;
   for (Node* node : nodes) {
-    const std::int32_t end = keep_ends ? node->num_pages() - reach : node->num_pages();
-    for (std::int32_t i = 0; i < end && freed < count; ++i) {
+    const std::int32_t end = node->num_pages() - spared_pages(node, group, spare);
+    const std::int32_t sinks = spare == Spare::kNothing ? 0 : sink_pages(group) - node->first_page;
+    for (std::int32_t i = std::max(sinks, 0); i < end && freed < count; ++i) {
       const std::int32_t page = node->pages[group][i];
       if (page == kDummyPage || groups_[group].pages->holders(page) > 1) continue;
       drop_page(node, group, i);
@@ -68,15 +79,17 @@ std::int32_t RadixCache::evict(std::size_t group, std::int32_t count) {
   const std::int32_t before = pages.num_free();
   const auto freed = [&] { return pages.num_free() - before; };
   const bool windowed = groups_[group].window_tokens > 0;
-  // Where the group has a window, pages that no continuation from the end of a node can see go first.
-  if (windowed) evict_window_pages(group, count, true);
+  // Where the group has a window, what no continuation can see goes first, then what only one from the middle of a
+  // single path can, as chunks of a prompt leave it.
+  if (windowed) evict_window_pages(group, count, Spare::kEnds);
+  if (windowed && freed() < count) evict_window_pages(group, count - freed(), Spare::kLeavesAndForks);
   while (freed() < count && !leaves_.empty()) {
     Node* leaf = *leaves_.begin();
     while (freed() < count && leaf->num_pages() > 0) trim(leaf);
     if (leaf->num_pages() == 0) remove_leaf(leaf);
   }
-  // What is left stands in locked nodes, outside the windows of the sequences that hold the locks.
-  if (windowed && freed() < count) evict_window_pages(group, count - freed(), false);
+  // What is left stands in locked nodes, outside of what the sequences that hold the locks see.
+  if (windowed && freed() < count) evict_window_pages(group, count - freed(), Spare::kNothing);
   return freed();
 }
 
@@ -85,6 +98,9 @@ void RadixCache::clear() {
     Node* leaf = *leaves_.begin();
     while (leaf->num_pages() > 0) trim(leaf);
     remove_leaf(leaf);
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].window_tokens > 0) evict_window_pages(g, groups_[g].pages->num_idle(), Spare::kNothing);
   }
 }
 

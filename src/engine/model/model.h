@@ -1,8 +1,10 @@
 // Model: a decoder-only transformer loaded from a Hugging Face folder, run on a Backend. Called by engine/runner.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "abi/kv_pool.h"
 #include "backend/backend.h"
 #include "engine/model/config.h"
+#include "engine/model/head_profile.h"
 #include "fovea/status.h"
 
 namespace fovea {
@@ -21,15 +24,40 @@ struct ModelLoadOptions {
   std::uint64_t dummy_seed = 0;
   std::int32_t max_forward_tokens = 2048;  // most tokens one forward may hold: sizes the activations once
   std::int32_t max_logit_rows = 256;
+  std::optional<HeadProfile> streaming;  // KV heads that keep sinks and a window only
 };
 
-// Layers that keep the same tokens share a KV group: page tables, pool and plan. A plain model has one; Gemma 2 has
-// two.
+// Heads that keep the same tokens share a KV group: page tables and memory. A plain model has one group, Gemma 2 two
+// (by layers), a model with streaming heads one for them beside the others (by layers and KV heads).
 struct KvGroupSpec {
   std::vector<std::int32_t> layers;  // model layer indices, ascending
-  std::int32_t num_kv_heads = 0;
+  std::int32_t num_kv_heads = 0;     // of a layer
   std::int32_t head_dim = 0;
   std::int32_t window_tokens = 0;  // 0: every token is kept; else a query sees itself and window_tokens - 1 before it
+  std::int32_t sink_tokens = 0;    // with a window: leading tokens that every query sees too
+  // With a window: that of prompt tokens, if it is larger; else 0. Generated tokens see window_tokens.
+  std::int32_t prompt_window_tokens = 0;
+  std::vector<std::vector<std::int32_t>> heads;  // [layers] KV heads of the group, ascending; empty: all of the layers
+
+  bool streaming = false;  // by a head profile, not by the model's own layers
+  // The largest window of any query; 0: all is kept.
+  std::int32_t most_window() const { return std::max(window_tokens, prompt_window_tokens); }
+  std::int32_t heads_of(std::size_t i) const {
+    return heads.empty() ? num_kv_heads : static_cast<std::int32_t>(heads[i].size());
+  }
+};
+
+// KV heads [head_begin, head_end) of a layer, which are in one KV group.
+struct HeadRange {
+  std::int32_t head_begin = 0;
+  std::int32_t head_end = 0;
+  std::size_t kv_group = 0;
+};
+
+// Layers whose heads are in the same KV groups: their attention is planned once.
+struct AttentionGroupSpec {
+  std::vector<std::int32_t> layers;
+  std::vector<HeadRange> ranges;  // ascending, all heads; BlockRow::pool of the plan is an index into it
 };
 
 // One forward: tokens of all requests one after another (prefill chunks and decodes mixed).
@@ -37,11 +65,11 @@ struct ForwardBatch {
   std::span<const std::int32_t> tokens;      // [T]
   std::span<const std::int32_t> positions;   // [T]
   std::span<const std::int32_t> logit_rows;  // rows (of T) whose logits are wanted, ascending
-  // By KV group: where each token's K and V go (page * page_tokens + offset), and the planned attention.
-  std::vector<std::span<const std::int32_t>> slots;  // [groups][T]
-  std::vector<AttentionOp*> attention;               // [groups]
-  // By model layer: the layer's pool.
-  std::span<const abi::KvPoolView> layer_kv;  // [num_layers]
+  // By KV group: where each token's K and V go (page * page_tokens + offset).
+  std::vector<std::span<const std::int32_t>> slots;  // [KV groups][T]
+  std::vector<AttentionOp*> attention;               // [attention groups], planned
+  // By model layer and range of its attention group: the pool, counted in the layer's heads (abi::shift_heads).
+  std::span<const std::vector<abi::KvPoolView>> layer_kv;  // [num_layers][ranges]
 };
 
 class Model {
@@ -49,9 +77,10 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const std::vector<KvGroupSpec>& kv_groups() const = 0;
-  // What create_attention needs for a group, heads, scale and soft-cap filled in; limits and workers are the caller's.
-  // The mask of the group's batches: causal, or a window of window_tokens - 1 to the left.
-  virtual AttentionConfig attention_config(std::size_t group) const = 0;
+  virtual const std::vector<AttentionGroupSpec>& attention_groups() const = 0;
+  // What create_attention needs for an attention group, heads, scale and soft-cap filled in; limits and workers are the
+  // caller's. What queries see is up to the KV group: all before them, or a window behind the sinks.
+  virtual AttentionConfig attention_config(std::size_t attention_group) const = 0;
   // logits: [logit_rows.size(), vocab_size] f32, final soft-cap applied.
   virtual Status forward(const ForwardBatch& batch, const TensorView& logits) = 0;
   virtual std::size_t weight_bytes() const = 0;  // bytes a decode step reads

@@ -36,7 +36,7 @@ class ModelHarness {
     FOVEA_ASSIGN_OR_RETURN(runner->backend_, create_backend("cpu", backend_options));
     FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->backend_, load_options));
     const Model& model = *runner->model_;
-    for (std::size_t g = 0; g < model.kv_groups().size(); ++g) {
+    for (std::size_t g = 0; g < model.attention_groups().size(); ++g) {
       AttentionConfig config = model.attention_config(g);
       config.kv_dtype = kv_dtype;
       config.planner.page_tokens = kPageTokens;
@@ -90,7 +90,8 @@ class ModelHarness {
       plan.kv_lens = kv_lens.data();
       plan.page_table = table.data();
       plan.page_table_stride = kMaxPages;
-      const std::int32_t window = model_->kv_groups()[g].window_tokens;
+      const std::size_t kv_group = model_->attention_groups()[g].ranges[0].kv_group;
+      const std::int32_t window = model_->kv_groups()[kv_group].window_tokens;
       plan.mask = window > 0 ? abi::MaskKind::kWindow : abi::MaskKind::kCausal;
       plan.window_left = window > 0 ? window - 1 : -1;
       FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan));
@@ -131,7 +132,7 @@ class ModelHarness {
       pool.entry_tokens = kPageTokens;
       pool.entries_per_page = 1;
       pool.dtype = static_cast<abi::KvDType>(kv_dtype);
-      pools_.push_back(pool);
+      pools_.push_back({pool});
     }
     for (std::int32_t page = 0; page < pages; ++page) free_pages_.push_back(page);
     std::shuffle(free_pages_.begin(), free_pages_.end(), std::mt19937(1));
@@ -142,7 +143,7 @@ class ModelHarness {
   std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<AttentionOp>> attention_;
   std::vector<std::vector<std::byte>> memory_;
-  std::vector<abi::KvPoolView> pools_;
+  std::vector<std::vector<abi::KvPoolView>> pools_;
   std::vector<Request> requests_;
   std::vector<std::int32_t> free_pages_;
 };

@@ -48,7 +48,8 @@ Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::uniq
   std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), backend, options));
   FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
   transformer->weights_ = std::move(weights);
-  transformer->make_groups();
+  if (options.streaming) FOVEA_RETURN_IF_ERROR(check_head_profile(*options.streaming, transformer->config_));
+  transformer->layout_ = make_kv_layout(transformer->config_, options.streaming ? &*options.streaming : nullptr);
   FOVEA_RETURN_IF_ERROR(transformer->allocate());
   return std::unique_ptr<Model>(std::move(transformer));
 }
@@ -135,20 +136,6 @@ Status Transformer::load(WeightSource& weights) {
   return ok_status();
 }
 
-void Transformer::make_groups() {
-  for (std::int32_t i = 0; i < config_.num_layers; ++i) {
-    const std::int32_t window = config_.layer_window[static_cast<std::size_t>(i)];
-    auto group = std::find_if(groups_.begin(), groups_.end(),
-                              [&](const KvGroupSpec& candidate) { return candidate.window_tokens == window; });
-    if (group == groups_.end()) {
-      groups_.push_back({{}, config_.num_kv_heads, config_.head_dim, window});
-      group = groups_.end() - 1;
-    }
-    group->layers.push_back(i);
-    layers_[static_cast<std::size_t>(i)].group = static_cast<std::size_t>(group - groups_.begin());
-  }
-}
-
 Status Transformer::allocate() {
   const std::size_t element = static_cast<std::size_t>(dtype_bits(backend_.activation_dtype()) / 8);
   const std::int64_t rows = std::max(options_.max_forward_tokens, options_.max_logit_rows);
@@ -165,11 +152,11 @@ Status Transformer::allocate() {
   return make(activated_, config_.intermediate_size);
 }
 
-AttentionConfig Transformer::attention_config(std::size_t group) const {
+AttentionConfig Transformer::attention_config(std::size_t /*attention_group*/) const {
   AttentionConfig attention;
   attention.planner.num_qo_heads = config_.num_qo_heads;
-  attention.planner.num_kv_heads = groups_[group].num_kv_heads;
-  attention.planner.head_dim = groups_[group].head_dim;
+  attention.planner.num_kv_heads = config_.num_kv_heads;
+  attention.planner.head_dim = config_.head_dim;
   attention.sm_scale = config_.attention_scale;
   attention.softcap = config_.attention_softcap;
   return attention;
@@ -201,18 +188,26 @@ Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) c
   if (batch.positions.size() != rows) {
     return invalid_argument("{} positions for {} tokens", batch.positions.size(), rows);
   }
-  if (batch.slots.size() != groups_.size() || batch.attention.size() != groups_.size()) {
-    return invalid_argument("slots of {} and attention of {} KV groups, expected {}", batch.slots.size(),
-                            batch.attention.size(), groups_.size());
+  if (batch.slots.size() != layout_.groups.size() || batch.attention.size() != layout_.attention.size()) {
+    return invalid_argument("slots of {} KV groups and {} attention groups, expected {} and {}", batch.slots.size(),
+                            batch.attention.size(), layout_.groups.size(), layout_.attention.size());
   }
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
+  for (std::size_t g = 0; g < batch.slots.size(); ++g) {
     if (batch.slots[g].size() != rows) {
       return invalid_argument("{} slots of KV group {} for {} tokens", batch.slots[g].size(), g, rows);
     }
-    if (batch.attention[g] == nullptr) return invalid_argument("no attention for KV group {}", g);
+  }
+  for (std::size_t g = 0; g < batch.attention.size(); ++g) {
+    if (batch.attention[g] == nullptr) return invalid_argument("no attention for attention group {}", g);
   }
   if (batch.layer_kv.size() != layers_.size()) {
     return invalid_argument("KV pools of {} layers, expected {}", batch.layer_kv.size(), layers_.size());
+  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const std::size_t ranges = layout_.attention[layout_.attention_of[i]].ranges.size();
+    if (batch.layer_kv[i].size() != ranges) {
+      return invalid_argument("{} KV pools of layer {}, expected {}", batch.layer_kv[i].size(), i, ranges);
+    }
   }
   for (const std::int32_t token : batch.tokens) {
     if (token < 0 || token >= config_.vocab_size) {
@@ -237,24 +232,33 @@ Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) c
   return ok_status();
 }
 
-Status Transformer::attention(const Layer& layer, const abi::KvPoolView& pool, const ForwardBatch& batch) {
+Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
+  const Layer& layer = layers_[index];
   const ModelConfig& c = config_;
   const auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = qkv_heads() * c.head_dim;
   FOVEA_RETURN_IF_ERROR(layer.qkv->forward(rows_of(normed_, rows, c.hidden_size), rows_of(qkv_, rows, width)));
   const TensorView q = heads_of(rows, 0, c.num_qo_heads);
-  const TensorView k = heads_of(rows, c.num_qo_heads, c.num_kv_heads);
-  const TensorView v = heads_of(rows, c.num_qo_heads + c.num_kv_heads, c.num_kv_heads);
   if (c.qk_norm) {
+    const TensorView k = heads_of(rows, c.num_qo_heads, c.num_kv_heads);
     FOVEA_RETURN_IF_ERROR(norm(q, layer.q_norm, {}, q));
     FOVEA_RETURN_IF_ERROR(norm(k, layer.k_norm, {}, k));
   }
   // Query and key heads stand side by side, so one call rotates both.
   const TensorView q_and_k = heads_of(rows, 0, c.num_qo_heads + c.num_kv_heads);
   FOVEA_RETURN_IF_ERROR(backend_.rope(q_and_k, batch.positions.data(), c.rope));
-  FOVEA_RETURN_IF_ERROR(backend_.append_kv(k, v, batch.slots[layer.group].data(), pool));
+  const std::size_t group = layout_.attention_of[index];
+  const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
+  for (std::size_t r = 0; r < pools.size(); ++r) {
+    const HeadRange& range = layout_.attention[group].ranges[r];
+    const std::int32_t count = range.head_end - range.head_begin;
+    const TensorView k = heads_of(rows, c.num_qo_heads + range.head_begin, count);
+    const TensorView v = heads_of(rows, c.num_qo_heads + c.num_kv_heads + range.head_begin, count);
+    FOVEA_RETURN_IF_ERROR(
+        backend_.append_kv(k, v, batch.slots[range.kv_group].data(), abi::shift_heads(pools[r], -range.head_begin)));
+  }
   const TensorView out = cpu_tensor(attended_.get(), backend_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
-  return batch.attention[layer.group]->run(q, {&pool, 1}, out, nullptr);
+  return batch.attention[group]->run(q, pools, out, nullptr);
 }
 
 Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
@@ -281,7 +285,7 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const bool last = i + 1 == layers_.size();
-    FOVEA_RETURN_IF_ERROR(attention(layer, batch.layer_kv[i], batch));
+    FOVEA_RETURN_IF_ERROR(attention(i, batch));
     if (last && static_cast<std::int64_t>(batch.logit_rows.size()) < rows) {
       // K and V of all rows are stored; from here on only rows whose logits are wanted matter. qkv_ and normed_ are
       // free at this point and take the gathered rows.

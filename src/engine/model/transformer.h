@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/kv_layout.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
 
@@ -17,8 +18,9 @@ class Transformer : public Model {
                                                Backend& backend, const ModelLoadOptions& options);
 
   const ModelConfig& config() const override { return config_; }
-  const std::vector<KvGroupSpec>& kv_groups() const override { return groups_; }
-  AttentionConfig attention_config(std::size_t group) const override;
+  const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
+  const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
+  AttentionConfig attention_config(std::size_t attention_group) const override;
   Status forward(const ForwardBatch& batch, const TensorView& logits) override;
   std::size_t weight_bytes() const override { return weight_bytes_; }
 
@@ -30,7 +32,6 @@ class Transformer : public Model {
     TensorView post_mlp_norm;        // of the MLP's result, Gemma 2
     TensorView q_norm, k_norm;       // [head_dim], Qwen 3
     std::unique_ptr<Linear> qkv, output, gate_up, down;
-    std::size_t group = 0;
   };
 
   Transformer(ModelConfig config, Backend& backend, const ModelLoadOptions& options)
@@ -46,12 +47,11 @@ class Transformer : public Model {
   Result<std::unique_ptr<Linear>> load_linear(WeightSource& weights, const std::vector<Part>& parts, std::int64_t in,
                                               bool bias);
   Result<TensorView> load_vector(WeightSource& weights, const std::string& name, std::int64_t size);
-  void make_groups();
   Status allocate();
   Status check(const ForwardBatch& batch, const TensorView& logits) const;
 
   // hidden_ is the residual stream; normed_ the input of the next block; delta_ what a block adds.
-  Status attention(const Layer& layer, const abi::KvPoolView& pool, const ForwardBatch& batch);
+  Status attention(std::size_t index, const ForwardBatch& batch);
   Status mlp(const Layer& layer, std::int64_t rows);
   Status norm(const TensorView& x, const TensorView& weight, const TensorView& residual, const TensorView& out);
 
@@ -65,7 +65,7 @@ class Transformer : public Model {
   Backend& backend_;
   ModelLoadOptions options_;
   std::unique_ptr<WeightSource> weights_;  // the embedding and the norms point into it
-  std::vector<KvGroupSpec> groups_;
+  KvLayout layout_;
   std::vector<Layer> layers_;
   TensorView embedding_;
   TensorView final_norm_;

@@ -12,28 +12,50 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
                                                          const ReqToTokenPool& rows,
                                                          const ModelRunnerOptions& options) {
   auto runner = std::unique_ptr<ModelRunner>(new ModelRunner(model, pool, rows, options));
-  for (std::size_t g = 0; g < model.kv_groups().size(); ++g) {
-    const KvGroupSpec& spec = model.kv_groups()[g];
-    Group group;
-    group.window_left = spec.window_tokens > 0 ? spec.window_tokens - 1 : -1;
-    group.num_layers = spec.layers.size();
-    group.config = model.attention_config(g);
-    group.config.kv_dtype = KvPool::format_of(spec, options.kv_format).dtype;
-    PlannerOptions& planner = group.config.planner;
+  const std::vector<KvGroupSpec>& specs = model.kv_groups();
+  runner->tables_.max_requests = options.max_requests;
+  runner->tables_.stride = rows.stride();
+  runner->tables_.entries.assign(runner->tables_.begin(specs.size(), 0), kDummyPage);
+  for (std::size_t g = 0; g < specs.size(); ++g) {
+    Group& group = runner->groups_.emplace_back();
+    group.slots.resize(options.max_forward_tokens);
+    group.copied.assign(options.max_requests, 0);
+    group.version.assign(options.max_requests, 0);
+  }
+  for (std::size_t a = 0; a < model.attention_groups().size(); ++a) {
+    const AttentionGroupSpec& spec = model.attention_groups()[a];
+    Attention attention;
+    attention.num_layers = spec.layers.size();
+    attention.config = model.attention_config(a);
+    const auto dtype_of = [&](const HeadRange& range) {
+      return KvPool::format_of(specs[range.kv_group], options.kv_format).dtype;
+    };
+    // The type of most of what is read: that of heads which see all.
+    const auto full = std::find_if(spec.ranges.begin(), spec.ranges.end(),
+                                   [&](const HeadRange& range) { return specs[range.kv_group].window_tokens == 0; });
+    attention.config.kv_dtype = dtype_of(full == spec.ranges.end() ? spec.ranges[0] : *full);
+    PlannerOptions& planner = attention.config.planner;
     planner.num_workers = backend.num_threads();
-    planner.kv_element_bits = dtype_bits(group.config.kv_dtype);
+    planner.kv_element_bits = dtype_bits(attention.config.kv_dtype);
     planner.page_tokens = pool.page_tokens();
     planner.share_prefixes = options.share_prefixes;
     planner.batch_invariant = options.batch_invariant;
     planner.limits.max_requests = options.max_requests;
     planner.limits.max_rows = options.max_forward_tokens;
     planner.limits.max_pages_per_request = rows.stride();
-    FOVEA_ASSIGN_OR_RETURN(group.attention, backend.create_attention(group.config));
-    group.page_table.assign(static_cast<std::size_t>(options.max_requests) * rows.stride(), kDummyPage);
-    group.slots.resize(options.max_forward_tokens);
-    group.copied.assign(options.max_requests, 0);
-    group.version.assign(options.max_requests, 0);
-    runner->groups_.push_back(std::move(group));
+    if (plans_by_request(spec, specs)) {
+      attention.kv_group = spec.ranges[0].kv_group;
+      attention.window_left = specs[attention.kv_group].window_tokens - 1;
+    } else {
+      std::vector<std::uint32_t> token_bytes;
+      for (const HeadRange& range : spec.ranges) {
+        token_bytes.push_back(static_cast<std::uint32_t>(2 * planner.head_dim * dtype_bits(dtype_of(range)) / 8));
+      }
+      attention.head_rows = std::make_unique<HeadBatch>(spec, specs, std::move(token_bytes), options.batch_invariant);
+      attention.head_rows->raise_limits(planner.limits);
+    }
+    FOVEA_ASSIGN_OR_RETURN(attention.op, backend.create_attention(attention.config));
+    runner->attention_.push_back(std::move(attention));
   }
   const std::size_t logits = static_cast<std::size_t>(options.max_requests) * model.config().vocab_size;
   FOVEA_ASSIGN_OR_RETURN(runner->logits_, backend.allocate(logits * sizeof(float)));
@@ -69,10 +91,10 @@ void ModelRunner::lay_out(const Step& step) {
   }
 }
 
-bool ModelRunner::copy_tables(const Step& step, std::size_t g) {
+void ModelRunner::copy_tables(const Step& step, std::size_t g) {
   Group& group = groups_[g];
   const auto index = static_cast<std::int32_t>(g);
-  bool changed = false;
+  group.changed = false;
   for (std::size_t i = 0; i < step.items.size(); ++i) {
     const std::int32_t slot = step.items[i].sequence->slot;
     const std::uint64_t version = rows_.version(slot, index);
@@ -80,25 +102,24 @@ bool ModelRunner::copy_tables(const Step& step, std::size_t g) {
     if (group.version[i] != version) {
       group.version[i] = version;
       group.copied[i] = 0;
-      changed = true;
+      group.changed = true;
     }
     const auto row = rows_.row(slot, index);
-    const auto to = group.page_table.begin() + static_cast<std::ptrdiff_t>(i) * rows_.stride();
+    const auto to = tables_.entries.begin() + static_cast<std::ptrdiff_t>(tables_.begin(g, i));
     std::copy(row.begin() + group.copied[i], row.begin() + length, to + group.copied[i]);
     group.copied[i] = length;
   }
-  return changed;
 }
 
-AttentionBatch ModelRunner::batch_of(const Group& group) const {
+AttentionBatch ModelRunner::batch_of(const Attention& attention) const {
   AttentionBatch batch;
   batch.num_requests = static_cast<std::int32_t>(q_lens_.size());
   batch.q_lens = q_lens_.data();
   batch.kv_lens = kv_lens_.data();
-  batch.page_table = group.page_table.data();
+  batch.page_table = tables_.entries.data() + tables_.begin(attention.kv_group, 0);
   batch.page_table_stride = rows_.stride();
-  batch.mask = group.window_left >= 0 ? abi::MaskKind::kWindow : abi::MaskKind::kCausal;
-  batch.window_left = group.window_left;
+  batch.mask = attention.window_left >= 0 ? abi::MaskKind::kWindow : abi::MaskKind::kCausal;
+  batch.window_left = attention.window_left;
   return batch;
 }
 
@@ -112,20 +133,28 @@ Status ModelRunner::plan(const Step& step) {
   // Not valid while a plan is being made: a failed one must not be grown.
   planned_.clear();
   kv_bytes_ = kv_bytes_unshared_ = 0;
-  for (std::size_t g = 0; g < groups_.size(); ++g) {
-    Group& group = groups_[g];
-    const bool changed = copy_tables(step, g);
-    if (same && !changed) {
-      FOVEA_RETURN_IF_ERROR(group.attention->grow(kv_lens_.data()));
-    } else {
-      FOVEA_RETURN_IF_ERROR(group.attention->plan(batch_of(group)));
-      if (g == 0) keep_snapshot(group);
-    }
-    const PlanStats stats = group.attention->stats();
-    kv_bytes_ += stats.kv_bytes * group.num_layers;
-    kv_bytes_unshared_ += stats.kv_bytes_unshared * group.num_layers;
+  for (std::size_t g = 0; g < groups_.size(); ++g) copy_tables(step, g);
+  for (Attention& attention : attention_) {
+    FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
+    const PlanStats stats = attention.op->stats();
+    kv_bytes_ += stats.kv_bytes * attention.num_layers;
+    kv_bytes_unshared_ += stats.kv_bytes_unshared * attention.num_layers;
   }
   planned_ = std::move(ids);
+  return ok_status();
+}
+
+Status ModelRunner::plan_attention(const Step& step, Attention& attention, bool same_requests) {
+  const bool first = &attention == attention_.data();
+  if (attention.head_rows != nullptr) {
+    const BlockRowBatch batch = attention.head_rows->make(step, positions_, tables_);
+    FOVEA_RETURN_IF_ERROR(attention.op->plan_block_rows(batch));
+    if (first) keep_snapshot(attention, &batch);
+    return ok_status();
+  }
+  if (same_requests && !groups_[attention.kv_group].changed) return attention.op->grow(kv_lens_.data());
+  FOVEA_RETURN_IF_ERROR(attention.op->plan(batch_of(attention)));
+  if (first) keep_snapshot(attention, nullptr);
   return ok_status();
 }
 
@@ -142,31 +171,45 @@ Status ModelRunner::run(const Step& step) {
   batch.tokens = tokens_;
   batch.positions = positions_;
   batch.logit_rows = logit_rows_;
-  for (Group& group : groups_) {
-    batch.slots.emplace_back(group.slots.data(), tokens_.size());
-    batch.attention.push_back(group.attention.get());
-  }
+  for (const Group& group : groups_) batch.slots.emplace_back(group.slots.data(), tokens_.size());
+  for (const Attention& attention : attention_) batch.attention.push_back(attention.op.get());
   batch.layer_kv = pool_.layer_views();
   return model_.forward(batch, cpu_tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size));
 }
 
-void ModelRunner::keep_snapshot(const Group& group) {
+void ModelRunner::keep_snapshot(const Attention& attention, const BlockRowBatch* head_rows) {
   const std::lock_guard lock(snapshot_mutex_);
   if (q_lens_.size() < 2 && snapshot_.q_lens.size() >= 2) return;
   snapshot_.q_lens = q_lens_;
   snapshot_.kv_lens = kv_lens_;
-  snapshot_.window_left = group.window_left;
+  if (head_rows != nullptr) {
+    snapshot_.block_rows.assign(head_rows->block_rows.begin(), head_rows->block_rows.end());
+    snapshot_.row_indices.assign(head_rows->row_indices.begin(), head_rows->row_indices.end());
+    snapshot_.q_pos.assign(head_rows->q_pos.begin(), head_rows->q_pos.end());
+    return;
+  }
+  snapshot_.window_left = attention.window_left;
   const std::int32_t longest = *std::max_element(kv_lens_.begin(), kv_lens_.end());
   snapshot_.stride = (longest + pool_.page_tokens() - 1) / pool_.page_tokens();
   snapshot_.page_table.resize(q_lens_.size() * snapshot_.stride);
   for (std::size_t i = 0; i < q_lens_.size(); ++i) {
-    std::copy_n(group.page_table.begin() + static_cast<std::ptrdiff_t>(i) * rows_.stride(), snapshot_.stride,
-                snapshot_.page_table.begin() + static_cast<std::ptrdiff_t>(i) * snapshot_.stride);
+    std::copy_n(tables_.entries.begin() + static_cast<std::ptrdiff_t>(tables_.begin(attention.kv_group, i)),
+                snapshot_.stride, snapshot_.page_table.begin() + static_cast<std::ptrdiff_t>(i) * snapshot_.stride);
   }
 }
 
 Result<Planner> ModelRunner::plan_snapshot() const {
-  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(groups_[0].config.planner));
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(attention_[0].config.planner));
+  if (attention_[0].head_rows != nullptr) {
+    BlockRowBatch batch;
+    batch.num_rows = static_cast<std::int32_t>(snapshot_.q_pos.size());
+    batch.block_rows = snapshot_.block_rows;
+    batch.row_indices = snapshot_.row_indices;
+    batch.q_pos = snapshot_.q_pos;
+    batch.page_entries = tables_.entries.data();  // a plan points to the lists and does not read them
+    FOVEA_RETURN_IF_ERROR(planner.plan_block_rows(batch));
+    return planner;
+  }
   AttentionBatch batch;
   batch.num_requests = static_cast<std::int32_t>(snapshot_.q_lens.size());
   batch.q_lens = snapshot_.q_lens.data();

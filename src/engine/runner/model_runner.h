@@ -1,5 +1,5 @@
 // ModelRunner: runs a step of the scheduler: lays out tokens, positions, slots and page tables, plans attention once
-// for each KV group, runs the model. Owned by the engine; single-threaded, but for explain_*().
+// for each attention group, runs the model. Owned by the engine; single-threaded, but for explain_*().
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "engine/cache/kv_pool.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/model/model.h"
+#include "engine/runner/head_batch.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace fovea {
@@ -38,39 +39,49 @@ class ModelRunner {
   std::uint64_t kv_bytes() const { return kv_bytes_; }
   std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
 
-  // The latest plan over two requests or more, else the latest plan, of the first group. Thread-safe.
+  // The latest plan over two requests or more, else the latest plan, of the first attention group. Thread-safe.
   std::string explain_svg() const;
   std::string explain_text() const;
 
  private:
+  // A KV group: where its tokens go, and its part of the page tables.
   struct Group {
-    std::int32_t window_left = -1;
+    std::vector<std::int32_t> slots;     // [max_forward_tokens]
+    std::vector<std::int32_t> copied;    // [max_requests] leading entries of the table's row that are up to date,
+    std::vector<std::uint64_t> version;  // ..., for the row at this version
+    bool changed = false;                // entries that were planned before have changed
+  };
+  // An attention group.
+  struct Attention {
     std::size_t num_layers = 0;
     AttentionConfig config;
-    std::unique_ptr<AttentionOp> attention;
-    std::vector<std::int32_t> page_table;  // [max_requests, stride]
-    std::vector<std::int32_t> slots;       // [max_forward_tokens]
-    std::vector<std::int32_t> copied;      // [max_requests] leading entries of the table's row that are up to date,
-    std::vector<std::uint64_t> version;    // ..., for the row at this version
+    std::unique_ptr<AttentionOp> op;
+    std::size_t kv_group = 0;  // where requests are planned:
+    std::int32_t window_left = -1;
+    std::unique_ptr<HeadBatch> head_rows;  // else
   };
-  // A batch that was planned, kept so that it can be planned again and drawn.
+  // A batch that was planned, kept so that it can be planned again and drawn: requests, or block rows.
   struct Snapshot {
     std::vector<std::int32_t> q_lens;
     std::vector<std::int32_t> kv_lens;
     std::vector<std::int32_t> page_table;
     std::int32_t stride = 0;
     std::int32_t window_left = -1;
+    std::vector<abi::BlockRow> block_rows;
+    std::vector<std::uint32_t> row_indices;
+    std::vector<std::int32_t> q_pos;
   };
 
   ModelRunner(Model& model, KvPool& pool, const ReqToTokenPool& rows, const ModelRunnerOptions& options)
       : options_(options), model_(model), pool_(pool), rows_(rows) {}
 
   void lay_out(const Step& step);
-  // Brings the group's page table up to date; true when entries that were planned before have changed.
-  bool copy_tables(const Step& step, std::size_t group);
+  // Brings the group's page table up to date.
+  void copy_tables(const Step& step, std::size_t group);
   Status plan(const Step& step);
-  AttentionBatch batch_of(const Group& group) const;
-  void keep_snapshot(const Group& group);
+  Status plan_attention(const Step& step, Attention& attention, bool same_requests);
+  AttentionBatch batch_of(const Attention& attention) const;
+  void keep_snapshot(const Attention& attention, const BlockRowBatch* head_rows);
   Result<Planner> plan_snapshot() const;
 
   ModelRunnerOptions options_;
@@ -78,6 +89,8 @@ class ModelRunner {
   KvPool& pool_;
   const ReqToTokenPool& rows_;
   std::vector<Group> groups_;
+  std::vector<Attention> attention_;
+  PageTables tables_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> logit_rows_;

@@ -143,8 +143,7 @@ bool Scheduler::wait_for_prefix(Sequence* sequence) {
     }
   }
   sequence->waits_for = 0;
-  // The last token is computed anyway.
-  const auto usable = std::span<const std::int32_t>(sequence->tokens).first(sequence->tokens.size() - 1);
+  const std::span<const std::int32_t> usable = matchable(*sequence);
   std::int32_t cached = -1;
   for (const Sequence* other : running_) {
     if (other->remaining() <= 1 || other->priority > sequence->priority || other->salt != sequence->salt) continue;
@@ -163,8 +162,7 @@ bool Scheduler::wait_for_prefix(Sequence* sequence) {
 bool Scheduler::admit_one(Sequence* sequence) {
   RadixCache::Match match;
   if (options_.prefix_cache) {
-    match = cache_.match(sequence->salt,
-                         std::span<const std::int32_t>(sequence->tokens).first(sequence->tokens.size() - 1));
+    match = cache_.match(sequence->salt, matchable(*sequence));
   } else {
     match.pages.resize(groups_.size());
   }
@@ -175,8 +173,7 @@ bool Scheduler::admit_one(Sequence* sequence) {
     if (groups_[g].window_tokens == 0) needed -= match.num_pages;
     // What prompts in progress will still take, a page soon for each that decodes, and one in a hundred to spare.
     for (const Sequence* other : running_) {
-      const std::int32_t held = rows_.length(other->slot, g) - other->dropped[g];
-      needed += std::max(1, most_pages(g, other->length() + 1) - held);
+      needed += std::max(1, most_pages(g, other->length() + 1) - held_pages(g, *other));
     }
     needed += groups_[g].pages->total() / 100;
     if (groups_[g].pages->num_free() + cache_.evictable(g) < needed) {
@@ -193,12 +190,9 @@ bool Scheduler::admit_one(Sequence* sequence) {
   if (!sequence->admitted_before) sequence->cached_tokens = std::min(start, sequence->prompt_length);
   sequence->admitted_before = true;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].window_tokens > 0) {
-      const std::int32_t outside = start - (groups_[g].window_tokens - 1);
-      sequence->dropped[g] = std::max(0, outside / options_.page_tokens);
-    }
+    sequence->dropped[g] = window_begin(g, *sequence, start);
     for (std::int32_t i = 0; i < match.num_pages; ++i) {
-      const std::int32_t page = i < sequence->dropped[g] ? kDummyPage : match.pages[g][i];
+      const std::int32_t page = i >= sink_pages(g) && i < sequence->dropped[g] ? kDummyPage : match.pages[g][i];
       if (page != kDummyPage) groups_[g].pages->ref(page);
       rows_.push(sequence->slot, static_cast<std::int32_t>(g), page);
     }

@@ -91,8 +91,15 @@ class Scheduler {
   std::int32_t allocate_page(std::size_t group);
   // Pages for the next `count` tokens, the first of them writable; returns how many tokens there is room for.
   std::int32_t reserve(Sequence* sequence, std::int32_t count);
-  // Most pages of a group that a sequence of so many tokens can hold at a time.
+  std::int32_t sink_pages(std::size_t group) const { return pages_for(groups_[group].sink_tokens); }
+  // Most pages of a group that a sequence of so many tokens can hold at a time, and those that it holds.
   std::int32_t most_pages(std::size_t group, std::int32_t tokens) const;
+  std::int32_t held_pages(std::size_t group, const Sequence& sequence) const;
+  // The page before which all but the sinks is outside of what the token at `position` sees.
+  std::int32_t window_begin(std::size_t group, const Sequence& sequence, std::int32_t position) const;
+  // Leading tokens, of `count`, whose KV any request that starts with them computes alike.
+  std::int32_t shareable(const Sequence& sequence, std::int32_t count) const;
+  std::span<const std::int32_t> matchable(const Sequence& sequence) const;
   void schedule_decodes();
   void schedule_prefills();
   void admit();

@@ -9,8 +9,35 @@ namespace fovea {
 std::int32_t Scheduler::most_pages(std::size_t group, std::int32_t tokens) const {
   const std::int32_t all = pages_for(tokens);
   if (groups_[group].window_tokens == 0) return all;
-  // The window, a page cut at either end, and the chunk that is being computed.
-  return std::min(all, pages_for(groups_[group].window_tokens) + pages_for(options_.chunk_tokens) + 2);
+  // The sinks, the window, a page cut at either end, and the chunk that is being computed.
+  return std::min(all,
+                  sink_pages(group) + pages_for(groups_[group].most_window()) + pages_for(options_.chunk_tokens) + 2);
+}
+
+std::int32_t Scheduler::held_pages(std::size_t group, const Sequence& sequence) const {
+  const std::int32_t given_up = std::max(0, sequence.dropped[group] - sink_pages(group));
+  return rows_.length(sequence.slot, static_cast<std::int32_t>(group)) - given_up;
+}
+
+std::int32_t Scheduler::window_begin(std::size_t group, const Sequence& sequence, std::int32_t position) const {
+  const RadixCache::Group& g = groups_[group];
+  if (g.window_tokens == 0) return 0;
+  const std::int32_t window = position < sequence.prompt_length ? g.most_window() : g.window_tokens;
+  return std::max(sink_pages(group), (position - (window - 1)) / options_.page_tokens);
+}
+
+std::int32_t Scheduler::shareable(const Sequence& sequence, std::int32_t count) const {
+  // Where prompts see more than what is generated, an answer is not what the same tokens in a prompt would be.
+  const bool differ = std::any_of(groups_.begin(), groups_.end(), [](const RadixCache::Group& group) {
+    return group.prompt_window_tokens > group.window_tokens;
+  });
+  return differ ? std::min(count, sequence.prompt_length) : count;
+}
+
+std::span<const std::int32_t> Scheduler::matchable(const Sequence& sequence) const {
+  // The last token is computed anyway.
+  const std::int32_t count = shareable(sequence, sequence.length() - 1);
+  return std::span<const std::int32_t>(sequence.tokens).first(static_cast<std::size_t>(count));
 }
 
 std::int32_t Scheduler::allocate_page(std::size_t group) {
@@ -50,7 +77,7 @@ std::int32_t Scheduler::reserve(Sequence* sequence, std::int32_t count) {
 
 void Scheduler::publish(Sequence* sequence) {
   if (!options_.prefix_cache) return;
-  const std::int32_t pages = sequence->computed / options_.page_tokens;
+  const std::int32_t pages = shareable(*sequence, sequence->computed) / options_.page_tokens;
   if (pages <= sequence->published) return;
   std::vector<std::span<const std::int32_t>> lists;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -81,10 +108,9 @@ void Scheduler::drop_left_of_window(Sequence* sequence) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].window_tokens == 0) continue;
     const auto group = static_cast<std::int32_t>(g);
-    // The next token, at position `computed`, sees window - 1 tokens before itself.
-    const std::int32_t outside = sequence->computed - (groups_[g].window_tokens - 1);
+    const std::int32_t begin = window_begin(g, *sequence, sequence->computed);
     std::int32_t& dropped = sequence->dropped[g];
-    for (; (dropped + 1) * options_.page_tokens <= outside; ++dropped) {
+    for (; dropped < begin; ++dropped) {
       groups_[g].pages->unref(rows_.row(sequence->slot, group)[dropped]);
       rows_.set(sequence->slot, group, dropped, kDummyPage);
     }
@@ -96,8 +122,8 @@ void Scheduler::release(Sequence* sequence) {
     const auto group = static_cast<std::int32_t>(g);
     const auto row = rows_.row(sequence->slot, group);
     // From the end, so that the next sequence finds the first pages on top of the free list.
-    for (std::int32_t i = rows_.length(sequence->slot, group) - 1; i >= sequence->dropped[g]; --i) {
-      groups_[g].pages->unref(row[i]);
+    for (std::int32_t i = rows_.length(sequence->slot, group) - 1; i >= 0; --i) {
+      if (row[i] != kDummyPage) groups_[g].pages->unref(row[i]);
     }
   }
   rows_.release(sequence->slot);
@@ -117,19 +143,25 @@ Status Scheduler::check() const {
     for (const Sequence* sequence : running_) {
       const auto row = rows_.row(sequence->slot, static_cast<std::int32_t>(g));
       for (std::int32_t i = 0; i < rows_.length(sequence->slot, static_cast<std::int32_t>(g)); ++i) {
-        if (row[i] == kDummyPage && i >= sequence->dropped[g]) {
+        if (row[i] == kDummyPage && (i < sink_pages(g) || i >= sequence->dropped[g])) {
           return internal_error("scheduler: sequence {} lacks page {} of group {}", sequence->id, i, g);
         }
         if (row[i] != kDummyPage) ++held[row[i]];
       }
     }
     std::int32_t in_flight = 0;
+    std::int32_t idle = 0;
     for (std::int32_t page = 1; page <= pages.total(); ++page) {
+      idle += cached[page] > 0 && held[page] == 0 ? 1 : 0;
       if (held[page] + cached[page] != pages.holders(page)) {
         return internal_error("scheduler: page {} of group {} has {} holders, but {} sequences list it and {} nodes",
                               page, g, pages.holders(page), held[page], cached[page]);
       }
       if (held[page] > 0 && cached[page] == 0) ++in_flight;
+    }
+    if (idle != pages.num_idle()) {
+      return internal_error("scheduler: group {} has {} pages that the cache alone holds, counted {}", g, idle,
+                            pages.num_idle());
     }
     if (pages.num_free() + cache_.cached(g) + in_flight != pages.total()) {
       return internal_error("scheduler: group {} has {} free, {} cached, {} in flight of {} pages", g, pages.num_free(),

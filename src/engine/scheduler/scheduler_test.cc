@@ -15,20 +15,37 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
+// What queries of a group see: all, or sinks and a window, which may be larger for queries of the prompt.
+struct View {
+  std::int32_t window = 0;
+  std::int32_t sinks = 0;
+  std::int32_t prompt_window = 0;
+
+  // The query at `position` of a sequence with that prompt.
+  bool sees(std::int32_t token, std::int32_t position, std::int32_t prompt_length) const {
+    const std::int32_t most = position < prompt_length ? std::max(window, prompt_window) : window;
+    return window == 0 || token < sinks || position - token < most;
+  }
+};
+
 struct SimConfig {
   SchedulerOptions options;
-  std::vector<std::int32_t> windows = {0};
+  std::vector<View> views = {{}};
   std::vector<std::int32_t> pages = {64};  // that can be allocated
   std::int32_t max_tokens = 256;           // of a sequence
 };
 
 // What the executor must answer: a hash of what each group sees.
-std::int32_t next_token(const Tokens& tokens, const std::vector<std::int32_t>& windows) {
+template <typename TokenAt>
+std::int32_t next_token(const std::vector<View>& views, std::int32_t length, std::int32_t prompt_length,
+                        TokenAt token_at) {
   std::uint64_t hash = 1;
-  for (const std::int32_t window : windows) {
-    const std::size_t begin =
-        window == 0 || tokens.size() < static_cast<std::size_t>(window) ? 0 : tokens.size() - window;
-    hash = hash_span(std::span<const std::int32_t>(tokens).subspan(begin), hash);
+  for (std::size_t g = 0; g < views.size(); ++g) {
+    Tokens seen;
+    for (std::int32_t i = 0; i < length; ++i) {
+      if (views[g].sees(i, length - 1, prompt_length)) seen.push_back(token_at(g, i));
+    }
+    hash = hash_span(std::span<const std::int32_t>(seen), hash);
   }
   return static_cast<std::int32_t>(hash % 7);
 }
@@ -37,12 +54,13 @@ class Simulation {
  public:
   explicit Simulation(const SimConfig& setup)
       : setup_(setup),
-        rows_(setup.options.max_running, static_cast<std::int32_t>(setup.windows.size()),
+        rows_(setup.options.max_running, static_cast<std::int32_t>(setup.views.size()),
               setup.max_tokens / setup.options.page_tokens + 1) {
     std::vector<RadixCache::Group> groups;
-    for (std::size_t g = 0; g < setup.windows.size(); ++g) {
+    for (std::size_t g = 0; g < setup.views.size(); ++g) {
+      const View& view = setup.views[g];
       allocators_.push_back(std::make_unique<PageAllocator>(setup.pages[g] + 1));
-      groups.push_back({allocators_[g].get(), setup.windows[g]});
+      groups.push_back({allocators_[g].get(), view.window, view.sinks, view.prompt_window});
       memory_.emplace_back(static_cast<std::size_t>(setup.pages[g] + 1) * setup.options.page_tokens, -1);
     }
     scheduler_ = std::make_unique<Scheduler>(setup.options, groups, rows_);
@@ -92,20 +110,17 @@ class Simulation {
     std::vector<std::pair<Sequence*, std::int32_t>> sampled;
     for (const StepItem& item : step.items) {
       if (!item.sample) continue;
-      std::uint64_t hash = 1;
-      for (std::size_t g = 0; g < memory_.size(); ++g) {
-        const std::int32_t end = item.begin + item.count;
-        const std::int32_t begin = setup_.windows[g] == 0 ? 0 : std::max(0, end - setup_.windows[g]);
-        Tokens seen;
-        for (std::int32_t i = begin; i < end; ++i) seen.push_back(cell(*item.sequence, g, i));
-        hash = hash_span(std::span<const std::int32_t>(seen), hash);
-      }
-      sampled.push_back({item.sequence, static_cast<std::int32_t>(hash % 7)});
+      sampled.push_back(
+          {item.sequence, next_token(setup_.views, item.begin + item.count, item.sequence->prompt_length,
+                                     [&](std::size_t g, std::int32_t i) { return cell(*item.sequence, g, i); })});
     }
     scheduler_->commit();
     ++steps_;
     for (const auto& [sequence, token] : sampled) {
-      EXPECT_EQ(token, next_token(sequence->tokens, setup_.windows)) << "sequence " << sequence->id;
+      const Tokens& tokens = sequence->tokens;
+      EXPECT_EQ(token, next_token(setup_.views, sequence->length(), sequence->prompt_length,
+                                  [&](std::size_t, std::int32_t i) { return tokens[i]; }))
+          << "sequence " << sequence->id;
       // Choices differ by their first token, as if each had a seed of its own.
       const std::int32_t choices = std::exchange(choices_[sequence->id], 1);
       const std::int32_t generate = generate_[sequence->id];
@@ -279,11 +294,12 @@ void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
   setup.options.page_tokens = 1 + static_cast<std::int32_t>(rng.next_below(5));
   setup.options.min_wait_tokens = static_cast<std::int32_t>(1 + rng.next_below(12));
   setup.max_tokens = 60;
-  const std::vector<std::vector<std::int32_t>> kinds = {{0}, {0, 9}, {6}, {11, 0}};
-  setup.windows = kinds[rng.next_below(4)];
+  const std::vector<std::vector<View>> kinds = {
+      {{}}, {{}, {9}}, {{6}}, {{11}, {}}, {{}, {7, 4}}, {{5, 6}}, {{}, {4, 3, 13}}, {{}, {8}, {6, 4}}};
+  setup.views = kinds[rng.next_below(static_cast<std::uint32_t>(kinds.size()))];
   const std::int32_t least = 60 / setup.options.page_tokens + 2;
   setup.pages.clear();
-  for (std::size_t g = 0; g < setup.windows.size(); ++g) {
+  for (std::size_t g = 0; g < setup.views.size(); ++g) {
     setup.pages.push_back(least + static_cast<std::int32_t>(rng.next_below(2 * least)));
   }
   std::vector<Tokens> documents;

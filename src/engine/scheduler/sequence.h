@@ -29,7 +29,7 @@ struct Sequence {
   bool admitted_before = false;
   RadixCache::Node* node = nullptr;   // where it stands in the cache, locked
   std::int32_t published = 0;         // leading pages that the cache has too
-  std::vector<std::int32_t> dropped;  // [group] leading pages given up because they left the window
+  std::vector<std::int32_t> dropped;  // [group] pages between the sinks and this one are given up: they left the window
   std::uint64_t last_step = 0;        // number of the latest step it is in
   std::uint64_t waits_for = 0;        // id of the sequence that computes a prefix this one needs
   std::int32_t waits_until = 0;       // ..., and how many tokens of it
