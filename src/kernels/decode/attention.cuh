@@ -43,6 +43,10 @@ extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
   const uint32_t lane = threadIdx.x % 32;
 
   init_barriers(shared, threadIdx.x);
+#if FOVEA_LOADER == 0
+  if (warp == kConsumerWarps && lane == 0) ptx::prefetch_tensor_map(&k_map);
+  if (warp == kConsumerWarps && lane == 1) ptx::prefetch_tensor_map(&v_map);
+#endif
   ptx::wait_for_previous_kernels();
   ptx::let_next_kernel_start();
   const Queue queue = Queue::of(args, blockIdx.x);

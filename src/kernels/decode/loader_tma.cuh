@@ -80,8 +80,6 @@ __device__ __forceinline__ void run_loader(const abi::AttentionArgs& args, const
                                            const abi::TensorMap* v_map, const Queue& queue, SharedMemory& shared,
                                            uint32_t, uint32_t lane) {
   const uint32_t entry_tokens = static_cast<uint32_t>(args.pool.entry_tokens);
-  if (lane == 0) ptx::prefetch_tensor_map(k_map);
-  if (lane == 1) ptx::prefetch_tensor_map(v_map);
   Run run{0, 0, 0, kEndOfWork};
   PageWindow window{};
   const auto record_full = [&](uint32_t n) { return ptx::smem_address(&shared.record_full[n % kRecords]); };
