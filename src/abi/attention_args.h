@@ -43,8 +43,8 @@ struct AttentionArgs {
   uint32_t* span_counter;  // zero before the first launch; every launch leaves zero: CTAs claim the queues that they do
                            // not start with (worker numbers from the grid's size on) by counting it up
   uint32_t num_pages;      // of the pool, for checked builds
-  uint32_t first_merges;   // 1: of a divided pair, the worker of the first part waits for the others and merges; needs
-                           // a device that runs two CTAs at once, and queues that are not claimed. 0: who comes last
+  uint32_t first_merges;   // 1: of a divided pair, the worker of the first part waits for the others and merges, unless
+                           // queues are claimed; needs a device that runs two CTAs at once. 0: who comes last
   KvPoolView pool;
   alignas(16) uint8_t variant_params[kVariantParamBytes];  // the variant's parameter struct
 };

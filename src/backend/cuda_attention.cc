@@ -281,7 +281,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   args_.partial_lse = partial_lse_.as<float>();
   args_.span_counter = counters_.as<std::uint32_t>();
   args_.merge_counters = counters_.as<std::uint32_t>() + kSpanCounterWords;
-  args_.first_merges = executors_[0].choice.span_rounds == 1 && device_.info().num_sms >= 2;
+  args_.first_merges = device_.info().num_sms >= 2;
   args_.shared_out = shared_out_.as<float>();
   args_.shared_lse = shared_lse_.as<float>();
   args_.shared_counters = args_.merge_counters + merges;

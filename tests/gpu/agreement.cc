@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
@@ -16,6 +18,7 @@ namespace fovea::gpu_test {
 namespace {
 
 using testing::AttentionCase;
+using testing::CaseSpec;
 
 std::vector<std::uint16_t> halves(const std::vector<float>& values, DType dtype) {
   std::vector<std::uint16_t> bits(values.size());
@@ -186,6 +189,63 @@ AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const
   for (std::thread& thread : threads) thread.join();
   std::sort(counts.failures.begin(), counts.failures.end());
   return counts;
+}
+
+namespace {
+
+// Makes the values of a request's token infinite (NaN in fp8) under every head.
+void spoil(AttentionCase& c, int token) {
+  const abi::KvPoolView& p = c.pool;
+  const std::size_t bytes = static_cast<std::size_t>(dtype_bits(c.spec.kv_dtype) / 8);
+  const std::uint16_t pattern = c.spec.kv_dtype == DType::kBF16 ? 0x7f80 : 0x7c00;
+  const std::int64_t page = c.page_table[static_cast<std::size_t>(token / p.page_tokens)];
+  for (std::int64_t head = 0; head < c.spec.kv_heads; ++head) {
+    for (std::int64_t d = 0; d < c.spec.head_dim; ++d) {
+      const std::int64_t at = page * p.page_stride + token % p.page_tokens * p.token_stride + head * p.head_stride + d;
+      std::byte* const to = c.v.data() + static_cast<std::size_t>(at) * bytes;
+      if (bytes == 1) {
+        *to = std::byte{0x7f};
+      } else {
+        std::memcpy(to, &pattern, sizeof pattern);
+      }
+    }
+  }
+}
+
+std::string find_leak(AgreementRunner& runner, const Configuration& config) {
+  constexpr int kRows = 5, kTokens = 70;
+  CaseSpec spec = random_spec(config, 11);
+  spec.q_lens = {kRows};
+  spec.kv_lens = {kTokens};
+  spec.mask = abi::MaskKind::kCausal;
+  spec.window_left = -1;
+  spec.shared_tokens = 0;
+  AttentionCase c = testing::make_case(spec);
+  const auto clean = runner.run(c);
+  spoil(c, kTokens - 2);  // the last two rows see it
+  const auto spoiled = runner.run(c);
+  for (const auto* output : {&clean, &spoiled}) {
+    if (!output->ok()) return output->status().to_string();
+  }
+  const std::size_t seen = clean->bytes.size() / kRows * (kRows - 2);
+  if (std::memcmp(clean->bytes.data(), spoiled->bytes.data(), seen) != 0) return "a hidden value changes a row";
+  for (std::size_t i = seen / 2; i < spoiled->out.size(); ++i) {
+    if (std::isfinite(spoiled->out[i])) return "a row that sees the value hides it";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> hidden_values_that_leak(Place& place) {
+  std::vector<std::string> found;
+  for (const Configuration& config : configurations()) {
+    auto runner = AgreementRunner::create(place, config);
+    if (runner.status().code() == StatusCode::kUnsupported) continue;
+    const std::string leak = runner.ok() ? find_leak(*runner, config) : runner.status().to_string();
+    if (!leak.empty()) found.push_back(config.name + ": " + leak);
+  }
+  return found;
 }
 
 }  // namespace fovea::gpu_test

@@ -64,6 +64,10 @@ struct AgreementCounts {
 // `filter`: only configurations whose name holds it.
 AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter = "");
 
+// Values that are not finite, in a token that one query token sees and others of the same tile do not: these must keep
+// their bits. In every configuration; what went wrong in each.
+std::vector<std::string> hidden_values_that_leak(Place& place);
+
 // The request batch of a case with whole masks; owns what it names and borrows the case.
 struct CaseBatch {
   explicit CaseBatch(const testing::AttentionCase& c);

@@ -162,6 +162,10 @@ TEST_F(GpuTest, EveryKernelAgreesWithTheOracle) {
   EXPECT_EQ(counts.unsupported, 0);
 }
 
+TEST_F(GpuTest, HiddenValuesNeverLeak) {
+  for (const std::string& leak : hidden_values_that_leak(*place_)) ADD_FAILURE() << leak;
+}
+
 // A second object keeps the device busy on another stream, so that workers start and end at other times in every run.
 TEST_F(GpuTest, TheSameInputGivesTheSameBitsUnderLoad) {
   Workload work(*place_), load(*place_);

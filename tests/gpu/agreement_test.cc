@@ -21,6 +21,12 @@ TEST(Agreement, TheCpuAgreesWithTheOracleOnTheGeneratedCases) {
   EXPECT_GT(counts.cases, 200);
 }
 
+TEST(Agreement, HiddenValuesNeverLeakOnTheCpu) {
+  auto place = Place::open("cpu");
+  ASSERT_TRUE(place.ok());
+  for (const std::string& leak : hidden_values_that_leak(**place)) ADD_FAILURE() << leak;
+}
+
 TEST(Agreement, TheJudgeFindsAWrongOutput) {
   auto place = Place::open("cpu");
   ASSERT_TRUE(place.ok());

@@ -151,13 +151,16 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
       MergeRule rule = MergeRule::kNone;
       MergeSlot merge{abi::kNone, {}};
       const auto find_slot = [&] {
-        rule = merge_rule(args, work, record);
+        rule = merge_rule(args, work);
         if (rule == MergeRule::kNone) return;
         merge.index = find_merge(args, work, alone || rule == MergeRule::kFirst ? 0 : warp / work.group);
       };
       if (kEarly) find_slot();
       const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, rest, lane);
-      if (kEarly) merge.entry = find_entry(args, work, merge.index);
+      if (kEarly) {
+        merge.entry = find_entry(args, work, merge.index);
+        PartList(args, work, merge.entry).touch(lane);
+      }
       State state;
       clear(state);
       run_slices(args, work, division, rows, q, state, shared, run.base(), stages, use, scratch, lane);
@@ -165,7 +168,6 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
         find_slot();
         merge.entry = find_entry(args, work, merge.index);
       }
-      PartList(args, work, merge.entry).touch(lane);
       finish_item(args, work, shared, rows, state, rule, merge, alone, division.row_blocks, parity, warp, lane,
                   barrier);
     }

@@ -15,19 +15,18 @@ enum class MergeRule : uint32_t {
   kCounted,  // whoever writes a row's last part
 };
 
-__device__ __forceinline__ MergeRule merge_rule(const abi::AttentionArgs& args, const Work& work,
-                                                const ItemRecord& record) {
-  const uint32_t flags = record.item.flags;
+__device__ __forceinline__ MergeRule merge_rule(const abi::AttentionArgs& args, const Work& work) {
+  const uint32_t flags = work.record->item.flags;
   if (flags & abi::kItemDirect) return MergeRule::kNone;
-  const bool claims = work.header->num_workers > gridDim.x;  // plans that share prefixes have more queues than CTAs
-  const bool first_merges =
-      args.first_merges != 0 && !claims && (flags & abi::kItemSingleHead) && (record.block_row.flags & abi::kRowsSolo);
+  // Where queues are claimed, a worker might wait for one that stands behind it in the same CTA.
+  const bool first_merges = args.first_merges != 0 && (flags & abi::kItemSingleHead) &&
+                            (work.record->block_row.flags & abi::kRowsSolo) && work.header->num_workers <= gridDim.x;
   if (!first_merges) return MergeRule::kCounted;
   return flags & abi::kItemFirstPart ? MergeRule::kFirst : MergeRule::kNone;
 }
 
 // One merge of the plan as a warp sees it. Its fields are looked up one after the other while other work goes on:
-// index when an item begins, entry when its queries are there, and the list is asked for when its slices are done.
+// index when an item begins, entry and list when its queries are asked for.
 struct MergeSlot {
   uint32_t index;
   abi::MergeEntry entry;
