@@ -539,10 +539,10 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   options.num_kv_heads = kKvHeads;
   const auto sources = attention_kernels(options, "sm_90a");
   ASSERT_TRUE(sources.ok()) << sources.status().to_string();
-  EXPECT_EQ(sources->size(), 4u);  // attention, append, merge, and what cuts plans again
+  EXPECT_EQ(sources->size(), 5u);  // attention by teams and by warps, append, merge, and what cuts plans again
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
   options.device_growth = false;
-  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 3u);
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 4u);
   options.q_dtype = DType::kF32;
   EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);
 }
