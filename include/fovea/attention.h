@@ -56,7 +56,7 @@ struct AttentionOptions {
   std::int32_t num_kv_heads = 8;  // divides num_qo_heads
   std::int32_t head_dim = 128;    // a multiple of 16: 16..256 on the CPU, 32..256 on CUDA
   DType q_dtype = DType::kBF16;   // of q and out. CUDA: kF16, kBF16; CPU also kF32
-  DType kv_dtype = DType::kBF16;  // CUDA: that of q or kF8E4M3; CPU: kF32, kF16, kBF16
+  DType kv_dtype = DType::kBF16;  // CUDA: that of q, kF8E4M3, kI8 or kI4; CPU: these and kF32
   std::int32_t page_tokens = 16;  // tokens a page, 1..256
 
   float sm_scale = 0.0f;    // multiplies q.k; 0: 1/sqrt(head_dim)
@@ -139,7 +139,10 @@ struct PagedKv {
   TensorView k;
   TensorView v;
   KvLayout layout = KvLayout::kNHD;
-  TensorView k_scale;  // kF8E4M3: f32 [num_kv_heads] that stored keys are multiplied by; empty: 1
+  // kF8E4M3: f32 [num_kv_heads] that stored keys are multiplied by; empty: 1.
+  // kI8 and kI4: f16 [pages, num_kv_heads, page_tokens, 2], scale and zero of each token and head: a stored number u
+  // stands for scale * (u - 128) + zero (kI4: u - 8; element d in byte d / 2 of its row, even d in the low half).
+  TensorView k_scale;
   TensorView v_scale;
 };
 

@@ -39,7 +39,8 @@ struct AppendArgs {
   uint32_t num_lists;
   uint32_t list_stride;
   uint32_t num_page_entries;  // length of page_entries; 0: not known, not checked
-  KvPoolView pool;            // f32, f16, bf16, or e4m3 with granularity kNone or kHead: stored = x / scale
+  // f32, f16, bf16; e4m3 with granularity kNone or kHead: stored = x / scale; int8 and int4, nothing rotated.
+  KvPoolView pool;
 };
 static_assert(sizeof(AppendArgs) == 192 + sizeof(KvPoolView));
 
@@ -48,6 +49,7 @@ enum class AppendTarget : uint8_t { kWrite, kSkip, kOutOfRange };
 struct AppendSlot {
   AppendTarget target;
   long long element;  // of KV head 0, in the pool; when kWrite
+  long long scale;    // number of its KvScale, in pools that have one a token and head
 };
 
 // Where row `row` goes.
@@ -55,25 +57,29 @@ constexpr AppendSlot append_slot(const AppendArgs& args, uint32_t row) {
   const KvPoolView& pool = args.pool;
   if (args.slots != nullptr) {
     const int32_t slot = args.slots[row];
-    if (slot < 0) return {AppendTarget::kSkip, 0};
+    if (slot < 0) return {AppendTarget::kSkip, 0, 0};
     const int32_t page = slot / pool.page_tokens;
-    if (page >= pool.num_pages) return {AppendTarget::kOutOfRange, 0};
-    return {AppendTarget::kWrite, page * pool.page_stride + (slot - page * pool.page_tokens) * pool.token_stride};
+    if (page >= pool.num_pages) return {AppendTarget::kOutOfRange, 0, 0};
+    const int32_t token = slot - page * pool.page_tokens;
+    return {AppendTarget::kWrite, page * pool.page_stride + token * pool.token_stride,
+            page * pool.scale_page_stride + token};
   }
   const int32_t list = args.batch_indices[row];
   const int32_t position = args.positions[row];
-  if (list < 0 || position < 0) return {AppendTarget::kSkip, 0};
-  if (static_cast<uint32_t>(list) >= args.num_lists) return {AppendTarget::kOutOfRange, 0};
+  if (list < 0 || position < 0) return {AppendTarget::kSkip, 0, 0};
+  if (static_cast<uint32_t>(list) >= args.num_lists) return {AppendTarget::kOutOfRange, 0, 0};
   const int32_t nth = position / pool.entry_tokens;
   const bool compressed = args.list_begin != nullptr;
   const long long begin = compressed ? args.list_begin[list] : static_cast<long long>(list) * args.list_stride;
   const long long end = compressed ? args.list_begin[list + 1] : begin + args.list_stride;
-  if (begin < 0 || begin + nth >= end) return {AppendTarget::kOutOfRange, 0};
-  if (args.num_page_entries != 0 && begin + nth >= args.num_page_entries) return {AppendTarget::kOutOfRange, 0};
+  if (begin < 0 || begin + nth >= end) return {AppendTarget::kOutOfRange, 0, 0};
+  if (args.num_page_entries != 0 && begin + nth >= args.num_page_entries) return {AppendTarget::kOutOfRange, 0, 0};
   const int32_t entry = args.page_entries[begin + nth];
-  if (entry < 0 || entry / pool.entries_per_page >= pool.num_pages) return {AppendTarget::kOutOfRange, 0};
+  if (entry < 0 || entry / pool.entries_per_page >= pool.num_pages) return {AppendTarget::kOutOfRange, 0, 0};
   const int32_t token = entry % pool.entries_per_page * pool.entry_tokens + position - nth * pool.entry_tokens;
-  return {AppendTarget::kWrite, entry / pool.entries_per_page * pool.page_stride + token * pool.token_stride};
+  const int32_t page = entry / pool.entries_per_page;
+  return {AppendTarget::kWrite, page * pool.page_stride + token * pool.token_stride,
+          page * pool.scale_page_stride + token};
 }
 
 // A thread takes one unit of a row: two runs of `vec` elements, of up to kAppendHeads heads. Where heads rotate, the
@@ -107,6 +113,11 @@ constexpr uint32_t append_threads_a_row(const AppendArgs& args, uint32_t vec, ui
 constexpr uint64_t append_ctas(const AppendArgs& args, uint32_t vec, uint32_t head_dim) {
   const uint64_t threads = static_cast<uint64_t>(args.rows) * append_threads_a_row(args, vec, head_dim);
   return (threads + kAppendThreads - 1) / kAppendThreads;
+}
+
+// The same for pools of int8 and int4: a row of a head of K or of V a thread.
+constexpr uint64_t quantizing_ctas(const AppendArgs& args) {
+  return (uint64_t{2} * args.rows * args.num_kv_heads + kAppendThreads - 1) / kAppendThreads;
 }
 
 #if !defined(__CUDACC_RTC__)

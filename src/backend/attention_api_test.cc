@@ -374,7 +374,7 @@ TEST_F(AttentionApiErrors, Options) {
   EXPECT_EQ(code([](auto& o) { o.head_dim = 72; }), StatusCode::kUnsupported);
   EXPECT_EQ(code([](auto& o) { o.page_tokens = 0; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.num_kv_heads = 3; }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(code([](auto& o) { o.kv_dtype = DType::kI4; }), StatusCode::kUnsupported);
+  EXPECT_EQ(code([](auto& o) { o.kv_dtype = DType::kI32; }), StatusCode::kUnsupported);
   EXPECT_EQ(code([](auto& o) { o.softcap = -1.0f; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](auto& o) { o.max_rows = 0; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([&](auto& o) { o.sinks = cpu_tensor(memory_.data(), DType::kF32, 3); }), StatusCode::kInvalidArgument);

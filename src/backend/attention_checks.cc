@@ -138,7 +138,9 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
     case DType::kF16: pool.dtype = abi::KvDType::kF16; break;
     case DType::kBF16: pool.dtype = abi::KvDType::kBF16; break;
     case DType::kF8E4M3: pool.dtype = abi::KvDType::kF8E4M3; break;
-    default: return unsupported("k is {}, expected f32, f16, bf16 or fp8_e4m3", describe(kv.k));
+    case DType::kI8: pool.dtype = abi::KvDType::kI8; break;
+    case DType::kI4: pool.dtype = abi::KvDType::kI4; break;
+    default: return unsupported("k is {}, expected f32, f16, bf16, fp8_e4m3, int8 or int4", describe(kv.k));
   }
   pool.k = kv.k.data;
   pool.v = kv.v.data;
@@ -149,6 +151,21 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
   pool.page_tokens = static_cast<std::int32_t>(kv.k.shape[token]);
   pool.entry_tokens = pool.page_tokens;
   pool.entries_per_page = 1;
+  if (pool.dtype == abi::KvDType::kI8 || pool.dtype == abi::KvDType::kI4) {
+    if (pool.dtype == abi::KvDType::kI4 && (pool.page_stride | pool.token_stride | pool.head_stride) % 2 != 0) {
+      return invalid_argument("k is {} with odd strides; rows of int4 start at whole bytes", describe(kv.k));
+    }
+    for (const bool keys : {true, false}) {
+      const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
+      FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale,
+                                        {pool.num_pages, num_kv_heads, pool.page_tokens, 2}, DType::kF16, place));
+      (keys ? pool.k_scale : pool.v_scale) = scale.data;
+    }
+    pool.granularity = abi::ScaleGranularity::kTokenHead;
+    pool.scale_head_stride = pool.page_tokens;
+    pool.scale_page_stride = num_kv_heads * pool.page_tokens;
+    return pool;
+  }
   for (const bool keys : {true, false}) {
     const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
     if (is_empty(scale)) continue;

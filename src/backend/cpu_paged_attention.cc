@@ -159,9 +159,13 @@ bool cpu_type(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16
 }  // namespace
 
 Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const AttentionOptions& options) {
-  if (!cpu_type(options.q_dtype) || !cpu_type(options.kv_dtype)) {
-    return unsupported("q_dtype is {} and kv_dtype {}; the CPU computes attention over f32, f16 and bf16",
-                       dtype_name(options.q_dtype), dtype_name(options.kv_dtype));
+  const bool quantized =
+      options.kv_dtype == DType::kF8E4M3 || options.kv_dtype == DType::kI8 || options.kv_dtype == DType::kI4;
+  if (!cpu_type(options.q_dtype) || (!cpu_type(options.kv_dtype) && !quantized)) {
+    return unsupported(
+        "q_dtype is {} and kv_dtype {}; the CPU takes queries of f32, f16 and bf16, and KV of these, "
+        "fp8_e4m3, int8 and int4",
+        dtype_name(options.q_dtype), dtype_name(options.kv_dtype));
   }
   FOVEA_ASSIGN_OR_RETURN(VariantChoice variant, choose_variant(options));
   const bool bf16 = options.q_dtype == DType::kBF16 && !options.batch_invariant;

@@ -31,10 +31,11 @@ abi::KvDType kv_type(DType dtype) { return static_cast<abi::KvDType>(dtype); }  
 
 Status check_types(const AttentionOptions& o) {
   const bool q = o.q_dtype == DType::kF16 || o.q_dtype == DType::kBF16;
-  if (!q || (o.kv_dtype != o.q_dtype && o.kv_dtype != DType::kF8E4M3)) {
+  const bool narrow = o.kv_dtype == DType::kF8E4M3 || o.kv_dtype == DType::kI8 || o.kv_dtype == DType::kI4;
+  if (!q || (o.kv_dtype != o.q_dtype && !narrow)) {
     return unsupported(
         "q_dtype is {} and kv_dtype {}; on CUDA queries are f16 or bf16, and KV is of their type or "
-        "fp8_e4m3",
+        "fp8_e4m3, int8 or int4",
         dtype_name(o.q_dtype), dtype_name(o.kv_dtype));
   }
   return ok_status();
@@ -491,11 +492,11 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
 Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
   if (has_maps_ && std::memcmp(&pool, &args_.pool, sizeof pool) == 0) return ok_status();
   has_maps_ = false;
-  const std::int64_t bytes = dtype_bits(options_.kv_dtype) / 8;
+  const std::int64_t bits = dtype_bits(options_.kv_dtype);
   for (const auto& [what, elements] : {std::pair{"page", pool.page_stride}, std::pair{"token", pool.token_stride},
                                        std::pair{"head", pool.head_stride}}) {
-    if (elements * bytes % 16 != 0 || elements < 0) {
-      return invalid_argument("k has {}s {} bytes apart, expected a multiple of 16", what, elements * bytes);
+    if (elements * bits % 128 != 0 || elements < 0) {
+      return invalid_argument("k has {}s {} bytes apart, expected a multiple of 16", what, elements * bits / 8);
     }
   }
   for (const void* p : {pool.k, pool.v}) {

@@ -1,5 +1,7 @@
 #include "backend/cuda_paged_ops.h"
 
+#include <algorithm>
+
 #include "abi/append_args.h"
 #include "abi/merge_args.h"
 #include "backend/cuda_kernels.h"
@@ -20,7 +22,7 @@ jit::AppendKernelSpec append_spec(const std::string& arch, std::int64_t head_dim
   spec.q_dtype = type_of(dtype);
   spec.pool_dtype = pool_dtype;
   spec.vec = abi::append_vec(args, static_cast<std::uint32_t>(head_dim), element_bytes(dtype),
-                             element_bytes(static_cast<DType>(pool_dtype)));
+                             std::max(1u, element_bytes(static_cast<DType>(pool_dtype))));
   return spec;
 }
 
@@ -80,7 +82,9 @@ Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const Appe
   const jit::AppendKernelSpec spec = append_spec(device.info().arch(), k.shape[2], k.dtype, pool.dtype, args);
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::append_source(spec));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, cuda_kernel(device, source, "fovea_append"));
-  return launch(device, function, args, abi::append_ctas(args, spec.vec, head_dim), abi::kAppendThreads, stream);
+  const bool integers = pool.dtype == abi::KvDType::kI8 || pool.dtype == abi::KvDType::kI4;
+  const std::uint64_t ctas = integers ? abi::quantizing_ctas(args) : abi::append_ctas(args, spec.vec, head_dim);
+  return launch(device, function, args, ctas, abi::kAppendThreads, stream);
 }
 
 Status cuda_merge_states(const MergeStates& merge, bool pair, DevicePlace place, Stream stream) {

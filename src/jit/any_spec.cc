@@ -29,10 +29,13 @@ Status check_shape(int head_dim, std::uint32_t vec, std::uint32_t runs) {
 Result<KernelSource> append_source(const AppendKernelSpec& spec) {
   FOVEA_RETURN_IF_ERROR(check_shape(spec.head_dim, spec.vec, 2));
   if (!is_float(spec.q_dtype)) return unsupported("rows to append must be f32, f16 or bf16");
-  if (!is_float(spec.pool_dtype) && spec.pool_dtype != KvDType::kF8E4M3) {
-    return unsupported("rows can be appended to pools of f32, f16, bf16 and fp8_e4m3");
+  const bool integers = spec.pool_dtype == KvDType::kI8 || spec.pool_dtype == KvDType::kI4;
+  if (!is_float(spec.pool_dtype) && spec.pool_dtype != KvDType::kF8E4M3 && !integers) {
+    return unsupported("rows can be appended to pools of f32, f16, bf16, fp8_e4m3, int8 and int4");
   }
-  return kernel_source("append", spec.arch, "kernels/any/append.cuh",
+  if (integers && spec.rotate)
+    return unsupported("pools of int8 and int4 take rows that were rotated before; append without rotation");
+  return kernel_source("append", spec.arch, integers ? "kernels/any/append_quantized.cuh" : "kernels/any/append.cuh",
                        {{"FOVEA_HEAD_DIM", std::to_string(spec.head_dim)},
                         {"FOVEA_Q_DTYPE", number(spec.q_dtype)},
                         {"FOVEA_KV_DTYPE", number(spec.pool_dtype)},

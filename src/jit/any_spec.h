@@ -15,7 +15,7 @@ struct AppendKernelSpec {
   std::string arch = "sm_90a";
   int head_dim = 128;                             // even, up to 512
   abi::KvDType q_dtype = abi::KvDType::kBF16;     // of k, v and q: kF32, kF16, kBF16
-  abi::KvDType pool_dtype = abi::KvDType::kBF16;  // kF32, kF16, kBF16, kF8E4M3
+  abi::KvDType pool_dtype = abi::KvDType::kBF16;  // kF32, kF16, kBF16, kF8E4M3, kI8, kI4
   std::uint32_t vec = 8;                          // abi::append_vec()
   bool rotate = false;
 };

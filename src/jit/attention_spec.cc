@@ -29,8 +29,9 @@ Status check_spec(const AttentionKernelSpec& spec) {
     return unsupported("queries are {}, the attention kernel takes f16 and bf16", dtype_text(spec.q_dtype));
   }
   if (spec.kv_dtype != abi::KvDType::kF16 && spec.kv_dtype != abi::KvDType::kBF16 &&
-      spec.kv_dtype != abi::KvDType::kF8E4M3) {
-    return unsupported("KV is stored as {}, the attention kernel takes f16, bf16 and fp8_e4m3",
+      spec.kv_dtype != abi::KvDType::kF8E4M3 && spec.kv_dtype != abi::KvDType::kI8 &&
+      spec.kv_dtype != abi::KvDType::kI4) {
+    return unsupported("KV is stored as {}, the attention kernel takes f16, bf16, fp8_e4m3, int8 and int4",
                        dtype_text(spec.kv_dtype));
   }
   return ok_status();

@@ -23,7 +23,7 @@ struct AttentionKernelSpec {
   std::string kind = "attention";               // what the kernel's name begins with
   int head_dim = 128;                           // multiple of 16 from 32 to 256
   abi::KvDType q_dtype = abi::KvDType::kBF16;   // of queries and outputs: kF16, kBF16
-  abi::KvDType kv_dtype = abi::KvDType::kBF16;  // kF16, kBF16, kF8E4M3
+  abi::KvDType kv_dtype = abi::KvDType::kBF16;  // kF16, kBF16, kF8E4M3, kI8, kI4
   KvLoader loader = KvLoader::kTma;
   int box_tokens = 16;   // kTma: tokens one box brings, a power of two from 8 to 64
   bool checked = false;  // page entries are compared with the pool's size before they are followed

@@ -324,7 +324,7 @@ TEST(AttentionSpecTest, WrongSpecsAreRefused) {
   EXPECT_EQ(code([](auto& s) { s.head_dim = 100; }), StatusCode::kUnsupported);
   EXPECT_EQ(code([](auto& s) { s.head_dim = 512; }), StatusCode::kUnsupported);
   EXPECT_EQ(code([](auto& s) { s.q_dtype = abi::KvDType::kF32; }), StatusCode::kUnsupported);
-  EXPECT_EQ(code([](auto& s) { s.kv_dtype = abi::KvDType::kI4; }), StatusCode::kUnsupported);
+  EXPECT_EQ(code([](auto& s) { s.kv_dtype = abi::KvDType::kF32; }), StatusCode::kUnsupported);
   EXPECT_EQ(code([](auto& s) { s.arch = "sm_70"; }), StatusCode::kUnsupported);
   EXPECT_EQ(code([](auto& s) { s.header = "kernels/none.cuh"; }), StatusCode::kNotFound);
   EXPECT_EQ(code([](auto& s) { s.variant.name = "not a name"; }), StatusCode::kInvalidArgument);

@@ -23,7 +23,7 @@ Result<Machine> machine_of(std::string_view arch) {
   return Machine{false, (small ? 99 : 163) << 10};
 }
 
-int element_bytes(abi::KvDType dtype) { return dtype == abi::KvDType::kF8E4M3 ? 1 : 2; }
+bool is_integer(abi::KvDType dtype) { return dtype == abi::KvDType::kI8 || dtype == abi::KvDType::kI4; }
 
 Status check(const AttentionNeed& need) {
   if (need.head_dim < 32 || need.head_dim > 256 || need.head_dim % 16 != 0) {
@@ -33,12 +33,16 @@ Status check(const AttentionNeed& need) {
     return unsupported("queries of storage type {}, the kernels take f16 and bf16", static_cast<int>(need.q_dtype));
   }
   if (need.kv_dtype != abi::KvDType::kF16 && need.kv_dtype != abi::KvDType::kBF16 &&
-      need.kv_dtype != abi::KvDType::kF8E4M3) {
-    return unsupported("KV of storage type {}, the kernels take f16, bf16 and fp8_e4m3",
+      need.kv_dtype != abi::KvDType::kF8E4M3 && !is_integer(need.kv_dtype)) {
+    return unsupported("KV of storage type {}, the kernels take f16, bf16, fp8_e4m3, int8 and int4",
                        static_cast<int>(need.kv_dtype));
   }
-  if (need.transforms_kv && need.kv_dtype == abi::KvDType::kF8E4M3) {
-    return unsupported("key and value hooks over fp8_e4m3: they work in place, on 16-bit KV");
+  if (need.transforms_kv && abi::kv_bits(need.kv_dtype) < 16) {
+    return unsupported("key and value hooks over KV of {} bits: they work in place, on 16-bit KV",
+                       abi::kv_bits(need.kv_dtype));
+  }
+  if (need.kv_dtype == abi::KvDType::kI4 && need.head_dim % 32 != 0) {
+    return unsupported("head_dim {} with int4 KV, the kernels take multiples of 32", need.head_dim);
   }
   if (need.page_tokens < 1) return unsupported("pages of {} tokens", need.page_tokens);
   if (need.group < 1 || need.group > 16) {
@@ -50,7 +54,8 @@ Status check(const AttentionNeed& need) {
 // Bytes of kernels/decode/shared.cuh's SharedMemory, at most: the kernel asserts it.
 std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stages, int stage_tokens) {
   const std::int64_t head_dim = need.head_dim;
-  const std::int64_t kv = std::int64_t{2} * stages * stage_tokens * head_dim * element_bytes(need.kv_dtype);
+  const std::int64_t kv = std::int64_t{2} * stages * stage_tokens * head_dim * abi::kv_bits(need.kv_dtype) / 8;
+  const std::int64_t scales = is_integer(need.kv_dtype) ? std::int64_t{8} * stages * stage_tokens : 32;
   const std::int64_t records = 16 * 240;
   const std::int64_t states = std::int64_t{2} * consumer_warps * 16 * 8;
   const std::int64_t targets = std::int64_t{consumer_warps} * 16 * 8;
@@ -62,7 +67,7 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
   const std::int64_t gathered_rows = 3 * 64 * 8;
   const std::int64_t barriers = std::int64_t{24} * stages + 16 * 16 + 256;
   return (kv + records + states + targets + part_weights + reduce + queries + hook_rows + gathered_rows + barriers +
-          1023) /
+          scales + 1023) /
          1024 * 1024;
 }
 
@@ -71,7 +76,7 @@ int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > 
 
 // Bytes of kernels/warps/memory.cuh's SharedMemory, at most: the kernel asserts it.
 std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots) {
-  const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * element_bytes(need.kv_dtype) * slots;
+  const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots;
   const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
   const std::int64_t others = std::int64_t{need.head_dim} * 4 + 8 * 8 * 4 + slots * 8;
@@ -89,18 +94,18 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.threads = consumer_warps * 32 + 128;
 
   // Stages of up to 32 KiB, as many as fit: what keeps the memory busy is the bytes on their way.
-  const int row_bytes = 2 * need.head_dim * element_bytes(need.kv_dtype);
+  const int row_bytes = 2 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8;
   // TMA where a box (a whole piece of a page; below 8 tokens it would start inside of a swizzle pattern) brings 4 KiB
   // at least: a box takes the loading warp about 60 clocks, whatever its size, and small ones cannot fill the memory's
   // rate.
   const int whole = need.page_tokens & -need.page_tokens;
   const int box_bytes = std::min(whole, 64) * row_bytes / 2;
-  choice.tma = machine.hopper && whole >= 8 && box_bytes >= 4096;
+  choice.tma = machine.hopper && !is_integer(need.kv_dtype) && whole >= 8 && box_bytes >= 4096;
   int stage_tokens = 64;
   int stages = 0;
   for (; stage_tokens >= 16; stage_tokens /= 2) {
     if (stage_tokens * row_bytes > 32 << 10) continue;
-    stages = 12;
+    stages = need.kv_dtype == abi::KvDType::kI4 ? 24 : 12;
     while (stages > 0 && smem_bytes(need, consumer_warps, stages, stage_tokens) > machine.smem_bytes) --stages;
     if (!choice.tma) stages = stages / 3 * 3;  // each of three gathering warps has stages of its own
     if (stages >= 3) break;
@@ -137,6 +142,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (need.group > 8) return unsupported("{} query heads a KV head, the warps' kernel takes up to 8", need.group);
+  if (is_integer(need.kv_dtype)) return unsupported("the warps' kernel reads no int8 and int4 KV");
   if (need.batch_invariant || need.transforms_kv || need.checked) {
     return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");
   }
@@ -181,7 +187,7 @@ bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes) {
 }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
-  const auto bytes = static_cast<std::uint32_t>(element_bytes(pool.dtype));
+  const auto bytes = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype) / 8);
   const std::uint32_t row = static_cast<std::uint32_t>(head_dim) * bytes;
   const std::uint32_t panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : row % 32 == 0 ? 32 : 16;
   const auto stride = [bytes](long long elements) { return static_cast<std::uint64_t>(elements) * bytes; };

@@ -97,7 +97,7 @@ TEST(AttentionChoiceTest, SaysWhatIsNotSupported) {
   EXPECT_NE(message([](AttentionNeed& n) { n.arch = "sm_75"; }).find("sm_80 or later"), std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) { n.arch = "gfx90a"; }).find("gfx90a"), std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) { n.q_dtype = abi::KvDType::kF32; }).find("f16 and bf16"), std::string::npos);
-  EXPECT_NE(message([](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kI8; }).find("fp8_e4m3"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kF32; }).find("fp8_e4m3"), std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) {
               n.kv_dtype = abi::KvDType::kF8E4M3;
               n.transforms_kv = true;
@@ -164,6 +164,9 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
   need.num_sms = 108;  // 1024 of 864 would be too many, 512 too few
   EXPECT_EQ(choose_warp_attention(need)->num_workers, 864);
   need.group = 9;
+  EXPECT_EQ(choose_warp_attention(need).status().code(), StatusCode::kUnsupported);
+  need.group = 8;
+  need.kv_dtype = abi::KvDType::kI8;
   EXPECT_EQ(choose_warp_attention(need).status().code(), StatusCode::kUnsupported);
   for (bool AttentionNeed::*off :
        {&AttentionNeed::batch_invariant, &AttentionNeed::transforms_kv, &AttentionNeed::checked}) {

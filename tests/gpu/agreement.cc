@@ -69,7 +69,8 @@ CaseBatch::CaseBatch(const AttentionCase& c) {
   view.mask_offsets = mask_offsets.data();
 }
 
-PagedKv paged_kv(const Place& place, const AttentionCase& c, const void* k, const void* v) {
+PagedKv paged_kv(const Place& place, const AttentionCase& c, const void* k, const void* v, const void* k_scales,
+                 const void* v_scales) {
   const abi::KvPoolView& p = c.pool;
   PagedKv kv;
   kv.layout = c.spec.heads_first ? KvLayout::kHND : KvLayout::kNHD;
@@ -82,6 +83,10 @@ PagedKv paged_kv(const Place& place, const AttentionCase& c, const void* k, cons
   }
   kv.v = kv.k;
   kv.v.data = const_cast<void*>(v);
+  if (k_scales != nullptr) {
+    kv.k_scale = place.view(k_scales, DType::kF16, p.num_pages, c.spec.kv_heads, p.page_tokens, 2);
+    kv.v_scale = place.view(v_scales, DType::kF16, p.num_pages, c.spec.kv_heads, p.page_tokens, 2);
+  }
   return kv;
 }
 
@@ -110,6 +115,11 @@ Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> k, upload(*place_, c.k));
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> v, upload(*place_, c.v));
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> q, upload(*place_, halves(c.q, dtype)));
+  std::shared_ptr<void> k_scales, v_scales;
+  if (!c.k_scales.empty()) {
+    FOVEA_ASSIGN_OR_RETURN(k_scales, upload(*place_, c.k_scales));
+    FOVEA_ASSIGN_OR_RETURN(v_scales, upload(*place_, c.v_scales));
+  }
   // What is not written shows as NaN.
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> out, upload(*place_, std::vector<std::uint16_t>(size, 0x7fff)));
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> lse,
@@ -117,7 +127,7 @@ Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
   const CaseBatch batch(c);
   FOVEA_RETURN_IF_ERROR(attention_.plan(batch.view, place_->stream()));
   FOVEA_RETURN_IF_ERROR(attention_.run(place_->view(q.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
-                                       paged_kv(*place_, c, k.get(), v.get()),
+                                       paged_kv(*place_, c, k.get(), v.get(), k_scales.get(), v_scales.get()),
                                        place_->view(out.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
                                        place_->view(lse.get(), DType::kF32, c.num_rows, c.num_qo_heads()),
                                        place_->stream()));
@@ -193,13 +203,19 @@ AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const
 
 namespace {
 
-// Makes the values of a request's token infinite (NaN in fp8) under every head.
+// Makes the values of a request's token infinite (NaN in fp8, and by their scales where they are integers) under every
+// head.
 void spoil(AttentionCase& c, int token) {
   const abi::KvPoolView& p = c.pool;
   const std::size_t bytes = static_cast<std::size_t>(dtype_bits(c.spec.kv_dtype) / 8);
   const std::uint16_t pattern = c.spec.kv_dtype == DType::kBF16 ? 0x7f80 : 0x7c00;
   const std::int64_t page = c.page_table[static_cast<std::size_t>(token / p.page_tokens)];
   for (std::int64_t head = 0; head < c.spec.kv_heads; ++head) {
+    if (!c.v_scales.empty()) {
+      const std::int64_t at = page * p.scale_page_stride + head * p.scale_head_stride + token % p.page_tokens;
+      c.v_scales[static_cast<std::size_t>(at)] = {0x7c00, 0x7e00};
+      continue;
+    }
     for (std::int64_t d = 0; d < c.spec.head_dim; ++d) {
       const std::int64_t at = page * p.page_stride + token % p.page_tokens * p.token_stride + head * p.head_stride + d;
       std::byte* const to = c.v.data() + static_cast<std::size_t>(at) * bytes;

@@ -76,7 +76,8 @@ struct CaseBatch {
   std::vector<std::uint8_t> mask;
 };
 
-// K and V of a case at other addresses.
-PagedKv paged_kv(const Place& place, const testing::AttentionCase& c, const void* k, const void* v);
+// K and V of a case at other addresses. Scales: of pools that have one a token and head, else null.
+PagedKv paged_kv(const Place& place, const testing::AttentionCase& c, const void* k, const void* v,
+                 const void* k_scales = nullptr, const void* v_scales = nullptr);
 
 }  // namespace fovea::gpu_test

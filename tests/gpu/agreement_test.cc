@@ -16,8 +16,7 @@ TEST(Agreement, TheCpuAgreesWithTheOracleOnTheGeneratedCases) {
   for (const std::string& failure : counts.failures) ADD_FAILURE() << failure;
   std::printf("%d cases of %d requests, %d configurations (%d not on this device)\n", counts.cases, counts.requests,
               counts.configurations, counts.unsupported);
-  // The CPU has no fp8 KV.
-  EXPECT_LT(counts.unsupported * 4, counts.configurations);
+  EXPECT_EQ(counts.unsupported, 0);
   EXPECT_GT(counts.cases, 200);
 }
 

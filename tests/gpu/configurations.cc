@@ -134,6 +134,13 @@ std::vector<Configuration> configurations() {
       all.push_back(make(head_dim, DType::kF16, DType::kF8E4M3, page, heads(), page == 1));
     }
   }
+  for (const DType integers : {DType::kI8, DType::kI4}) {
+    for (const int head_dim : {64, 128, 256, 96}) {
+      for (const int page : {1, 16, 64}) {
+        all.push_back(make(head_dim, page == 64 ? DType::kF16 : DType::kBF16, integers, page, heads(), page != 1));
+      }
+    }
+  }
   for (const HeadCounts h : kHeads) all.push_back(make(128, DType::kBF16, DType::kBF16, 16, h, false));
   for (const int head_dim : {32, 48, 80, 96, 112, 144, 160, 192, 224, 240}) {
     for (const int page : {1, 16})

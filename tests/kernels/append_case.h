@@ -249,6 +249,7 @@ void check_append(std::uint64_t seed, Run&& run) {
   if (kQuantized) {
     for (auto* bytes : {&expected.k, &expected.v}) bytes->assign(bytes->size() * 4, 0x55);
     expected.view.dtype = KvDType::kF32;
+    expected.view.granularity = abi::ScaleGranularity::kNone;
     expected.point();
   }
   const std::vector<float> k_rows = k.floats(cos_sin, rotary_dim / 2), v_rows = v.floats(nullptr, 0);
@@ -307,6 +308,72 @@ void check_append(std::uint64_t seed, Run&& run) {
   } else {
     EXPECT_EQ(q.bytes, q_before.bytes);
   }
+}
+
+// The same for pools of int8 and int4: bit for bit what the CPU backend writes, scales too.
+template <std::uint32_t kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec, typename Run>
+void check_quantizing_append(std::uint64_t seed, Run&& run) {
+  Random random(seed);
+  const int rows = between(random, 0, 9), heads = between(random, 1, 9);
+  Rows k(random, kIn, rows, heads, kHeadDim, kVec), v(random, kIn, rows, heads, kHeadDim, kVec);
+  for (Rows* tensor : {&k, &v}) {
+    if (rows == 0) continue;
+    const float odd[] = {std::nanf(""), 1e30f, -std::numeric_limits<float>::infinity(), 0.0f, 1e-7f};
+    for (int i = 0; i < 3; ++i) {
+      set_value(kIn, tensor->bytes.data(), between(random, 0, static_cast<int>(kHeadDim) - 1), odd[random() % 5]);
+    }
+  }
+  abi::KvPoolView view{};
+  view.dtype = kPool;
+  view.granularity = abi::ScaleGranularity::kTokenHead;
+  view.num_pages = between(random, 1, 12);
+  view.entries_per_page = 1 << between(random, 0, 2);
+  view.entry_tokens = between(random, 1, 5);
+  view.page_tokens = view.entry_tokens * view.entries_per_page;
+  const bool heads_first = random() % 2 == 0;
+  view.token_stride = heads_first ? kHeadDim : kHeadDim * heads;
+  view.head_stride = heads_first ? kHeadDim * view.page_tokens : kHeadDim;
+  view.page_stride = static_cast<long long>(kHeadDim) * heads * view.page_tokens + 2 * kVec * between(random, 0, 2);
+  view.scale_head_stride = view.page_tokens;
+  view.scale_page_stride = view.page_tokens * heads;
+  struct Arrays {
+    Memory<std::uint8_t> k, v;
+    Memory<std::uint32_t> k_scale, v_scale;
+    void point(abi::KvPoolView& view) {
+      view.k = k.data(), view.v = v.data();
+      view.k_scale = k_scale.data(), view.v_scale = v_scale.data();
+    }
+  } actual;
+  actual.k.assign(static_cast<std::size_t>(view.page_stride * view.num_pages), 0x55);
+  actual.k_scale.assign(static_cast<std::size_t>(view.scale_page_stride * view.num_pages), 0x55555555);
+  actual.v = actual.k;
+  actual.v_scale = actual.k_scale;
+  Arrays expected = actual;
+  actual.point(view);
+
+  AppendArgs args{};
+  args.k = k.view.data, args.v = v.view.data;
+  args.k_row_stride = k.view.strides[0], args.k_head_stride = k.view.strides[1];
+  args.v_row_stride = v.view.strides[0], args.v_head_stride = v.view.strides[1];
+  args.rows = static_cast<std::uint32_t>(rows);
+  args.num_kv_heads = static_cast<std::uint32_t>(heads);
+  args.pool = view;
+  const Places places(random, view, rows, args);
+  Memory<std::uint32_t> error(1);
+  args.error = error.data();
+  ASSERT_GE(append_vec(args, kHeadDim, type_bytes(kIn), 1), kVec);
+
+  run(args);
+
+  EXPECT_EQ(error[0], places.error);
+  expected.point(view);
+  ThreadPool threads(1);
+  const Status status = cpu::append_kv(k.view, v.view, places.expected.data(), view, threads);
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(actual.k, expected.k);
+  EXPECT_EQ(actual.v, expected.v);
+  EXPECT_EQ(actual.k_scale, expected.k_scale);
+  EXPECT_EQ(actual.v_scale, expected.v_scale);
 }
 
 }  // namespace fovea::kernel_test

@@ -7,6 +7,7 @@
 // clang-format off
 #include "tests/kernels/host_instructions.h"
 #include "kernels/any/append.cuh"
+#include "kernels/any/append_quantized.cuh"
 // clang-format on
 
 namespace fovea::kernels {
@@ -85,6 +86,27 @@ TEST(AppendKernelTest, E4M3) {
   check_cases<64, kF16, kE4M3, 4>(100);
   check_cases<48, kF32, kE4M3, 2>(100);
   check_cases<32, kBF16, kE4M3, 1>(100);
+}
+
+template <std::uint32_t kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec>
+void check_integers(int count) {
+  for (int seed = 0; seed < count && !testing::Test::HasFatalFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(static_cast<std::uint64_t>(seed));
+    check_quantizing_append<kHeadDim, kIn, kPool, kVec>(static_cast<std::uint64_t>(seed), [&](const AppendArgs& args) {
+      launch_on_host(quantizing_ctas(args), abi::kAppendThreads, random,
+                     [&](std::uint32_t thread) { AppendQuantized<kHeadDim, kIn, kPool, kVec>::run(args, thread); });
+    });
+  }
+}
+
+TEST(AppendKernelTest, Integers) {
+  check_integers<128, kBF16, KvDType::kI8, 8>(100);
+  check_integers<128, kBF16, KvDType::kI4, 8>(100);
+  check_integers<64, kF16, KvDType::kI8, 4>(100);
+  check_integers<96, kF16, KvDType::kI4, 2>(100);
+  check_integers<48, kF32, KvDType::kI8, 1>(100);
+  check_integers<32, kF32, KvDType::kI4, 1>(100);
 }
 
 TEST(AppendKernelTest, RunLengthFollowsAlignment) {

@@ -53,6 +53,8 @@ std::vector<Entry> entries() {
   }
   kinds.emplace_back("", [](AttentionOptions& o) { o.q_dtype = o.kv_dtype = DType::kF16; });
   kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kF8E4M3; });
+  kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kI8; });
+  kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kI4; });
   kinds.emplace_back(" checked", [](AttentionOptions& o) { o.checked = true; });
   kinds.emplace_back("", [](AttentionOptions& o) { o.softcap = 30.0f; });
   kinds.emplace_back("", [=](AttentionOptions& o) { o.sinks = heads; });

@@ -15,6 +15,12 @@ using VariantParams = fovea::variant::ParamsOf<Variant>::Type;
 inline constexpr int kHeadDim = FOVEA_HEAD_DIM;
 inline constexpr bool kQueryBf16 = FOVEA_Q_DTYPE == static_cast<int>(abi::KvDType::kBF16);
 inline constexpr bool kFp8 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kF8E4M3);
+inline constexpr bool kInt8 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kI8);
+inline constexpr bool kInt4 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kI4);
+// Integers have a scale and a zero for each token and head, which are loaded beside them.
+inline constexpr bool kTokenScales = kInt8 || kInt4;
+// A register holds four (int4: eight) neighbouring dims of a token: blocks of the products take dims in another order.
+inline constexpr bool kNarrow = kFp8 || kInt8 || kInt4;
 inline constexpr bool kMmaBf16 =
     FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kBF16);  // else products are of halves
 inline constexpr bool kTma = FOVEA_LOADER == 0;
@@ -22,8 +28,8 @@ inline constexpr bool kChecked = FOVEA_CHECKED != 0;
 // bf16 queries become halves: every row is scaled by a power of two into their range.
 inline constexpr bool kScaleRows = kQueryBf16 && !kMmaBf16;
 
-inline constexpr int kElementBytes = kFp8 ? 1 : 2;
-inline constexpr int kRowBytes = kHeadDim * kElementBytes;
+inline constexpr int kElementBits = kInt4 ? 4 : kFp8 || kInt8 ? 8 : 16;
+inline constexpr int kRowBytes = kHeadDim * kElementBits / 8;
 inline constexpr int kBlocks = kHeadDim / 16;  // blocks of 16 dims: one k-step of Q K^T, two n-tiles of P V
 
 // In shared memory a token's row is cut into panels of at most 128 bytes, so that the copy engine's swizzle applies.
@@ -76,7 +82,9 @@ inline constexpr bool kTransformsKv = Variant::kHasKey || Variant::kHasValue;
 static_assert(kHeadDim % 16 == 0 && kHeadDim >= 32 && kHeadDim <= 256);
 static_assert(kStageTokens % kBoxTokens == 0 && kBoxTokens >= 8 && kStageTokens >= 16 && kStageTokens <= 64);
 static_assert(kConsumerWarps % kSlices == 0);
-static_assert(!(kTransformsKv && kFp8), "keys and values are transformed in place, in 16-bit storage");
+static_assert(!kInt4 || kHeadDim % 32 == 0, "16 bytes hold 32 numbers");
+static_assert(!kTokenScales || !kTma, "scales are gathered");
+static_assert(!(kTransformsKv && kNarrow), "keys and values are transformed in place, in 16-bit storage");
 static_assert(kTma || kStages % kLoaderWarps == 0, "each gathering warp has stages of its own");
 static_assert(!kTma || FOVEA_ARCH >= 900, "tensor maps need sm_90");
 

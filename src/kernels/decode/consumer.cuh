@@ -41,6 +41,7 @@ __device__ __forceinline__ void run_slices(const abi::AttentionArgs& args, const
     const RingSlot<kStages> slot(use + k);
     wait_for_stage(shared, slot.index, slot.parity, use + k);
     const uint32_t k_tile = ptx::smem_address(shared.kv[slot.index][0]);
+    const uint32_t scales = ptx::smem_address(shared.scales[kTokenScales ? slot.index : 0][0]);
     if (work.first_row < work.rows) {
       for (uint32_t s = division.first_slice; s < kSlices; s += division.slice_step) {
         const uint32_t in_stage = s * kSliceTokens;
@@ -51,15 +52,16 @@ __device__ __forceinline__ void run_slices(const abi::AttentionArgs& args, const
                           lane);
         }
         if (may_hide(work, range, slice)) {
-          run_slice<true>(args, work, rows, q, state, k_tile, k_tile + kTileBytes, slice, in_stage, lane);
+          run_slice<true>(args, work, rows, q, state, k_tile, k_tile + kTileBytes, slice, in_stage, lane, scales);
         } else {
-          run_slice<false>(args, work, rows, q, state, k_tile, k_tile + kTileBytes, slice, in_stage, lane);
+          run_slice<false>(args, work, rows, q, state, k_tile, k_tile + kTileBytes, slice, in_stage, lane, scales);
         }
       }
     }
     __syncwarp();
     ptx::mbarrier_arrive_warp(ptx::smem_address(&shared.empty[slot.index]), division.arrivals, lane);
   }
+  add_zeros(state);
 }
 
 __device__ __forceinline__ float logit_scale(const abi::AttentionArgs& args, uint32_t kv_head) {

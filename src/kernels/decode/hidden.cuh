@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t not_finite_tokens(uint32_t v_tile, uint32_t 
 
 // Two neighbouring elements of a token's values.
 __device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token_in_stage, uint32_t column) {
-  const uint32_t byte = column * kElementBytes;
+  const uint32_t byte = column * kElementBits / 8;
   const uint32_t word =
       ptx::load_shared_4(v_tile + chunk_offset(token_in_stage, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
   if constexpr (kFp8) {

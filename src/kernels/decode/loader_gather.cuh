@@ -10,6 +10,7 @@ namespace fovea::decode {
 struct StageRows {
   static constexpr int kPerLane = (kStageTokens + 31) / 32;
   uint64_t offsets[kPerLane];
+  uint64_t scales[kTokenScales ? kPerLane : 1];  // of the token's KvScale, in bytes
 
   // Tokens outside of the run take the place of its nearest one.
   __device__ __forceinline__ void find(const abi::AttentionArgs& args, const Run& run, uint32_t stage_token,
@@ -34,7 +35,12 @@ struct StageRows {
       }
       offsets[i] = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
                                          static_cast<long long>(run.head) * pool.head_stride) *
-                   kElementBytes;
+                   kElementBits / 8;
+      if constexpr (kTokenScales) {
+        scales[i] = static_cast<uint64_t>(page * pool.scale_page_stride +
+                                          static_cast<long long>(run.head) * pool.scale_head_stride + in_page) *
+                    sizeof(abi::KvScale);
+      }
     }
   }
 
@@ -45,6 +51,21 @@ struct StageRows {
     }
   }
 };
+
+// Copies the scales of a stage's tokens: lane l those of tokens l and l + 32.
+__device__ __forceinline__ void copy_scales(const abi::AttentionArgs& args, const Run& run, const StageRows& rows,
+                                            uint32_t stage_token, uint32_t to, uint32_t lane) {
+  if constexpr (kTokenScales) {
+#pragma unroll
+    for (int i = 0; i < StageRows::kPerLane; ++i) {
+      const uint32_t token = lane + 32 * i;
+      if (kStageTokens % 32 != 0 && token >= kStageTokens) continue;
+      if (stage_token + token < run.begin || stage_token + token >= run.end) continue;
+      ptx::cp_async_4(to + token * 4, static_cast<const uint8_t*>(args.pool.k_scale) + rows.scales[i]);
+      ptx::cp_async_4(to + (kStageTokens + token) * 4, static_cast<const uint8_t*>(args.pool.v_scale) + rows.scales[i]);
+    }
+  }
+}
 
 // Copies K and V of a stage. rows: offsets of its tokens' rows, in shared memory. kWhole: every token is in the run.
 template <bool kWhole>
@@ -105,6 +126,7 @@ __device__ __forceinline__ void load_stage(const abi::AttentionArgs& args, Share
   } else {
     copy_stage<false>(args, run, shared_rows, stage_token, k_tile, lane);
   }
+  copy_scales(args, run, rows, stage_token, ptx::smem_address(shared.scales[kTokenScales ? slot : 0][0]), lane);
   const uint32_t full = ptx::smem_address(&shared.full[slot]);
   ptx::mbarrier_arrive_after_copies(full);
   if constexpr (kChecked) {  // publishes what this warp wrote to the record

@@ -53,6 +53,7 @@ struct Queries {
   uint32_t a[kQueryBlocks][4];
   const uint4* rest;  // of this lane, in shared memory; 32 apart
   float scale[kScaleRows ? 2 : 1];
+  float sum[kTokenScales ? 2 : 1];  // of the row's elements, times the scale: what a zero of 1 adds to its logits
 
   template <int b>
   __device__ __forceinline__ void get(uint32_t (&to)[4]) const {
@@ -66,11 +67,13 @@ struct Queries {
   }
 };
 
-// Which dims a lane holds of a block of 16, as (first pair, second pair): of fp8 keys one register has four neighbours.
+// Which dims a lane holds of a block of 16, as (first pair, second pair): of keys of a byte one register has four
+// neighbours, of keys of half a byte eight, which two blocks share.
 __device__ __forceinline__ uint32_t first_dim(uint32_t block, uint32_t lane) {
-  return block * 16 + (kFp8 ? 4 : 2) * (lane & 3);
+  if constexpr (kInt4) return block / 2 * 32 + block % 2 * 2 + 8 * (lane & 3);
+  return block * 16 + (kNarrow ? 4 : 2) * (lane & 3);
 }
-inline constexpr uint32_t kSecondPair = kFp8 ? 2 : 8;
+inline constexpr uint32_t kSecondPair = kInt4 ? 4 : kNarrow ? 2 : 8;
 
 // The hook changes single elements but sees whole rows: the warp lays each row out in shared memory first.
 __device__ __forceinline__ void transform_query(const abi::AttentionArgs& args, const Row& row, const uint16_t* from,
@@ -178,6 +181,27 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
   }
   if constexpr (!kScaleRows) q.scale[0] = scale;
   Queries out;
+  if constexpr (kTokenScales) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          sum += ptx::unpack_low<kMmaBf16>(q.a[b][h + 2 * i]) + ptx::unpack_high<kMmaBf16>(q.a[b][h + 2 * i]);
+        }
+        if constexpr (kInt4) {  // keys unpack to dims four apart
+          const uint32_t first = q.a[b][h], second = q.a[b][h + 2];
+          q.a[b][h] = __byte_perm(first, second, 0x5410);
+          q.a[b][h + 2] = __byte_perm(first, second, 0x7632);
+        }
+      }
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      out.sum[h] = sum * q.scale[kScaleRows ? h : 0];
+    }
+  }
 #pragma unroll
   for (int b = 0; b < kQueryBlocks; ++b) {
 #pragma unroll

@@ -36,6 +36,8 @@ struct SharedMemory {
   // Which use of the ring a stage was last emptied for, counted from 1. A warp may pass over stages that are others'
   // and be a whole round ahead; the parity of a barrier alone would not tell it which round that is.
   uint32_t armed[kStages];
+  // abi::KvScale of each token of a stage, of K and of V.
+  alignas(16) uint32_t scales[kTokenScales ? kStages : 1][2][kTokenScales ? kStageTokens : 4];
   uint64_t gathered_rows[kTma ? 1 : kLoaderWarps][kTma ? 1 : kStageTokens];
   uint64_t full[kStages];
   uint64_t empty[kStages];

@@ -33,13 +33,28 @@ __device__ __forceinline__ void unrolled(const F& f) {
   }
 }
 
+// Four neighbouring numbers of a byte each as halves, exact.
+__device__ __forceinline__ void halves_of_bytes(uint32_t x, uint32_t& low, uint32_t& high) {
+  if constexpr (kFp8) {
+    ptx::halves_of_e4m3(x, low, high);
+  } else {
+    ptx::halves_of_i8(x, low, high);
+  }
+}
+
+// Of each half of a word of int4, number `i`.
+template <int i>
+__device__ __forceinline__ uint32_t nibbles(uint32_t x) {
+  return ptx::halves_of_i4<i % 2 != 0>(i < 2 ? x : x >> 8);
+}
+
 // logits[n] = Q K^T for tokens 8n.. of the slice.
 __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile, uint32_t slice_in_stage, uint32_t lane,
                                               float (&logits)[2][4]) {
   float odd[2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] = odd[i / 4][i % 4] = 0.0f;
-  if constexpr (!kFp8) {
+  if constexpr (!kNarrow) {
     const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     unrolled<0, kBlocks>([&]<int b>() {
       uint32_t k[4];
@@ -50,15 +65,40 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
       ptx::mma_16816<kMmaBf16>(to[0], a, k[0], k[1]);
       ptx::mma_16816<kMmaBf16>(to[1], a, k[2], k[3]);
     });
+  } else if constexpr (kInt4) {
+    // A chunk of 16 bytes is two blocks of dims.
+    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
+      uint32_t a[4];
+      q.get<2 * b>(a);
+      ptx::mma_16816<false>(logits[0], a, nibbles<0>(first), nibbles<1>(first));
+      ptx::mma_16816<false>(logits[1], a, nibbles<0>(second), nibbles<1>(second));
+      q.get<2 * b + 1>(a);
+      ptx::mma_16816<false>(odd[0], a, nibbles<2>(first), nibbles<3>(first));
+      ptx::mma_16816<false>(odd[1], a, nibbles<2>(second), nibbles<3>(second));
+    };
+    constexpr int kChunks = kRowBytes / 16;
+    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kChunks / 2>([&]<int c>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * c>());
+      multiply.template operator()<2 * c>(k[0], k[2]);
+      multiply.template operator()<2 * c + 1>(k[1], k[3]);
+    });
+    if constexpr (kChunks % 2 != 0) {
+      const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t k[2];
+      ptx::ldmatrix_x2(k, last.of<kChunks - 1>());
+      multiply.template operator()<kChunks - 1>(k[0], k[1]);
+    }
   } else {
     const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
       uint32_t a[4];
       q.get<b>(a);
       uint32_t low, high;
       float(&to)[2][4] = b % 2 == 0 ? logits : odd;
-      ptx::halves_of_e4m3(first, low, high);
+      halves_of_bytes(first, low, high);
       ptx::mma_16816<false>(to[0], a, low, high);
-      ptx::halves_of_e4m3(second, low, high);
+      halves_of_bytes(second, low, high);
       ptx::mma_16816<false>(to[1], a, low, high);
     };
     // Two chunks of 16 dims a load; the last of an odd number alone.
@@ -92,7 +132,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
       keep[i] = (tokens >> (2 * i) & 1 ? 0xffffu : 0u) | (tokens >> (2 * i + 1) & 1 ? 0xffff0000u : 0u);
     }
   }
-  if constexpr (!kFp8) {
+  if constexpr (!kNarrow) {
     const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
     unrolled<0, kBlocks>([&]<int b>() {
       uint32_t v[4];
@@ -104,6 +144,28 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
       ptx::mma_16816<kMmaBf16>(state.o[b][0], weights, v[0], v[1]);
       ptx::mma_16816<kMmaBf16>(state.o[b][1], weights, v[2], v[3]);
     });
+  } else if constexpr (kInt4) {
+    // A register holds four dims of two tokens, one for each n-tile of two blocks. No number is NaN.
+    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
+      ptx::mma_16816<false>(state.o[2 * b][0], weights, nibbles<0>(first), nibbles<0>(second));
+      ptx::mma_16816<false>(state.o[2 * b][1], weights, nibbles<1>(first), nibbles<1>(second));
+      ptx::mma_16816<false>(state.o[2 * b + 1][0], weights, nibbles<2>(first), nibbles<2>(second));
+      ptx::mma_16816<false>(state.o[2 * b + 1][1], weights, nibbles<3>(first), nibbles<3>(second));
+    };
+    constexpr int kChunks = kRowBytes / 16;
+    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
+    unrolled<0, kChunks / 2>([&]<int c>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * c>());
+      multiply.template operator()<2 * c>(v[0], v[1]);
+      multiply.template operator()<2 * c + 1>(v[2], v[3]);
+    });
+    if constexpr (kChunks % 2 != 0) {
+      const SliceAddress last(v_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t v[2];
+      ptx::ldmatrix_x2_trans(v, last.of<kChunks - 1>());
+      multiply.template operator()<kChunks - 1>(v[0], v[1]);
+    }
   } else {
     // A register holds two dims of two tokens; n-tile 0 gets the even dims, n-tile 1 the odd ones.
     const auto multiply = [&](int b, uint32_t first, uint32_t second) {
@@ -112,9 +174,9 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
         second &= keep[1];
       }
       uint32_t low, high;
-      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), low, high);
+      halves_of_bytes(__byte_perm(first, second, 0x6420), low, high);
       ptx::mma_16816<false>(state.o[b][0], weights, low, high);
-      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), low, high);
+      halves_of_bytes(__byte_perm(first, second, 0x7531), low, high);
       ptx::mma_16816<false>(state.o[b][1], weights, low, high);
     };
     const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
@@ -133,13 +195,58 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
   }
 }
 
+// Scale and zero of the lane's tokens 8n + 2c and 8n + 2c + 1 of a slice, K's or V's; a KvScale is (scale, zero).
+struct TokenScales {
+  float scale[2][2];
+  float zero[2][2];
+
+  __device__ __forceinline__ TokenScales(uint32_t scales, uint32_t slice_in_stage, uint32_t lane) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const uint32_t word = ptx::load_shared_4(scales + 4 * (slice_in_stage + 8 * n + 2 * (lane & 3) + e));
+        scale[n][e] = ptx::unpack_low<false>(word);
+        zero[n][e] = ptx::unpack_high<false>(word);
+      }
+    }
+  }
+};
+
+// Weights become weight * scale * kWeightFactor, 0 where hidden, and state.zero their sum with the zeros.
+template <bool kHide>
+__device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], uint32_t seen, uint32_t scales,
+                                              uint32_t slice_in_stage, uint32_t lane) {
+  const TokenScales of(scales + 4 * kStageTokens, slice_in_stage, lane);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int h = i / 2;
+      const bool hidden = kHide && !(seen >> (4 * h + 2 * n + i % 2) & 1);  // then the scale may be anything
+      state.zero[h] += hidden ? 0.0f : x[n][i] * of.zero[n][i % 2];
+      x[n][i] = hidden ? 0.0f : x[n][i] * (of.scale[n][i % 2] * kWeightFactor);
+    }
+  }
+}
+
 // kHide: some pair may be hidden. slice: its first token in the run; slice_in_stage: in the stage at k_tile and v_tile.
+// scales: of the stage's keys, then of its values; integers only.
 template <bool kHide>
 __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
                                           const Queries& q, State& state, uint32_t k_tile, uint32_t v_tile,
-                                          uint32_t slice, uint32_t slice_in_stage, uint32_t lane) {
+                                          uint32_t slice, uint32_t slice_in_stage, uint32_t lane, uint32_t scales = 0) {
   float x[2][4];
   multiply_keys(q, k_tile, slice_in_stage, lane, x);
+  float shifts[2][4];  // what the keys' zeros add to logits
+  if constexpr (kTokenScales) {
+    const TokenScales of(scales, slice_in_stage, lane);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i / 4][i % 4] *= of.scale[i / 4][i % 2];
+      shifts[i / 4][i % 4] = of.zero[i / 4][i % 2] * q.sum[i % 4 / 2];
+    }
+  }
   uint32_t seen = kAllSeen;
   if constexpr (kHide) seen = seen_pairs(args, work, rows, slice, lane);
   [[maybe_unused]] const VariantParams& params = variant_params(args);
@@ -149,6 +256,7 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
     for (int i = 0; i < 4; ++i) {
       const int h = i / 2;
       float s = x[n][i] * q.scale[kScaleRows ? h : 0];
+      if constexpr (kTokenScales) s += shifts[n][i];
       if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
         fovea::variant::LogitPlace<float> place{};
         place.q_pos = static_cast<float>(rows[h].position);
@@ -192,6 +300,7 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         state.sum[h] *= alpha[h];
+        if constexpr (kTokenScales) state.zero[h] *= alpha[h];
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -221,14 +330,17 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
       }
     }
   }
+  constexpr bool kSomeHidden = kHide || Variant::kHasVisible;
+  if constexpr (kTokenScales) scale_weights<kSomeHidden>(state, x, seen, scales, slice_in_stage, lane);
   const uint32_t weights[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
                                ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
   uint32_t tokens = 0;
-  constexpr bool kSomeHidden = kHide || Variant::kHasVisible;
-  if constexpr (kSomeHidden) {
+  // Integers are finite: a weight of 0 hides them.
+  constexpr bool kSomeInfinite = kSomeHidden && !kTokenScales;
+  if constexpr (kSomeInfinite) {
     tokens = tokens_to_multiply(rows, seen, weights, state, v_tile, slice_in_stage, lane);
   }
-  multiply_values<kSomeHidden>(state, weights, v_tile, slice_in_stage, lane, tokens);
+  multiply_values<kSomeInfinite>(state, weights, v_tile, slice_in_stage, lane, tokens);
 }
 
 // Applies the key and value hooks to the 16 tokens of a slice, in place. By the one warp that works on the slice.

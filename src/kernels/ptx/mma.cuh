@@ -119,6 +119,26 @@ __device__ __forceinline__ void halves_of_e4m3(uint32_t x, uint32_t& low, uint32
 #endif
 }
 
+// Four bytes less 128 to halves: bytes 0 and 1 to `low`, 2 and 3 to `high`. A byte in the low bits of 1024 adds itself.
+__device__ __forceinline__ void halves_of_i8(uint32_t x, uint32_t& low, uint32_t& high) {
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(low) : "r"(__byte_perm(x, 0x64646464u, 0x4140)), "r"(0x64806480u));
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(high) : "r"(__byte_perm(x, 0x64646464u, 0x4342)), "r"(0x64806480u));
+}
+
+// Half-bytes 0 and 4 of x, less 8, as halves; or 1 and 5 (kOdd), which stand 16 times as high.
+template <bool kOdd>
+__device__ __forceinline__ uint32_t halves_of_i4(uint32_t x) {
+  uint32_t d;
+  constexpr uint32_t kMask = kOdd ? 0x00f000f0u : 0x000f000fu;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(x), "n"(kMask), "r"(0x64006400u));
+  if constexpr (kOdd) {
+    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(d) : "r"(0x2c002c00u), "r"(0xd480d480u));  // / 16 - 72
+  } else {
+    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(d) : "r"(0x64086408u));
+  }
+  return d;
+}
+
 // 2^x; 0 for -infinity.
 __device__ __forceinline__ float exp2_approx(float x) {
   float d;

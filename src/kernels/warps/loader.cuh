@@ -34,7 +34,7 @@ struct RowWindow {
     }
     return static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
                                  static_cast<long long>(run.head) * pool.head_stride) *
-           kElementBytes;
+           kElementBits / 8;
   }
   __device__ __forceinline__ void open(const abi::AttentionArgs& args, const Run& run, uint32_t lane) {
     first = run.begin & ~(kTokens - 1u);
