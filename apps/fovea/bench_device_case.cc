@@ -25,11 +25,16 @@ Result<DeviceCase> DeviceCase::create(const CudaBench& bench, const MeasuredCase
   d.batch_ = c.batch(1);
   d.sets_ = std::max(1, static_cast<int>(std::ceil(kRotatedBytes / c.kv_bytes())));
   const bool fp8 = c.kv_dtype == DType::kF8E4M3;
+  const bool integers = c.kv_dtype == DType::kI8 || c.kv_dtype == DType::kI4;
   const std::size_t bytes = d.pool_bytes() * static_cast<std::size_t>(d.sets_);
   // Both signs; magnitudes from 0.25 up to 1 (e4m3: up to 0.47).
-  const std::uint16_t keep = fp8 ? 0x8f8f : 0x80ff, set = fp8 ? 0x2828 : 0x3e80;
+  const std::uint16_t keep = integers ? 0xffff : fp8 ? 0x8f8f : 0x80ff, set = integers ? 0 : fp8 ? 0x2828 : 0x3e80;
   FOVEA_ASSIGN_OR_RETURN(d.k_, bench.random(bytes, keep, set));
   FOVEA_ASSIGN_OR_RETURN(d.v_, bench.random(bytes, keep, set));
+  if (integers) {  // scales and zeros of about 1 / 500
+    FOVEA_ASSIGN_OR_RETURN(d.scales_,
+                           bench.random(d.scale_bytes() * static_cast<std::size_t>(d.sets_), 0x00f8, 0x1800));
+  }
   FOVEA_ASSIGN_OR_RETURN(d.q_, bench.random(d.row_bytes(), 0x80ff, 0x3e80));
   FOVEA_ASSIGN_OR_RETURN(d.out_, bench.random(d.row_bytes(), 0, 0x7fff));  // NaN
   AttentionOptions o;
@@ -98,6 +103,12 @@ Status DeviceCase::run(int set) {
   kv.layout = heads_first_ ? KvLayout::kHND : KvLayout::kNHD;
   kv.k = pool(k_.as<std::byte>() + at);
   kv.v = pool(v_.as<std::byte>() + at);
+  if (scales_.data() != nullptr) {
+    const void* scales = scales_.as<std::byte>() + scale_bytes() * static_cast<std::size_t>(set);
+    kv.k_scale = kv.v_scale =
+        on_device(cpu_tensor(scales, DType::kF16, batch_.num_pages, case_.kv_heads, case_.page_tokens, 2));
+    kv.v_scale.data = const_cast<std::byte*>(static_cast<const std::byte*>(scales) + scale_bytes() / 2);
+  }
   return attention_->run(rows(q_), kv, rows(out_), {}, {bench_.stream()});
 }
 
@@ -112,6 +123,11 @@ Result<double> DeviceCase::time_us() {
 std::size_t DeviceCase::pool_bytes() const {
   const std::int64_t elements = std::int64_t{batch_.num_pages} * case_.page_tokens * case_.kv_heads * case_.head_dim;
   return static_cast<std::size_t>(elements * dtype_bits(case_.kv_dtype) / 8);
+}
+
+std::size_t DeviceCase::scale_bytes() const {
+  return std::size_t{2} * static_cast<std::size_t>(batch_.num_pages) *
+         static_cast<std::size_t>(case_.page_tokens * case_.kv_heads) * 4;
 }
 
 std::size_t DeviceCase::row_bytes() const {

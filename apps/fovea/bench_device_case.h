@@ -36,6 +36,7 @@ class DeviceCase {
       : bench_(bench), case_(std::move(c)), heads_first_(heads_first) {}
 
   std::size_t pool_bytes() const;
+  std::size_t scale_bytes() const;  // of K and V of a set: two halves a token and head each
   std::size_t row_bytes() const;
   TensorView on_device(TensorView view) const;
   TensorView pool(const void* data) const;
@@ -47,7 +48,7 @@ class DeviceCase {
   bool heads_first_;
   PagedBatch batch_;
   int sets_ = 1;
-  cuda::DeviceBuffer k_, v_, q_, out_, pages_;
+  cuda::DeviceBuffer k_, v_, q_, out_, pages_, scales_;
   std::optional<Attention> attention_;
 };
 

@@ -66,6 +66,18 @@ Cases fp8() {
   return cases;
 }
 
+Cases integers() {
+  Cases cases;
+  for (const DType dtype : {DType::kI8, DType::kI4}) {
+    const auto name = std::string(dtype_name(dtype));
+    cases.push_back(decode_case("integers", name + "/B16/S8192", {32, 8}, constant_lengths(16, 8192)));
+    cases.back().kv_dtype = dtype;
+    cases.push_back(decode_case("integers", name + "/B64/S4096", {32, 8}, constant_lengths(64, 4096)));
+    cases.back().kv_dtype = dtype;
+  }
+  return cases;
+}
+
 Cases page() {
   Cases cases;
   for (const std::int32_t tokens : {1, 16, 64}) {
@@ -156,9 +168,9 @@ struct Suite {
   std::string_view name;
   Cases (*make)();
 };
-constexpr Suite kSuites[] = {{"decode", decode}, {"skew", skew},     {"single", single},
-                             {"fp8", fp8},       {"page", page},     {"variant", variant},
-                             {"append", append}, {"prefix", prefix}, {"quarter", quarter}};
+constexpr Suite kSuites[] = {{"decode", decode},     {"skew", skew},      {"single", single},   {"fp8", fp8},
+                             {"integers", integers}, {"page", page},      {"variant", variant}, {"append", append},
+                             {"prefix", prefix},     {"quarter", quarter}};
 
 }  // namespace
 
@@ -175,8 +187,18 @@ std::int64_t MeasuredCase::unique_kv_tokens() const {
   return total;
 }
 
+namespace {
+
+// Of a token of a KV head: K and V, and a scale and a zero of each where they are integers.
+int kv_token_bytes(const MeasuredCase& c) {
+  const bool integers = c.kv_dtype == DType::kI8 || c.kv_dtype == DType::kI4;
+  return 2 * (c.head_dim * dtype_bits(c.kv_dtype) / 8 + (integers ? 4 : 0));
+}
+
+}  // namespace
+
 double MeasuredCase::kv_bytes() const {
-  return static_cast<double>(unique_kv_tokens()) * kv_heads * head_dim * 2 * dtype_bits(kv_dtype) / 8;
+  return static_cast<double>(unique_kv_tokens()) * kv_heads * kv_token_bytes(*this);
 }
 
 double MeasuredCase::qo_bytes() const {

@@ -46,9 +46,9 @@ struct MeasuredCase {
 // The suites there are, in the order in which they run.
 const std::vector<std::string_view>& measured_suites();
 // "decode": heads x shapes of uniform batches. "skew": the same total, unevenly spread. "single": one request. "fp8":
-// e4m3 KV. "page": page sizes. "variant": plain, soft-cap, window. "append": long queries over a cache. "prefix": the
-// 20 x 4 grid of PAT (ASPLOS'26). "quarter": every tree of it once, the heads taking turns.
-// kInvalidArgument lists the names; `suites` separates them by commas, "all" is all but "quarter".
+// e4m3 KV. "integers": int8 and int4 KV. "page": page sizes. "variant": plain, soft-cap, window. "append": long queries
+// over a cache. "prefix": the 20 x 4 grid of PAT (ASPLOS'26). "quarter": every tree of it once, the heads taking turns.
+// kInvalidArgument lists the names; `suites` separates them by commas, "all" is all but "quarter" and "integers".
 Result<std::vector<MeasuredCase>> measured_cases(std::string_view suites);
 
 // {"cases":[{"suite","id","qo_heads","kv_heads","head_dim","page","kv_dtype","q_lens","kv_lens","causal","window",
