@@ -84,7 +84,7 @@ void add_warps(std::vector<Configuration>& all) {
   const auto add = [&](int head_dim, DType q_dtype, DType kv_dtype, int page, HeadCounts heads, auto change) {
     Configuration c = make(head_dim, q_dtype, kv_dtype, page, heads, n++ % 2 == 1);
     c.options.decode_kernel = DecodeKernel::kWarps;
-    if (n % 3 == 0) c.pad_elements = 8;
+    if (n % 3 == 0) c.pad_elements = kv_dtype == DType::kF8E4M3 ? 16 : 8;  // 16 bytes
     change(c);
     c.name = "warps " + c.name;
     all.push_back(std::move(c));
