@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`make gpu-bench`: Fovea on GPU 0 and, where PyTorch is there, other libraries beside it in one run. Needs no compiler.
 
-Writes build/bench/plan.json (what the host does), h200.json (the bench's JSON with peer columns) and h200-decode.md.
+Writes build/bench/plan.json (what the host does), integers.json (int8 and int4 KV, which no peer has), h200.json (the
+bench's JSON with peer columns) and h200-decode.md.
 Peers are what Python can import; PEERS names a folder of them (more with colons between). PROFILE=1 also profiles the
 cases of figures that fall short (gpu_profile.py, profile.json). Options go to bench/peers_gpu.py. Without PyTorch
 `fovea bench attention --device cuda:0` runs alone.
@@ -27,14 +28,15 @@ def main() -> int:
     if subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True).returncode != 0:
         print("PyTorch is not there, so Fovea is timed alone", file=sys.stderr)
         return subprocess.run([fovea, "bench", "attention", "--device", "cuda:0", "--json", str(out / "gpu.json")], env=env).returncode
-    results, plans, profiles = (str(out / name) for name in ("h200.json", "plan.json", "profile.json"))
+    results, plans, integers, profiles = (str(out / name) for name in ("h200.json", "plan.json", "integers.json", "profile.json"))
     python = sys.executable
 
     def run(*command: str) -> int:
         return subprocess.run(command, env=env).returncode
-    codes = [run(fovea, "bench", "attention", "--device", "cuda:0", "--suite", "plan", "--json", plans),
+    alone = (fovea, "bench", "attention", "--device", "cuda:0", "--suite")
+    codes = [run(*alone, "plan", "--json", plans), run(*alone, "integers", "--json", integers),
              run(python, str(BUNDLE / "bench" / "peers_gpu.py"), "--fovea", fovea, "--json", results, *sys.argv[1:])]
-    page = [python, str(BUNDLE / "bench" / "write_h200.py"), results, plans, "--out", str(out / "h200-decode.md")]
+    page = [python, str(BUNDLE / "bench" / "write_h200.py"), results, plans, integers, "--out", str(out / "h200-decode.md")]
     if os.environ.get("PROFILE"):
         codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), results, plans, "--json", profiles))
         page += ["--profile", profiles]

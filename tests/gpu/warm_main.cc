@@ -37,7 +37,7 @@ AttentionOptions with_tensors(const Configuration& config) {
 std::vector<AttentionOptions> wanted_options(const std::string& use) {
   std::vector<AttentionOptions> all;
   const auto wanted = [&](const char* name) { return use.empty() || use == name; };
-  const auto measured = measured_cases("all");
+  const auto measured = measured_cases("decode,skew,single,fp8,integers,page,variant,append,prefix");
   for (const MeasuredCase& c : measured.ok() && wanted("measured") ? *measured : std::vector<MeasuredCase>{}) {
     AttentionOptions o;
     o.num_qo_heads = c.qo_heads;
