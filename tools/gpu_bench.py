@@ -36,9 +36,10 @@ def main() -> int:
     alone = (fovea, "bench", "attention", "--device", "cuda:0", "--suite")
     codes = [run(*alone, "plan", "--json", plans), run(*alone, "integers", "--json", integers),
              run(python, str(BUNDLE / "bench" / "peers_gpu.py"), "--fovea", fovea, "--json", results, *sys.argv[1:])]
-    page = [python, str(BUNDLE / "bench" / "write_h200.py"), results, plans, integers, "--out", str(out / "h200-decode.md")]
+    written = [path for path in (results, plans, integers) if os.path.exists(path)]
+    page = [python, str(BUNDLE / "bench" / "write_h200.py"), *written, "--out", str(out / "h200-decode.md")]
     if os.environ.get("PROFILE"):
-        codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), results, plans, "--json", profiles))
+        codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), *written, "--json", profiles))
         page += ["--profile", profiles]
     codes.append(run(*page))
     return max(codes)
