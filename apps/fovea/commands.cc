@@ -12,6 +12,7 @@ const std::vector<CommandEntry>& commands() {
       {"bench serve", "Load a server: time to first token, between tokens, throughput, start, idling",
        declare_bench_serve},
       {"eval needle", "Count right answers about long documents, by length and depth", declare_eval_needle},
+      {"eval compare", "Compare answers with page selection to those without, on your own text", declare_eval_compare},
       {"profile heads", "Find the KV heads that need sinks and recent tokens only", declare_profile_heads},
       {"bench attention", "Time attention beside the limits of this machine", declare_bench_attention},
       {"bench ops", "Time matrix products beside the limits of this machine", declare_bench_ops},

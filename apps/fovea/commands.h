@@ -15,6 +15,7 @@ RunFunction declare_bench_ops(Options& options);
 RunFunction declare_bench_model(Options& options);
 RunFunction declare_bench_plan(Options& options);
 RunFunction declare_doctor(Options& options);
+RunFunction declare_eval_compare(Options& options);
 RunFunction declare_eval_needle(Options& options);
 RunFunction declare_profile_heads(Options& options);
 RunFunction declare_plan_explain(Options& options);

@@ -3,6 +3,8 @@
 #include <map>
 #include <utility>
 
+#include "core/select/policy.h"
+
 namespace fovea::app {
 
 void EngineFlags::declare(Options& table) {
@@ -28,7 +30,24 @@ void EngineFlags::declare(Options& table) {
       "streaming", options.streaming,
       "KV heads that keep sinks and a window only: off, auto (the model's own profile), or a profile (a JSON file, "
       "or FOLDER@0.5 of DuoAttention)");
+  table.add("sparse", options.sparse,
+            "Queries read selected KV pages: auto, " + select_policy_names() + "; off: all of them");
+  table.add("kv-budget", options.kv_budget,
+            "Tokens a query reads then: a number, or T/8 for an eighth of those it sees");
+  table.add("dense-layers", options.dense_layers, "Layers that read all whatever the policy");
+  table.add("sparse-interval", options.sparse_interval,
+            "Steps from one scan of all pages' statistics to the next; in between its candidates are scored");
+  table.add("sparse-candidates", options.sparse_candidates,
+            "Candidates kept, in budgets; 0: lists stay as they are between scans");
   table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
+}
+
+std::string select_policy_names() {
+  std::string names;
+  for (const SelectPolicy& policy : select_policies()) {
+    names += std::string(names.empty() ? "" : ", ") + std::string(policy.name);
+  }
+  return names;
 }
 
 EngineOptions EngineFlags::resolved() const {
@@ -76,6 +95,11 @@ std::vector<std::string> EngineFlags::arguments() const {
   flag("share-prefixes", options.share_prefixes, defaults.share_prefixes);
   flag("batch-invariant", options.batch_invariant, defaults.batch_invariant);
   add("--streaming", options.streaming, defaults.streaming);
+  add("--sparse", options.sparse, defaults.sparse);
+  add("--kv-budget", options.kv_budget, defaults.kv_budget);
+  for (const std::int32_t layer : options.dense_layers) add("--dense-layers", layer, -1);
+  add("--sparse-interval", options.sparse_interval, defaults.sparse_interval);
+  add("--sparse-candidates", options.sparse_candidates, defaults.sparse_candidates);
   add("--simd", options.simd, defaults.simd);
   return out;
 }

@@ -10,6 +10,9 @@
 
 namespace fovea::app {
 
+// The selection policies there are, for help and errors.
+std::string select_policy_names();
+
 struct EngineFlags {
   EngineOptions options;
 

@@ -14,6 +14,7 @@
 #include "commands.h"
 #include "console.h"
 #include "engine_flags.h"
+#include "eval_sparse.h"
 
 namespace fovea::app {
 
@@ -73,11 +74,28 @@ Result<NeedleDocument> fitted_document(const Engine& engine, const NeedleSpec& s
   return document;
 }
 
-Status submit(Engine& engine, const NeedleDocument& document, std::size_t index, bool logprobs, Collector& collector) {
+// The document and a question about it; how many of the prompt's last tokens came with the question.
+struct Question {
+  std::vector<std::int32_t> prompt;
+  std::int32_t own_tokens = 0;
+};
+
+Result<Question> encode_question(const Engine& engine, const NeedleDocument& document, std::size_t index,
+                                 const std::vector<std::int32_t>& document_alone) {
+  Question question;
   FOVEA_ASSIGN_OR_RETURN(
-      std::vector<std::int32_t> prompt,
+      question.prompt,
       engine.encode_chat({{"user", document.text + "\n\n" + document.questions[index].question}}, true, ""));
+  const auto differs =
+      std::mismatch(question.prompt.begin(), question.prompt.end(), document_alone.begin(), document_alone.end()).first;
+  question.own_tokens = static_cast<std::int32_t>(question.prompt.end() - differs);
+  return question;
+}
+
+Status submit(Engine& engine, std::vector<std::int32_t> prompt, std::int32_t sparse_prompt_tokens, std::size_t index,
+              bool logprobs, Collector& collector) {
   GenerateRequest request;
+  request.sparse_prompt_tokens = sparse_prompt_tokens;
   request.prompt = std::move(prompt);
   request.sampling.temperature = 0.0f;
   request.sampling.max_tokens = kAnswerTokens;
@@ -87,14 +105,23 @@ Status submit(Engine& engine, const NeedleDocument& document, std::size_t index,
 }
 
 Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context, bool logprobs, NeedleScore& score,
-           NeedleReport& report, const std::function<void()>& answered) {
+           NeedleReport& report, std::optional<SparseCheck>& sparse, const std::function<void()>& answered) {
   const std::size_t count = document.questions.size();
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<std::int32_t> alone,
+                         engine.encode_chat({{"user", document.text}}, true, ""));
+  std::vector<std::int32_t> own_tokens(count);
   Collector collector(count);
   Status failed;
   std::size_t submitted = 0;
   // The first alone, so that the rest find the document in the cache; then enough at once to keep the batch full.
   for (std::size_t i = 0; i < count && failed.ok(); ++i) {
-    failed = submit(engine, document, i, logprobs, collector);
+    Result<Question> question = encode_question(engine, document, i, alone);
+    if (!question.ok()) {
+      failed = question.status();
+      break;
+    }
+    own_tokens[i] = question->own_tokens;
+    failed = submit(engine, std::move(question->prompt), own_tokens[i], i, logprobs, collector);
     if (failed.ok()) ++submitted;
     if (i == 0) collector.wait(submitted);
     if (submitted > 64) collector.wait(submitted - 64);
@@ -104,6 +131,7 @@ Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context,
   for (std::size_t i = 0; i < count; ++i) {
     const Collector::Slot& slot = collector.slot(i);
     if (slot.last.finish == FinishReason::kError) return slot.last.error;
+    if (sparse.has_value()) sparse->add(slot.last, own_tokens[i]);
     NeedleAnswer answer;
     answer.context = context;
     answer.question = document.questions[i];
@@ -146,6 +174,8 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
     const auto begin = std::chrono::steady_clock::now();
     NeedleScore score;
     score.context = context;
+    const EngineStats before = engine.stats();
+    FOVEA_ASSIGN_OR_RETURN(std::optional<SparseCheck> sparse, SparseCheck::create(options.engine));
     NeedleSpec spec = options.spec;
     spec.facts = static_cast<std::uint32_t>(options.facts > 0 ? options.facts : std::clamp(context / 64, 8, 512));
     const std::int32_t each = std::min<std::int32_t>(kPerDocument, static_cast<std::int32_t>(spec.facts));
@@ -155,10 +185,13 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
       spec.questions = static_cast<std::uint32_t>(std::min(each, left));
       FOVEA_ASSIGN_OR_RETURN(const NeedleDocument document, fitted_document(engine, spec, context - kRoom));
       const Status status =
-          ask(engine, document, context, options.logprobs, score, report, [&] { progress(++done, total); });
+          ask(engine, document, context, options.logprobs, score, report, sparse, [&] { progress(++done, total); });
       if (!status.ok()) return status;
       left -= static_cast<std::int32_t>(spec.questions);
     }
+    engine.flush_cache();  // returns between steps, so that the counts below are complete
+    report.stats.push_back({before, engine.stats()});
+    if (sparse.has_value()) FOVEA_RETURN_IF_ERROR(sparse->check(before, report.stats.back().second));
     report.scores.push_back(score);
     report.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
@@ -176,7 +209,30 @@ struct EvalState {
   bool answers = false;
 };
 
-nlohmann::json score_json(const NeedleScore& score, double seconds) {
+nlohmann::json selection_json(const EngineStats& before, const EngineStats& after) {
+  const std::uint64_t read = after.sparse_pages_read - before.sparse_pages_read;
+  const std::uint64_t kept = after.sparse_pages_kept - before.sparse_pages_kept;
+  return {{"queries", after.sparse_queries - before.sparse_queries},
+          {"pages_read", read},
+          {"pages_kept", kept},
+          {"share_read", kept > 0 ? static_cast<double>(read) / static_cast<double>(kept) : 1.0},
+          {"records_read", after.sparse_records_read - before.sparse_records_read},
+          {"refreshes", after.sparse_refreshes - before.sparse_refreshes},
+          {"rescorings", after.sparse_rescorings - before.sparse_rescorings},
+          {"reuses", after.sparse_reuses - before.sparse_reuses}};
+}
+
+// "1" for each question of a context answered right, "0" for others: runs over the same documents compare by question.
+std::string marks(const NeedleReport& report, std::int32_t context) {
+  std::string text;
+  for (const NeedleAnswer& answer : report.answers) {
+    if (answer.context == context) text += answer.right ? '1' : '0';
+  }
+  return text;
+}
+
+nlohmann::json score_json(const NeedleReport& report, std::size_t index) {
+  const NeedleScore& score = report.scores[index];
   const auto [low, high] = wilson_interval(score.total);
   nlohmann::json depths = nlohmann::json::array();
   for (const NeedleCount& depth : score.depth) depths.push_back({{"right", depth.right}, {"questions", depth.asked}});
@@ -189,7 +245,9 @@ nlohmann::json score_json(const NeedleScore& score, double seconds) {
           {"value_right", score.value.right},
           {"absent", {{"right", score.absent.right}, {"questions", score.absent.asked}}},
           {"depths", std::move(depths)},
-          {"seconds", seconds}};
+          {"answers", marks(report, score.context)},
+          {"selection", selection_json(report.stats[index].first, report.stats[index].second)},
+          {"seconds", report.seconds[index]}};
 }
 
 std::string table(const NeedleReport& report) {
@@ -203,6 +261,15 @@ std::string table(const NeedleReport& report) {
     for (const NeedleCount& depth : score.depth)
       text += depth.asked == 0 ? "    -" : fmt::format(" {:.2f}", depth.accuracy());
     text += '\n';
+    const auto& [before, after] = report.stats[i];
+    const std::uint64_t kept = after.sparse_pages_kept - before.sparse_pages_kept;
+    if (kept > 0) {
+      text += fmt::format(
+          "{:>9} {} of {} pages read by queries that select ({:.1f} %), {} scans, {} rescorings\n", "",
+          after.sparse_pages_read - before.sparse_pages_read, kept,
+          100.0 * static_cast<double>(after.sparse_pages_read - before.sparse_pages_read) / static_cast<double>(kept),
+          after.sparse_refreshes - before.sparse_refreshes, after.sparse_rescorings - before.sparse_rescorings);
+    }
   }
   return text;
 }
@@ -230,6 +297,7 @@ Status run_eval(EvalState& s) {
   spec.own_words = static_cast<std::uint32_t>(s.own_words);
   spec.text = text;
   FOVEA_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, s.engine.create());
+  s.eval.engine = s.engine.options;
   Result<NeedleReport> report = [&] {
     Progress bar("answers", static_cast<std::int64_t>(s.eval.contexts.size()) * s.eval.questions);
     return evaluate_needle(*engine, s.eval, [&](std::int64_t done, std::int64_t) { bar.set(done); });
@@ -250,11 +318,10 @@ Status run_eval(EvalState& s) {
   if (!s.json.empty()) {
     nlohmann::json out;
     if (report->scores.size() == 1) {
-      out = score_json(report->scores[0], report->seconds[0]);
+      out = score_json(*report, 0);
     } else {
       out = {{"rows", nlohmann::json::array()}};
-      for (std::size_t i = 0; i < report->scores.size(); ++i)
-        out["rows"].push_back(score_json(report->scores[i], report->seconds[i]));
+      for (std::size_t i = 0; i < report->scores.size(); ++i) out["rows"].push_back(score_json(*report, i));
     }
     if (Status status = write_output(s.json, out.dump() + "\n"); !status.ok()) return status;
   }
@@ -285,6 +352,7 @@ RunFunction declare_eval_needle(Options& options) {
       "  fovea eval needle --context 16384 --questions 100\n"
       "  fovea eval needle --context 1024,4096,16384 --questions 200 --svg needle.svg\n"
       "  fovea eval needle --context 8192 --variety 300 --absent 100 --answers\n"
+      "  fovea eval needle --context 8192 --sparse auto --kv-budget T/8\n"
       "  fovea eval needle --context 4096 --filler text --text README.md --json -");
   return [state] {
     const Status status = run_eval(*state);

@@ -19,6 +19,7 @@ struct NeedleEvalOptions {
   std::uint64_t seed = 0;
   bool logprobs = false;   // fill NeedleAnswer::logprob
   std::int32_t facts = 0;  // in a document; 0: one every 64 tokens, 8 to 512
+  EngineOptions engine;    // what the engine was made with; its page selection is checked to have run
   NeedleSpec spec;         // split, filler, absent, made_up, own_words, variety, text; the rest is set here
 };
 
@@ -35,12 +36,14 @@ struct NeedleAnswer {
 struct NeedleReport {
   std::vector<NeedleScore> scores;  // one a context
   std::vector<NeedleAnswer> answers;
-  std::vector<double> seconds;  // one a context: prefill, questions and answers
+  std::vector<std::pair<EngineStats, EngineStats>> stats;  // one a context: before and after it
+  std::vector<double> seconds;                             // one a context: prefill, questions and answers
 };
 
 // Each document is read once: its first question is asked alone, and the others find it in the prefix cache and are
-// asked together. `progress` gets (answers so far, answers in all). kOutOfRange where a context is longer than the
-// engine's.
+// asked together. Where the engine selects pages, the question's tokens and the answer's do, the
+// document's do not. `progress` gets (answers so far, answers in all). kOutOfRange where a context is longer than the
+// engine's; kInternal where selection did not read the pages it must have read.
 Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& options,
                                      const std::function<void(std::int64_t, std::int64_t)>& progress);
 

@@ -38,6 +38,13 @@ struct EngineOptions {
   // KV heads that keep sinks and a window only (docs/long-contexts.md): "off"; "auto": the model folder's
   // head_profile.json, if there is one; else a profile's file or JSON, or a folder of DuoAttention ("FOLDER@0.5").
   std::string streaming = "off";
+  // Queries read selected pages instead of all: a policy ("auto", "quest", "lserve", ...; core/select/policy.h), or
+  // "off". On, pages carry the statistics that the policy reads, and requests may choose otherwise for themselves.
+  std::string sparse = "off";
+  std::string kv_budget = "4096";          // tokens that a query reads, or "T/8" for an eighth of those it sees
+  std::vector<std::int32_t> dense_layers;  // layers that read all whatever the policy
+  std::int32_t sparse_interval = 1;    // steps from one scan of all statistics to the next; in between candidates of it
+  std::int32_t sparse_candidates = 4;  // candidates kept, in budgets; 0: lists stay as they are until the next scan
 };
 
 struct SamplingParams {
@@ -93,6 +100,10 @@ struct GenerateRequest {
   std::int32_t n = 1;         // choices; they share the prompt's pages
   std::string cache_salt;     // requests share cached prefixes only with equal salts
   std::int32_t priority = 0;  // lower is served first
+  std::string sparse;         // selection policy or "off"; empty: the engine's
+  std::string kv_budget;      // empty: the engine's
+  // Tokens at the end of the prompt that select too; those before always read all. 0: generated tokens only.
+  std::int32_t sparse_prompt_tokens = 0;
 };
 
 using RequestId = std::uint64_t;
@@ -107,8 +118,14 @@ struct EngineStats {
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
-  double step_seconds = 0.0;                               // spent in forwards
-  double seconds_since_step = 0.0;                         // heartbeat of the engine thread while it has work
+  // Page selection; a page is 16 tokens of one layer, KV head and query.
+  std::uint64_t sparse_heads = 0;                              // KV heads of all layers that can select
+  std::uint64_t sparse_queries = 0;                            // that selected, once for each layer and KV head
+  std::uint64_t sparse_pages_read = 0, sparse_pages_kept = 0;  // by them; and what they would have read densely
+  std::uint64_t sparse_records_read = 0;                       // statistics of pages that were scored
+  std::uint64_t sparse_refreshes = 0, sparse_rescorings = 0, sparse_reuses = 0;  // how their lists were made
+  double step_seconds = 0.0;                                                     // spent in forwards
+  double seconds_since_step = 0.0;  // heartbeat of the engine thread while it has work
   bool healthy = true;
 };
 

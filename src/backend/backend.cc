@@ -15,6 +15,16 @@ constexpr Entry kBackends[] = {{"cpu", &create_cpu_backend}};
 
 }  // namespace
 
+Status Backend::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&,
+                                  const abi::PageStatsView&) {
+  return unsupported("the backend {} selects no pages", name());
+}
+
+Status Backend::select_pages(const TensorView&, float, const abi::KvPoolView&, const abi::PageStatsView&,
+                             std::span<const SelectJob>) {
+  return unsupported("the backend {} selects no pages", name());
+}
+
 Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const BackendOptions& options) {
   std::string known;
   for (const Entry& entry : kBackends) {

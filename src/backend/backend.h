@@ -8,7 +8,9 @@
 #include <string_view>
 
 #include "abi/kv_pool.h"
+#include "abi/page_stats.h"
 #include "core/plan/planner.h"
+#include "core/select/job.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
 
@@ -100,6 +102,13 @@ class Backend {
   // Scatters k, v [rows, kv_heads, head_dim] into the pool. slots[i] = page * page_tokens + offset; negative: skip row.
   virtual Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
                            const abi::KvPoolView& pool) = 0;
+  // Page selection; kUnsupported on a device that has none. update_page_stats follows an append to the same slots
+  // [rows] and makes the statistics of the sub-pages that were written to anew, from the keys as stored. select_pages
+  // fills the jobs' lists for queries q [rows, num_qo_heads, head_dim] that have gone through RoPE.
+  virtual Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
+                                   const abi::PageStatsView& stats);
+  virtual Status select_pages(const TensorView& q, float sm_scale, const abi::KvPoolView& pool,
+                              const abi::PageStatsView& stats, std::span<const SelectJob> jobs);
   // out[i] = scale * table[ids[i]]; table [vocab, hidden] in its storage dtype. Also gathers rows of activations.
   virtual Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) = 0;
   // out = x / rms(x) * (weight + weight_offset) over the last dim. x may be [rows, dim] or [rows, heads, dim]. In place

@@ -13,6 +13,8 @@
 #include "cpu/ops/elementwise.h"
 #include "cpu/ops/matmul.h"
 #include "cpu/ops/rope.h"
+#include "cpu/select/select.h"
+#include "cpu/select/stats.h"
 #include "cpu/simd.h"
 
 namespace fovea {
@@ -123,6 +125,15 @@ class CpuBackend : public Backend {
     return cpu::append_kv(k, v, slots, pool, pool_);
   }
 
+  Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
+                           const abi::PageStatsView& stats) override {
+    return cpu::update_page_stats(slots, rows, pool, stats, pool_);
+  }
+  Status select_pages(const TensorView& q, float sm_scale, const abi::KvPoolView& pool, const abi::PageStatsView& stats,
+                      std::span<const SelectJob> jobs) override {
+    return select_.select(q, sm_scale, pool, stats, jobs, pool_);
+  }
+
   Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) override {
     FOVEA_RETURN_IF_ERROR(check_activation("out", out, 2));
     if (table.rank != 2 || !is_weight_type(table.dtype) || table.shape[1] != out.shape[1] || table.strides[1] != 1) {
@@ -219,6 +230,7 @@ class CpuBackend : public Backend {
   cpu::MatmulPrecision precision_;
   cpu::MatmulScratch scratch_;
   cpu::RopeCache rope_;
+  cpu::SelectWorkspace select_;
 };
 
 }  // namespace

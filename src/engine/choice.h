@@ -30,6 +30,7 @@ struct ActiveRequest {
   RequestId id = 0;
   std::uint64_t seed = 0;
   GenerateRequest request;
+  SparseSetting sparse;
   EventCallback callback;
   std::vector<std::unique_ptr<Choice>> choices;
   std::int32_t open = 0;  // choices without a last event

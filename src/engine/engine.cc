@@ -104,6 +104,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.max_logit_rows = effective_max_running(options);
   FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source.folder));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
+  FOVEA_ASSIGN_OR_RETURN(parts.key_codes, load_key_codes(source.folder, parts.model->config()));
   // Random weights need no text.
   std::error_code ignored;
   if (load.format == LoadFormat::kAuto || std::filesystem::exists(source.folder + "/tokenizer.json", ignored)) {
@@ -121,6 +122,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
 }
 
 Status EngineCore::set_up() {
+  FOVEA_ASSIGN_OR_RETURN(sparse_, sparse_config(parts_.options, *parts_.model, parts_.key_codes));
   FOVEA_RETURN_IF_ERROR(set_up_memory());
   const EngineOptions& options = parts_.options;
   const std::int32_t max_running = effective_max_running(options);
@@ -143,6 +145,16 @@ Status EngineCore::set_up() {
   runner.kv_format = {options.kv_dtype, options.kv_rotated};
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
+  if (sparse_.policy != nullptr) {
+    runner.selection.emplace();
+    runner.selection->stat = sparse_.policy->stat;
+    runner.selection->layers = sparse_.layers;
+    runner.selection->reuse = sparse_.reuse;
+    runner.selection->codes = parts_.key_codes;
+    const RopeConfig& rope = parts_.model->config().rope;
+    runner.selection->rotary_dim = rope.kind == RopeKind::kNone ? 0 : rope.rotary_dim;
+    counters_.sparse_heads = sparse_.layers.size() * static_cast<std::uint64_t>(parts_.model->config().num_kv_heads);
+  }
   FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
   counters_.layers = parts_.model->config().num_layers;
   counters_.kv_heads = parts_.model->config().num_kv_heads;
@@ -170,7 +182,7 @@ Status EngineCore::set_up_memory() {
   pool.page_tokens = options.page_tokens;
   pool.max_running = effective_max_running(options);
   pool.max_forward_tokens = options.chunk_tokens;
-  pool.bytes = options.kv_cache_bytes;
+  pool.bytes = without_page_stats(options.kv_cache_bytes, specs, options, sparse_);
   if (pool.bytes == 0) {
     // What all running requests can fill, within six tenths of what the machine leaves.
     std::int64_t token_bytes = 0;
@@ -179,7 +191,8 @@ Status EngineCore::set_up_memory() {
       for (std::size_t i = 0; i < spec.layers.size(); ++i) heads += spec.heads_of(i);
       token_bytes += heads * kv_token_bytes(KvPool::format_of(spec, pool.format), spec.head_dim);
     }
-    const auto room = static_cast<std::int64_t>(parts_.backend->memory_available() / 10 * 6);
+    const auto most = static_cast<std::int64_t>(parts_.backend->memory_available() / 10 * 6);
+    const std::int64_t room = without_page_stats(most, specs, options, sparse_);
     const std::int64_t useful = token_bytes * (std::int64_t{pool.max_running} * max_context_ + 2 * options.page_tokens);
     pool.bytes = std::min(std::max(useful, kMinKvBytes), room);
   }

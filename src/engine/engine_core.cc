@@ -49,7 +49,9 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback call
   if (!parts_.tokenizer.has_value() && !request.sampling.stop.empty()) {
     return unsupported("stop strings need a tokenizer, and {} has none", parts_.name);
   }
+  FOVEA_ASSIGN_OR_RETURN(const SparseSetting sparse, sparse_setting(sparse_, request));
   auto active = std::make_unique<ActiveRequest>();
+  active->sparse = sparse;
   active->request = std::move(request);
   active->callback = std::move(callback);
   const std::unique_lock lock(mutex_);
@@ -189,6 +191,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     choice->salt = asked.cache_salt;
     choice->tokens = asked.prompt;
     choice->prompt_length = prompt_length;
+    choice->sparse = request.sparse;
     choice->max_tokens = max_context_ - prompt_length;
     if (asked.sampling.max_tokens > 0) choice->max_tokens = std::min(choice->max_tokens, asked.sampling.max_tokens);
     const std::uint64_t seed = i == 0 ? request.seed : hash_combine(request.seed, static_cast<std::uint64_t>(i));
@@ -222,6 +225,14 @@ void EngineCore::run_step() {
   scheduler_->commit();
   sample_items(items);
   ++counters_.steps;
+  const SelectionCounts selected = runner_->selection_counts();
+  counters_.sparse_queries = selected.queries;
+  counters_.sparse_pages_read = selected.pages_read;
+  counters_.sparse_pages_kept = selected.pages_kept;
+  counters_.sparse_records_read = selected.records_read;
+  counters_.sparse_refreshes = selected.refreshes;
+  counters_.sparse_rescorings = selected.rescorings;
+  counters_.sparse_reuses = selected.reuses;
   counters_.kv_bytes_read += runner_->kv_bytes();
   counters_.kv_bytes_unshared += runner_->kv_bytes_unshared();
   counters_.step_seconds += std::chrono::duration<double>(Clock::now() - begin).count();

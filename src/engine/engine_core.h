@@ -15,10 +15,12 @@
 #include "backend/backend.h"
 #include "engine/cache/kv_pool.h"
 #include "engine/choice.h"
+#include "engine/model/key_codes.h"
 #include "engine/model/model.h"
 #include "engine/runner/model_runner.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/sparse_options.h"
 #include "engine/template/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "fovea/engine.h"
@@ -32,6 +34,7 @@ struct EngineParts {
   std::unique_ptr<Model> model;
   std::optional<Tokenizer> tokenizer;  // without one, only token ids go in and out
   std::optional<ChatTemplate> chat_template;
+  KeyCodes key_codes;
 };
 
 // Limits that options and model agree on: what load_model needs to know before there is an engine.
@@ -90,6 +93,7 @@ class EngineCore final : public Engine {
   void publish_stats();
 
   EngineParts parts_;
+  SparseConfig sparse_;
   std::int32_t max_context_ = 0;
   std::unique_ptr<KvPool> pool_;
   std::unique_ptr<ReqToTokenPool> rows_;

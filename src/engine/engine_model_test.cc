@@ -241,5 +241,141 @@ INSTANTIATE_TEST_SUITE_P(Profiles, StreamingEngine,
                                            Subject{"layers", "llama31", profile(4096, 0, {{1, 0}, {1, 1}})}),
                          [](const auto& info) { return info.param.name; });
 
+class EngineSelection : public ::testing::TestWithParam<std::string> {};
+
+// Requests over random tokens, of lengths around the budget of 256.
+std::vector<GenerateRequest> selecting_requests() {
+  PhiloxRng rng(21);
+  Tokens document;
+  for (int i = 0; i < 900; ++i) document.push_back(static_cast<std::int32_t>(rng.next_below(128)));
+  std::vector<GenerateRequest> requests;
+  for (int i = 0; i < 8; ++i) {
+    GenerateRequest request;
+    const int lengths[] = {100, 240, 700, 899};
+    request.prompt.assign(document.begin(), document.begin() + lengths[i % 4]);
+    for (int n = 0; n < 7 + i; ++n) request.prompt.push_back(static_cast<std::int32_t>(rng.next_below(128)));
+    request.sampling.max_tokens = 24;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = 0.0f;
+    request.sampling.logprobs = 0;
+    request.sparse_prompt_tokens = i % 2 == 0 ? 5 : 0;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+EngineOptions selecting_options(const std::string& policy) {
+  EngineOptions options;
+  options.batch_invariant = true;
+  options.chunk_tokens = 512;
+  options.kv_cache_bytes = 64 << 20;
+  options.sparse = policy;
+  options.kv_budget = "256";
+  options.num_threads = 2;
+  return options;
+}
+
+// Whether a query selects, and what, depends on its request alone: not on chunks, the prefix cache, neighbours that
+// read all, or pages that are given up and computed again.
+TEST_P(EngineSelection, SameBitsAloneAndInACrowd) {
+  const fs::path path = fs::temp_directory_path() / ("fovea_selection_" + GetParam() + "_config.json");
+  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
+  std::vector<GenerateRequest> requests = selecting_requests();
+  requests[3].sparse = "off";
+  requests[7].kv_budget = "T/2";
+  for (const std::int32_t page_tokens : {16, 64}) {
+    EngineOptions alone = selecting_options("lserve");
+    alone.page_tokens = page_tokens;
+    alone.prefix_cache = false;
+    if (page_tokens == 64) {
+      alone.kv_dtype = DType::kI4;  // statistics are of the keys as stored
+      alone.kv_rotated = GetParam() == "llama31";
+    }
+    EngineStats stats;
+    const std::vector<Answer> expected = run(path, {}, alone, requests, false, stats);
+    ASSERT_EQ(expected.size(), requests.size());
+    EXPECT_GT(stats.sparse_queries, 0u);
+    EXPECT_LT(stats.sparse_pages_read, stats.sparse_pages_kept);
+    for (const bool tight : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "pages of " << page_tokens << ", few: " << tight);
+      EngineOptions crowd = alone;
+      crowd.prefix_cache = true;
+      crowd.chunk_tokens = 200;
+      if (tight) crowd.kv_cache_bytes = stats.page_bytes * 2000 / page_tokens;
+      EngineStats crowd_stats;
+      const std::vector<Answer> answers = run(path, {}, crowd, requests, true, crowd_stats);
+      ASSERT_EQ(answers.size(), expected.size());
+      for (std::size_t i = 0; i < answers.size(); ++i) EXPECT_TRUE(answers[i] == expected[i]) << "request " << i;
+      EXPECT_GT(crowd_stats.cached_tokens, 0u);
+    }
+  }
+  fs::remove(path);
+}
+
+TEST_P(EngineSelection, UnderBudgetTheBitsOfDense) {
+  const fs::path path = fs::temp_directory_path() / ("fovea_under_budget_" + GetParam() + "_config.json");
+  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
+  const std::vector<GenerateRequest> requests = selecting_requests();
+  EngineOptions options = selecting_options("off");
+  options.batch_invariant = false;
+  EngineStats stats;
+  const std::vector<Answer> dense = run(path, {}, options, requests, false, stats);
+  options.sparse = "quest";
+  options.kv_budget = "1024";
+  EXPECT_EQ(run(path, {}, options, requests, false, stats), dense);
+  EXPECT_EQ(stats.sparse_queries, 0u);
+  fs::remove(path);
+}
+
+TEST(EngineSelectionOptions, SayWhyTheyAreRefused) {
+  const fs::path path = fs::temp_directory_path() / "fovea_selection_refused_config.json";
+  ASSERT_TRUE(write_file_atomic(path, config_of("llama31")).ok());
+  const auto refused = [&](const EngineOptions& options, const GenerateRequest& request, const std::string& part) {
+    BackendOptions backend;
+    backend.num_threads = 1;
+    EngineParts parts;
+    parts.options = options;
+    auto created = create_backend("cpu", backend);
+    ASSERT_TRUE(created.ok());
+    parts.backend = std::move(*created);
+    ModelLoadOptions load;
+    load.format = LoadFormat::kDummy;
+    load.max_forward_tokens = options.chunk_tokens;
+    auto model = load_model(path, *parts.backend, load);
+    ASSERT_TRUE(model.ok());
+    parts.model = std::move(*model);
+    auto engine = EngineCore::create(std::move(parts));
+    const Status status =
+        engine.ok() ? (*engine)->submit(request, [](const GenerationEvent&) {}).status() : engine.status();
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
+  };
+  GenerateRequest request;
+  request.prompt = {1, 2, 3};
+  refused(selecting_options("best"), request, "no selection policy named \"best\"");
+  EngineOptions options = selecting_options("quest");
+  options.page_tokens = 8;
+  refused(options, request, "page_tokens");
+  options = selecting_options("quest");
+  options.kv_budget = "T";
+  refused(options, request, "\"T\"");
+  options = selecting_options("quest");
+  options.dense_layers = {99};
+  refused(options, request, "dense layer 99");
+  request.sparse = "lserve";
+  refused(selecting_options("off"), request, "start it with --sparse lserve");
+  refused(selecting_options("mean-dev"), request, "keeps the statistics of \"mean-dev\"");
+  request.sparse = "off";
+  request.kv_budget = "512";
+  refused(selecting_options("quest"), request, "selects no pages");
+  request = {};
+  request.prompt = {1, 2, 3};
+  refused(selecting_options("fovea"), request, "needs key_sketch.json");
+  ASSERT_TRUE(write_file_atomic(path, config_of("mistral")).ok());
+  refused(selecting_options("quest"), request, "have a window");
+  fs::remove(path);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EngineSelection, ::testing::Values("llama31", "gemma2"),
+                         [](const auto& info) { return info.param; });
 }  // namespace
 }  // namespace fovea

@@ -11,6 +11,10 @@ namespace fovea {
 namespace {
 
 constexpr SelectPolicy kPolicies[] = {
+    {"fovea", "every key in 4 bits of the 32 channels that queries look at most, learned: 16 bytes a token",
+     abi::StatKind::kCodes, SelectScore::kCodes, 16},
+    {"fovea-local", "the same of the 32 slowest channels, nothing learned: 20 bytes a token",
+     abi::StatKind::kLocalCodes, SelectScore::kCodes, 16},
     {"quest", "min/max of 16 keys, lists of 16 tokens (Quest)", abi::StatKind::kMinMaxF16, SelectScore::kBound, 16},
     {"quest-f8", "the same in fp8 rounded outward: half the bytes", abi::StatKind::kMinMaxF8, SelectScore::kBound, 16},
     {"lserve", "min/max of 16 keys, lists of 64 tokens (LServe)", abi::StatKind::kMinMaxF16, SelectScore::kBound, 64},
@@ -22,7 +26,7 @@ constexpr SelectPolicy kPolicies[] = {
      SelectScore::kOracle, 16},
     {"random", "units at random: the control, for evaluation", abi::StatKind::kNone, SelectScore::kRandom, 16},
 };
-constexpr std::string_view kAuto = "quest";
+constexpr std::string_view kAuto = "fovea";
 
 }  // namespace
 

@@ -1,6 +1,8 @@
 // See key_row.h and the formats in abi/kv_pool.h.
 #include "cpu/select/key_row.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/status.h"
@@ -9,8 +11,26 @@
 
 namespace fovea::cpu {
 
-void read_key(const abi::KvPoolView& pool, std::int64_t page, std::int32_t offset, std::int32_t head,
-              std::int32_t head_dim, float* to) {
+namespace {
+
+// x times H / sqrt(size), H the Hadamard matrix in Sylvester's order: its own inverse, so it undoes itself.
+void rotate(float* x, std::int32_t size) {
+  for (std::int32_t step = 1; step < size; step *= 2) {
+    for (std::int32_t i = 0; i < size; i += 2 * step) {
+      for (std::int32_t j = i; j < i + step; ++j) {
+        const float a = x[j];
+        const float b = x[j + step];
+        x[j] = a + b;
+        x[j + step] = a - b;
+      }
+    }
+  }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
+  for (std::int32_t i = 0; i < size; ++i) x[i] *= scale;
+}
+
+void read_stored(const abi::KvPoolView& pool, std::int64_t page, std::int32_t offset, std::int32_t head,
+                 std::int32_t head_dim, float* to) {
   const std::int64_t first =
       page * pool.page_stride + offset * std::int64_t{pool.token_stride} + head * std::int64_t{pool.head_stride};
   float scale = 1.0f;
@@ -52,7 +72,18 @@ void read_key(const abi::KvPoolView& pool, std::int64_t page, std::int32_t offse
   }
 }
 
-Status check_keys_readable(const abi::KvPoolView& pool) {
+}  // namespace
+
+void read_key(const abi::KvPoolView& pool, std::int64_t page, std::int32_t offset, std::int32_t head,
+              std::int32_t head_dim, float* to) {
+  read_stored(pool, page, offset, head, head_dim, to);
+  if (pool.rotated != 0) rotate(to, head_dim);
+}
+
+Status check_keys_readable(const abi::KvPoolView& pool, std::int32_t head_dim) {
+  if (pool.rotated != 0 && !std::has_single_bit(static_cast<std::uint32_t>(head_dim))) {
+    return invalid_argument("a rotated KV pool of head_dim {}, expected a power of two", head_dim);
+  }
   if (pool.dtype > abi::KvDType::kI4) {
     return unsupported("selection cannot read keys of storage type {}", static_cast<int>(pool.dtype));
   }

@@ -9,11 +9,12 @@
 
 namespace fovea::cpu {
 
-// Token `offset` of page `page` under KV head `head`, head_dim elements; as stored, so rotated in rotated pools.
+// Token `offset` of page `page` under KV head `head`, head_dim elements; in rotated pools as it was before the
+// rotation.
 void read_key(const abi::KvPoolView& pool, std::int64_t page, std::int32_t offset, std::int32_t head,
               std::int32_t head_dim, float* to);
 
 // kUnsupported where read_key cannot read the pool.
-Status check_keys_readable(const abi::KvPoolView& pool);
+Status check_keys_readable(const abi::KvPoolView& pool, std::int32_t head_dim);
 
 }  // namespace fovea::cpu

@@ -26,23 +26,25 @@ using V = hn::Vec<D>;
 HWY_INLINE float sum_of(V v) { return hn::GetLane(hn::SumOfLanes(D(), v)); }
 
 struct HalfRow {
-  static HWY_INLINE V load(const std::uint8_t* row, std::int32_t i) {
-    const hn::Rebind<hwy::float16_t, D> dh;
-    return hn::PromoteTo(D(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + i));
+  template <class DD>
+  static HWY_INLINE hn::Vec<DD> load(DD d, const std::uint8_t* row, std::int32_t i) {
+    const hn::Rebind<hwy::float16_t, DD> dh;
+    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + i));
   }
   static float scale(const std::uint8_t*, std::int32_t) { return 1.0f; }
   static constexpr std::int32_t kBytes = 2;
 };
 struct E4M3Row {
-  static HWY_INLINE V load(const std::uint8_t* row, std::int32_t i) {
+  template <class DD>
+  static HWY_INLINE hn::Vec<DD> load(DD d, const std::uint8_t* row, std::int32_t i) {
     // The same bits as fp16 with a larger exponent field, 2^8 times too small; scale() makes up for it.
-    const hn::Rebind<std::uint8_t, D> d8;
-    const hn::Rebind<std::uint16_t, D> d16;
-    const hn::Rebind<hwy::float16_t, D> dh;
+    const hn::Rebind<std::uint8_t, DD> d8;
+    const hn::Rebind<std::uint16_t, DD> d16;
+    const hn::Rebind<hwy::float16_t, DD> dh;
     const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, row + i));
     const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(d16, std::uint16_t{0x80})));
     const auto size = hn::ShiftLeft<7>(hn::And(wide, hn::Set(d16, std::uint16_t{0x7f})));
-    return hn::PromoteTo(D(), hn::BitCast(dh, hn::Or(sign, size)));
+    return hn::PromoteTo(d, hn::BitCast(dh, hn::Or(sign, size)));
   }
   static float scale(const std::uint8_t* row, std::int32_t head_dim) {
     float scale;
@@ -65,8 +67,8 @@ float bound_of(const ScoreArgs& args, const std::uint8_t* record) {
     V a = hn::Zero(d);
     V b = hn::Zero(d);
     for (std::int32_t i = 0; i < args.head_dim; i += lanes) {
-      const V low = Row::load(record, i);
-      const V high = Row::load(highs, i);
+      const V low = Row::load(d, record, i);
+      const V high = Row::load(d, highs, i);
       a = hn::MulAdd(hn::LoadU(d, first + i), high, a);
       b = hn::MulAdd(hn::LoadU(d, second + i), high, b);
       a = hn::MulAdd(hn::LoadU(d, first + args.head_dim + i), low, a);
@@ -88,12 +90,84 @@ HWY_INLINE void moments_of(const float* q, const std::uint8_t* record, std::int3
   V second = hn::Zero(d);
   for (std::int32_t i = 0; i < head_dim; i += lanes) {
     const V x = hn::LoadU(d, q + i);
-    const V spread = hn::Mul(x, HalfRow::load(devs, i));
-    first = hn::MulAdd(x, HalfRow::load(record, i), first);
+    const V spread = hn::Mul(x, HalfRow::load(d, devs, i));
+    first = hn::MulAdd(x, HalfRow::load(d, record, i), first);
     second = hn::MulAdd(spread, spread, second);
   }
   mean = sum_of(first);
   variance = sum_of(second);
+}
+
+// max over the 16 tokens of sum weights[i] * code i. Sums of 16 codes of at most 15 * 127 each fit 16 bits.
+HWY_INLINE std::int32_t largest_sum(const std::uint8_t* codes, const std::int16_t* weights) {
+  const hn::CappedTag<std::int16_t, abi::kSubPageTokens> d16;
+  const hn::Rebind<std::uint8_t, decltype(d16)> d8;
+  const hn::Rebind<std::int32_t, hn::CappedTag<std::int16_t, abi::kSubPageTokens / 2>> d32;
+  const auto lanes = static_cast<std::int32_t>(hn::Lanes(d16));
+  alignas(64) std::int16_t even_sums[abi::kSubPageTokens];
+  alignas(64) std::int16_t odd_sums[abi::kSubPageTokens];
+  for (std::int32_t t = 0; t < abi::kSubPageTokens; t += lanes) {
+    auto even = hn::Zero(d16);
+    auto odd = hn::Zero(d16);
+    for (std::int32_t j = 0; j < abi::kCodeChannels / 2; ++j) {
+      const auto both = hn::PromoteTo(d16, hn::LoadU(d8, codes + j * abi::kSubPageTokens + t));
+      even = hn::Add(even, hn::Mul(hn::And(both, hn::Set(d16, std::int16_t{15})), hn::Set(d16, weights[2 * j])));
+      odd = hn::Add(odd, hn::Mul(hn::ShiftRight<4>(both), hn::Set(d16, weights[2 * j + 1])));
+    }
+    hn::Store(even, d16, even_sums + t);
+    hn::Store(odd, d16, odd_sums + t);
+  }
+  const hn::Rebind<std::int16_t, decltype(d32)> half;
+  auto best = hn::Set(d32, std::numeric_limits<std::int32_t>::min());
+  for (std::int32_t t = 0; t < abi::kSubPageTokens; t += static_cast<std::int32_t>(hn::Lanes(d32))) {
+    best = hn::Max(best, hn::Add(hn::PromoteTo(d32, hn::Load(half, even_sums + t)),
+                                 hn::PromoteTo(d32, hn::Load(half, odd_sums + t))));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d32, best));
+}
+
+float codes_of(const ScoreArgs& args, const std::uint8_t* record) {
+  float best = -std::numeric_limits<float>::infinity();
+  for (std::int32_t g = 0; g < args.group; ++g) {
+    const CodeQuery& query = args.code_queries[g];
+    best = std::max(best, query.constant + query.scale * static_cast<float>(largest_sum(record, query.weights)));
+  }
+  return best;
+}
+
+// The weights depend on the record's steps.
+float local_codes_of(const ScoreArgs& args, const std::uint8_t* record) {
+  const hn::CappedTag<float, 16> d;
+  const auto lanes = static_cast<std::int32_t>(hn::Lanes(d));
+  constexpr std::int32_t n = abi::kCodeChannels;
+  const std::uint8_t* lows = record + n / 2 * abi::kSubPageTokens;
+  float scale;
+  std::memcpy(&scale, lows + 2 * n, sizeof(scale));
+  float best = -std::numeric_limits<float>::infinity();
+  for (std::int32_t g = 0; g < args.group; ++g) {
+    const float* q = args.q_parts + std::int64_t{g} * n;
+    alignas(64) float by_step[n];
+    alignas(64) std::int16_t weights[n];
+    auto base = hn::Zero(d);
+    auto largest = hn::Zero(d);
+    for (std::int32_t i = 0; i < n; i += lanes) {
+      const auto x = hn::LoadU(d, q + i);
+      const auto weight = hn::Mul(x, E4M3Row::load(d, lows + n, i));
+      base = hn::MulAdd(x, E4M3Row::load(d, lows, i), base);
+      largest = hn::Max(largest, hn::Abs(weight));
+      hn::Store(weight, d, by_step + i);
+    }
+    const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
+    const auto to_byte = hn::Set(d, most > 0.0f ? 127.0f / most : 0.0f);
+    for (std::int32_t i = 0; i < n; i += lanes) {
+      const hn::Rebind<std::int16_t, decltype(d)> d16;
+      hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, by_step + i), to_byte))), d16, weights + i);
+    }
+    const auto sum = static_cast<float>(largest_sum(record, weights));
+    const float constant = hn::GetLane(hn::SumOfLanes(d, base));
+    best = std::max(best, (constant + sum * most / 127.0f) * scale * 256.0f);
+  }
+  return best;
 }
 
 float largest_product(const ScoreArgs& args, std::int32_t token) {
@@ -148,6 +222,11 @@ void score_range(const ScoreArgs& args, const std::int32_t* units, std::int64_t 
                                                                              : bound_of<HalfRow>(args, record));
         });
         break;
+      case SelectScore::kCodes:
+        for_records(args, unit, [&](const std::uint8_t* record, std::int32_t) {
+          best = std::max(best, args.code_queries != nullptr ? codes_of(args, record) : local_codes_of(args, record));
+        });
+        break;
       case SelectScore::kSpread:
         for_records(args, unit, [&](const std::uint8_t* record, std::int32_t) {
           for (std::int32_t g = 0; g < args.group; ++g) {
@@ -195,6 +274,25 @@ namespace fovea::cpu {
 namespace {
 HWY_EXPORT(score_range);
 }  // namespace
+
+CodeQuery code_query(const abi::KeyCode& code, const float* q) {
+  CodeQuery query{};
+  float by_step[abi::kCodeChannels];
+  float most = 0.0f;
+  for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
+    by_step[i] = q[code.channel[i]] * code.step[i];
+    most = std::max(most, std::fabs(by_step[i]));
+    query.constant += q[code.channel[i]] * code.mean[i];
+  }
+  query.scale = most / 127.0f;
+  std::int32_t sum = 0;
+  for (std::int32_t i = 0; i < abi::kCodeChannels && most > 0.0f; ++i) {
+    query.weights[i] = static_cast<std::int16_t>(std::lround(by_step[i] / query.scale));
+    sum += query.weights[i];
+  }
+  query.constant -= 7.5f * query.scale * static_cast<float>(sum);
+  return query;
+}
 
 void score_units(const ScoreArgs& args, std::span<const std::int32_t> units, float* scores, std::int64_t stride) {
   HWY_DYNAMIC_DISPATCH(score_range)(args, units.data(), static_cast<std::int64_t>(units.size()), scores, stride);

@@ -10,15 +10,25 @@
 
 namespace fovea::cpu {
 
+// A query head as learned codes meet it: q.k is about constant + scale * sum weights[i] * code[i].
+struct CodeQuery {
+  std::int16_t weights[abi::kCodeChannels];  // -127 to 127
+  float scale;
+  float constant;
+};
+CodeQuery code_query(const abi::KeyCode& code, const float* q);
+
 struct ScoreArgs {
   const SelectPolicy* policy;
-  const float* q;             // [group, head_dim], scaled by the softmax scale
-  const float* q_parts;       // kBound: [group][positive part, negative part][head_dim], else null
-  std::int32_t group;         // query heads
-  std::int32_t head;          // KV head
-  std::int32_t head_dim;      // a multiple of 16
-  std::int32_t tokens;        // the query sees [0, tokens)
-  const std::int32_t* pages;  // of the request, in order
+  const float* q;  // [group, head_dim], scaled by the softmax scale
+  // kBound: [group][positive part, negative part][head_dim]; local codes: [group][kCodeChannels]; else null.
+  const float* q_parts;
+  const CodeQuery* code_queries;  // [group]; learned codes, else null
+  std::int32_t group;             // query heads
+  std::int32_t head;              // KV head
+  std::int32_t head_dim;          // a multiple of 16
+  std::int32_t tokens;            // the query sees [0, tokens)
+  const std::int32_t* pages;      // of the request, in order
   const abi::KvPoolView* pool;
   const abi::PageStatsView* stats;  // kOracle and kRandom: not read
   std::uint64_t seed;               // kRandom

@@ -2,7 +2,6 @@
 #include "cpu/select/select.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -33,6 +32,11 @@ Status check_job(const SelectJob& job, const TensorView& q, const abi::KvPoolVie
     return invalid_argument("policy {} reads statistics of kind {}, the pages carry {}", job.policy->name,
                             static_cast<int>(job.policy->stat), static_cast<int>(stats.kind));
   }
+  const bool codes = stats.kind == abi::StatKind::kCodes || stats.kind == abi::StatKind::kLocalCodes;
+  if (codes &&
+      (stats.head_dim < abi::kCodeChannels || (stats.kind == abi::StatKind::kCodes && stats.codes == nullptr))) {
+    return invalid_argument("statistics of codes for head_dim {}, or without what was learned", stats.head_dim);
+  }
   const std::int32_t last_page = (job.tokens - 1) / pool.page_tokens;
   for (std::int32_t i = 0; i <= last_page; ++i) {
     if (job.pages[i] < 0 || job.pages[i] >= pool.num_pages) {
@@ -40,22 +44,6 @@ Status check_job(const SelectJob& job, const TensorView& q, const abi::KvPoolVie
     }
   }
   return ok_status();
-}
-
-// x times H / sqrt(size), H the Hadamard matrix in Sylvester's order: what rotated pools did to keys.
-void rotate(float* x, std::int32_t size) {
-  for (std::int32_t step = 1; step < size; step *= 2) {
-    for (std::int32_t i = 0; i < size; i += 2 * step) {
-      for (std::int32_t j = i; j < i + step; ++j) {
-        const float a = x[j];
-        const float b = x[j + step];
-        x[j] = a + b;
-        x[j + step] = a - b;
-      }
-    }
-  }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(size));
-  for (std::int32_t i = 0; i < size; ++i) x[i] *= scale;
 }
 
 // Logarithms of mass of several query heads, as shares of each head's whole: the largest share of a unit into row 0.
@@ -73,8 +61,8 @@ void join_masses(float* scores, std::int32_t group, std::int64_t units) {
 
 }  // namespace
 
-void SelectWorkspace::prepare(const TensorView& q, float sm_scale, const abi::KvPoolView& pool, const SelectJob& job,
-                              std::int32_t group, Prepared& prepared) {
+void SelectWorkspace::prepare(const TensorView& q, float sm_scale, const abi::PageStatsView& stats,
+                              const SelectJob& job, std::int32_t group, Prepared& prepared) {
   const auto head_dim = static_cast<std::int32_t>(q.shape[2]);
   prepared.q.resize(static_cast<std::size_t>(group) * head_dim);
   for (std::int32_t g = 0; g < group; ++g) {
@@ -82,9 +70,21 @@ void SelectWorkspace::prepare(const TensorView& q, float sm_scale, const abi::Kv
     const float* from = static_cast<const float*>(q.data) + job.row * q.strides[0] +
                         (std::int64_t{job.head} * group + g) * q.strides[1];
     for (std::int32_t d = 0; d < head_dim; ++d) to[d] = from[d] * sm_scale;
-    if (pool.rotated != 0) rotate(to, head_dim);
   }
   prepared.score_rows = job.policy->score == SelectScore::kMass ? group : 1;
+  prepared.q_parts.clear();
+  prepared.code_queries.clear();
+  if (job.policy->stat == abi::StatKind::kCodes) {
+    for (std::int32_t g = 0; g < group; ++g) {
+      prepared.code_queries.push_back(
+          code_query(stats.codes[job.head], prepared.q.data() + static_cast<std::size_t>(g) * head_dim));
+    }
+  } else if (job.policy->stat == abi::StatKind::kLocalCodes) {
+    for (std::int32_t i = 0; i < group * abi::kCodeChannels; ++i) {
+      const std::int32_t channel = abi::local_channel(i % abi::kCodeChannels, head_dim, stats.rotary_dim);
+      prepared.q_parts.push_back(prepared.q[static_cast<std::size_t>(i / abi::kCodeChannels * head_dim + channel)]);
+    }
+  }
   if (job.policy->score != SelectScore::kBound) return;
   prepared.q_parts.resize(2 * prepared.q.size());
   for (std::size_t i = 0; i < prepared.q.size(); ++i) {
@@ -104,10 +104,7 @@ Status SelectWorkspace::select(const TensorView& q, float sm_scale, const abi::K
     return invalid_argument("statistics of {} KV heads of {} for {} query heads of {}", stats.num_heads, stats.head_dim,
                             q.shape[1], q.shape[2]);
   }
-  if (pool.rotated != 0 && !std::has_single_bit(static_cast<std::uint64_t>(q.shape[2]))) {
-    return invalid_argument("a rotated KV pool of head_dim {}, expected a power of two", q.shape[2]);
-  }
-  FOVEA_RETURN_IF_ERROR(check_keys_readable(pool));
+  FOVEA_RETURN_IF_ERROR(check_keys_readable(pool, stats.head_dim));
   const auto group = static_cast<std::int32_t>(q.shape[1] / stats.num_heads);
   if (prepared_.size() < jobs.size()) prepared_.resize(jobs.size());
   scratch_.resize(static_cast<std::size_t>(threads.size()));
@@ -119,7 +116,7 @@ Status SelectWorkspace::select(const TensorView& q, float sm_scale, const abi::K
   std::int64_t num_scores = 0;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     FOVEA_RETURN_IF_ERROR(check_job(jobs[j], q, pool, stats, stats.num_heads));
-    prepare(q, sm_scale, pool, jobs[j], group, prepared_[j]);
+    prepare(q, sm_scale, stats, jobs[j], group, prepared_[j]);
     prepared_[j].scores_begin = num_scores;
     const auto units = static_cast<std::int64_t>(jobs[j].units.size());
     num_scores += units * prepared_[j].score_rows;
@@ -133,8 +130,17 @@ Status SelectWorkspace::select(const TensorView& q, float sm_scale, const abi::K
       const Piece& piece = pieces[static_cast<std::size_t>(i)];
       const SelectJob& job = jobs[piece.job];
       const Prepared& made = prepared_[piece.job];
-      const ScoreArgs args{job.policy,     made.q.data(), made.q_parts.data(), group, job.head,
-                           stats.head_dim, job.tokens,    job.pages,           &pool, &stats,
+      const ScoreArgs args{job.policy,
+                           made.q.data(),
+                           made.q_parts.data(),
+                           made.code_queries.empty() ? nullptr : made.code_queries.data(),
+                           group,
+                           job.head,
+                           stats.head_dim,
+                           job.tokens,
+                           job.pages,
+                           &pool,
+                           &stats,
                            job.seed};
       score_units(
           args,

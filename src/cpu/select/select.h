@@ -9,6 +9,7 @@
 #include "abi/page_stats.h"
 #include "base/thread_pool.h"
 #include "core/select/job.h"
+#include "cpu/select/score.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
 
@@ -25,10 +26,11 @@ class SelectWorkspace {
  private:
   struct Prepared {
     std::vector<float> q, q_parts;  // see ScoreArgs
+    std::vector<CodeQuery> code_queries;
     std::int64_t scores_begin = 0;
     std::int32_t score_rows = 1;
   };
-  void prepare(const TensorView& q, float sm_scale, const abi::KvPoolView& pool, const SelectJob& job,
+  void prepare(const TensorView& q, float sm_scale, const abi::PageStatsView& stats, const SelectJob& job,
                std::int32_t group, Prepared& prepared);
 
   std::vector<Prepared> prepared_;

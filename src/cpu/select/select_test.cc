@@ -12,6 +12,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "cpu/select/outward.h"
+#include "cpu/select/score.h"
 #include "cpu/select/stats.h"
 #include "cpu/simd.h"
 
@@ -156,7 +157,7 @@ TEST(PageStats, NaNAndInfinityInKeysLeaveTheOthersBounded) {
   for (std::int32_t t = 0; t < 16; ++t) keys[t * kDim + 2] = std::numeric_limits<float>::quiet_NaN();
   for (const abi::StatKind kind : {abi::StatKind::kMinMaxF16, abi::StatKind::kMinMaxF8, abi::StatKind::kMeanDevF16}) {
     Pages pages(kind, 16, 1);
-    write_record(kind, keys.data(), 16, kDim, pages.records.data());
+    write_record(pages.stats, 0, keys.data(), 16, pages.records.data());
     for (std::int32_t d = 0; d < kDim; ++d) {
       ASSERT_TRUE(std::isfinite(low_of(pages, pages.records.data(), d, false))) << d;
       ASSERT_TRUE(std::isfinite(low_of(pages, pages.records.data(), d, true))) << d;
@@ -214,7 +215,10 @@ TEST(Select, ChoosesWhatSlowArithmeticChooses) {
   for (const std::string_view simd : simd_targets()) {
     ASSERT_TRUE(set_simd_cap(simd).ok());
     for (const SelectPolicy& policy : select_policies()) {
-      if (policy.score == SelectScore::kMass || policy.score == SelectScore::kRandom) continue;
+      if (policy.score == SelectScore::kMass || policy.score == SelectScore::kRandom ||
+          policy.score == SelectScore::kCodes) {
+        continue;
+      }
       Pages pages(policy.stat == abi::StatKind::kNone ? abi::StatKind::kMinMaxF16 : policy.stat, 64, 40);
       std::vector<std::int32_t> list(38);
       std::iota(list.rbegin(), list.rend(), 1);
@@ -265,6 +269,98 @@ TEST(Select, ChoosesWhatSlowArithmeticChooses) {
     }
   }
   ASSERT_TRUE(set_simd_cap("").ok());
+}
+
+// A record's score is the largest q.k over its channels, but for half a step a channel, what lies beyond the last
+// level, and the rounding of the query to a byte.
+TEST(Select, CodesComeCloseToTheProductsOfTheirChannels) {
+  ThreadPool threads(1);
+  PhiloxRng rng(13);
+  constexpr std::int32_t kWide = 64;
+  constexpr std::int32_t n = abi::kCodeChannels;
+  for (const std::string_view simd : simd_targets()) {
+    ASSERT_TRUE(set_simd_cap(simd).ok());
+    for (const std::string_view name : {"fovea", "fovea-local"}) {
+      const SelectPolicy& policy = **find_select_policy(name);
+      const bool local = policy.stat == abi::StatKind::kLocalCodes;
+      for (const float size : {1.0f, 1e-3f, 3000.0f}) {
+        for (std::int32_t tokens = 1; tokens <= 16; ++tokens) {
+          abi::KeyCode code{};
+          for (std::int32_t i = 0; i < n; ++i) {
+            code.channel[i] =
+                static_cast<std::uint8_t>(local ? abi::local_channel(i, kWide, kWide) : (i * 37 + 5) % kWide);
+            code.mean[i] = code.channel[i] % 7 == 0 ? 4.0f * size : 0.0f;
+            code.step[i] = 0.4f * size;  // levels to 3 deviations
+          }
+          abi::PageStatsView stats{};
+          stats.num_pages = stats.subs_per_page = stats.num_heads = 1;
+          stats.head_dim = stats.rotary_dim = kWide;
+          stats.kind = policy.stat;
+          stats.codes = &code;
+          std::vector<std::uint8_t> record(static_cast<std::size_t>(abi::stat_bytes(stats.kind, kWide)), 0xff);
+          stats.data = record.data();
+          std::vector<float> keys(static_cast<std::size_t>(tokens * kWide));
+          for (std::size_t i = 0; i < keys.size(); ++i) {
+            keys[i] = size * (std::clamp(rng.next_normal(), -3.2f, 3.2f) + (i % kWide % 7 == 0 ? 4.0f : 0.0f));
+          }
+          write_record(stats, 0, keys.data(), tokens, record.data());
+          std::vector<float> q(kGroup * kWide);
+          for (float& x : q) x = rng.next_normal();
+          std::vector<float> parts;
+          std::vector<CodeQuery> queries;
+          double best = -1e300;
+          double slack = 0.0;
+          for (std::int32_t g = 0; g < kGroup; ++g) {
+            const float* query = q.data() + g * kWide;
+            queries.push_back(code_query(code, query));
+            double steps = 0.0;
+            double most = 0.0;
+            for (std::int32_t i = 0; i < n; ++i) {
+              parts.push_back(query[code.channel[i]]);
+              float scale;
+              std::memcpy(&scale, record.data() + record.size() - 4, sizeof(scale));
+              const double step =
+                  local ? double{float_of_e4m3(record[static_cast<std::size_t>(16 * n / 2 + n + i)])} * scale
+                        : double{code.step[i]};
+              steps += std::fabs(query[code.channel[i]]) * step / 2;
+              most = std::max(most, std::fabs(query[code.channel[i]]) * step);
+            }
+            slack = std::max(slack, steps + n * 7.5 * most / 127);
+            for (std::int32_t t = 0; t < tokens; ++t) {
+              double product = 0.0;
+              for (const std::uint8_t channel : code.channel)
+                product += double{query[channel]} * keys[t * kWide + channel];
+              best = std::max(best, product);
+            }
+          }
+          const std::int32_t page = 0;
+          const std::int32_t unit = 0;
+          const ScoreArgs args{&policy, q.data(), parts.data(), local ? nullptr : queries.data(),
+                               kGroup,  0,        kWide,        tokens,
+                               &page,   nullptr,  &stats,       0};
+          float score = 0.0f;
+          score_units(args, {&unit, 1}, &score, 1);
+          ASSERT_NEAR(score, best, slack * 1.001 + 1e-3 * size) << name << " " << simd << " " << tokens;
+        }
+      }
+    }
+  }
+  ASSERT_TRUE(set_simd_cap("").ok());
+}
+
+TEST(PageStats, LocalCodesKeepTheSlowestChannels) {
+  EXPECT_EQ(abi::local_channel(0, 128, 128), 48);
+  EXPECT_EQ(abi::local_channel(15, 128, 128), 63);
+  EXPECT_EQ(abi::local_channel(16, 128, 128), 112);
+  EXPECT_EQ(abi::local_channel(31, 128, 128), 127);
+  EXPECT_EQ(abi::local_channel(0, 128, 64), 16);  // half of the channels turn
+  EXPECT_EQ(abi::local_channel(31, 128, 64), 127);
+  EXPECT_EQ(abi::local_channel(0, 128, 0), 96);  // none do
+  for (const std::int32_t rotary : {0, 2, 16, 32, 64}) {
+    std::vector<int> seen(64);
+    for (std::int32_t i = 0; i < 32; ++i) ++seen[static_cast<std::size_t>(abi::local_channel(i, 64, rotary))];
+    EXPECT_LE(*std::max_element(seen.begin(), seen.end()), 1) << rotary;
+  }
 }
 
 TEST(Select, MassFollowsWhereTheMassIsAndRandomDoesNot) {

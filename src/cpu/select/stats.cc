@@ -88,6 +88,64 @@ void write_mean_dev(const float* keys, std::int32_t tokens, std::int32_t head_di
   }
 }
 
+constexpr std::int32_t kCodes = abi::kCodeChannels;
+
+// Element `channel` of token t, of the last one where there is none.
+float key_at(const float* keys, std::int32_t tokens, std::int32_t head_dim, std::int32_t t, std::int32_t channel) {
+  const float x = keys[std::min(t, tokens - 1) * head_dim + channel];
+  return std::isnan(x) ? 0.0f : std::clamp(x, -kLargestF16, kLargestF16);
+}
+
+void put_code(std::uint8_t* codes, std::int32_t i, std::int32_t t, float level) {
+  const auto code = static_cast<std::uint8_t>(std::clamp(level, 0.0f, 15.0f));
+  codes[i / 2 * kTokens + t] |= static_cast<std::uint8_t>(code << (i % 2 * 4));
+}
+
+void write_codes(const abi::KeyCode& code, const float* keys, std::int32_t tokens, std::int32_t head_dim,
+                 std::uint8_t* to) {
+  std::fill(to, to + kCodes / 2 * kTokens, std::uint8_t{0});
+  for (std::int32_t i = 0; i < kCodes; ++i) {
+    const float per_step = 1.0f / code.step[i];
+    for (std::int32_t t = 0; t < kTokens; ++t) {
+      put_code(to, i, t, (key_at(keys, tokens, head_dim, t, code.channel[i]) - code.mean[i]) * per_step + 8.0f);
+    }
+  }
+}
+
+// A channel's 16 levels span what its keys span here.
+void write_local_codes(const float* keys, std::int32_t tokens, std::int32_t head_dim, std::int32_t rotary_dim,
+                       std::uint8_t* to) {
+  float low[kCodes];
+  float high[kCodes];
+  float largest = 0.0f;
+  for (std::int32_t i = 0; i < kCodes; ++i) {
+    low[i] = kLargestF16;
+    high[i] = -kLargestF16;
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      const float x = key_at(keys, tokens, head_dim, t, abi::local_channel(i, head_dim, rotary_dim));
+      low[i] = std::min(low[i], x);
+      high[i] = std::max(high[i], x);
+    }
+    largest = std::max({largest, -low[i], high[i]});
+  }
+  const float scale = largest > 0.0f ? std::exp2(std::ceil(std::log2(largest / kLargestE4M3))) : 1.0f;
+  std::uint8_t* lows = to + kCodes / 2 * kTokens;
+  std::uint8_t* steps = lows + kCodes;
+  std::fill(to, lows, std::uint8_t{0});
+  for (std::int32_t i = 0; i < kCodes; ++i) {
+    lows[i] = e4m3_down(low[i] / scale);
+    const float base = float_of_e4m3(lows[i]) * scale;
+    steps[i] = e4m3_up(std::min((high[i] - base) / 15.0f / scale, kLargestE4M3));
+    const float step = float_of_e4m3(steps[i]) * scale;
+    const float per_step = step > 0.0f ? 1.0f / step : 0.0f;
+    for (std::int32_t t = 0; t < kTokens; ++t) {
+      const float x = key_at(keys, tokens, head_dim, t, abi::local_channel(i, head_dim, rotary_dim));
+      put_code(to, i, t, (x - base) * per_step + 0.5f);
+    }
+  }
+  std::memcpy(steps + kCodes, &scale, sizeof(scale));
+}
+
 Status check_fits(const abi::KvPoolView& pool, const abi::PageStatsView& stats) {
   if (pool.page_tokens != stats.subs_per_page * kTokens || pool.num_pages != stats.num_pages) {
     return invalid_argument("statistics of {} pages of {} tokens beside a KV pool of {} pages of {}", stats.num_pages,
@@ -96,19 +154,36 @@ Status check_fits(const abi::KvPoolView& pool, const abi::PageStatsView& stats) 
   if (stats.head_dim < 1 || stats.head_dim > kMaxHeadDim) {
     return invalid_argument("statistics of head_dim {}, expected 1..{}", stats.head_dim, kMaxHeadDim);
   }
-  return check_keys_readable(pool);
+  const bool codes = stats.kind == abi::StatKind::kCodes || stats.kind == abi::StatKind::kLocalCodes;
+  if (codes && stats.head_dim < kCodes) {
+    return unsupported("codes of {} channels for keys of {}", kCodes, stats.head_dim);
+  }
+  if (stats.kind == abi::StatKind::kCodes && stats.codes == nullptr) {
+    return invalid_argument("statistics of learned codes without what was learned");
+  }
+  if (stats.rotary_dim < 0 || stats.rotary_dim > stats.head_dim || stats.rotary_dim % 2 != 0) {
+    return invalid_argument("statistics of {} channels, {} of them rotary; expected an even number up to all",
+                            stats.head_dim, stats.rotary_dim);
+  }
+  return check_keys_readable(pool, stats.head_dim);
 }
 
 }  // namespace
 
-void write_record(abi::StatKind kind, const float* keys, std::int32_t tokens, std::int32_t head_dim, std::uint8_t* to) {
-  if (kind == abi::StatKind::kMeanDevF16) {
-    return write_mean_dev(keys, tokens, head_dim, reinterpret_cast<std::uint16_t*>(to));
+void write_record(const abi::PageStatsView& stats, std::int32_t head, const float* keys, std::int32_t tokens,
+                  std::uint8_t* to) {
+  const std::int32_t head_dim = stats.head_dim;
+  switch (stats.kind) {
+    case abi::StatKind::kCodes: return write_codes(stats.codes[head], keys, tokens, head_dim, to);
+    case abi::StatKind::kLocalCodes: return write_local_codes(keys, tokens, head_dim, stats.rotary_dim, to);
+    case abi::StatKind::kMeanDevF16:
+      return write_mean_dev(keys, tokens, head_dim, reinterpret_cast<std::uint16_t*>(to));
+    default: break;
   }
   float low[kMaxHeadDim];
   float high[kMaxHeadDim];
   min_and_max(keys, tokens, head_dim, low, high);
-  if (kind == abi::StatKind::kMinMaxF8) return write_min_max_f8(low, high, head_dim, to);
+  if (stats.kind == abi::StatKind::kMinMaxF8) return write_min_max_f8(low, high, head_dim, to);
   auto* halves = reinterpret_cast<std::uint16_t*>(to);
   for (std::int32_t d = 0; d < head_dim; ++d) {
     halves[d] = f16_down(low[d]);
@@ -133,7 +208,7 @@ Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi
       for (std::int32_t t = 0; t < sub.tokens; ++t) {
         read_key(pool, page, in_page * kTokens + t, head, stats.head_dim, keys + t * stats.head_dim);
       }
-      write_record(stats.kind, keys, sub.tokens, stats.head_dim,
+      write_record(stats, head, keys, sub.tokens,
                    static_cast<std::uint8_t*>(stats.data) + page * stats.page_stride + head * stats.head_stride +
                        in_page * bytes);
     }

@@ -19,7 +19,8 @@ namespace fovea::cpu {
 Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
                          const abi::PageStatsView& stats, ThreadPool& threads);
 
-// One record over `tokens` keys [tokens, head_dim] (1 to 16).
-void write_record(abi::StatKind kind, const float* keys, std::int32_t tokens, std::int32_t head_dim, std::uint8_t* to);
+// One record of KV head `head` over `tokens` keys [tokens, head_dim] (1 to 16).
+void write_record(const abi::PageStatsView& stats, std::int32_t head, const float* keys, std::int32_t tokens,
+                  std::uint8_t* to);
 
 }  // namespace fovea::cpu

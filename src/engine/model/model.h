@@ -60,6 +60,16 @@ struct AttentionGroupSpec {
   std::vector<HeadRange> ranges;  // ascending, all heads; BlockRow::pool of the plan is an index into it
 };
 
+// What stands between append and attention in layers whose heads may read selected pages (engine/runner/selection.h).
+class LayerSelection {
+ public:
+  virtual ~LayerSelection() = default;
+  // The keys of the forward's tokens are in the layer's pool.
+  virtual Status appended(std::int32_t layer) = 0;
+  // Runs the layer's attention over selected pages; false where nothing is selected and the group's plan serves.
+  virtual Result<bool> attend(std::int32_t layer, const TensorView& q, const TensorView& out) = 0;
+};
+
 // One forward: tokens of all requests one after another (prefill chunks and decodes mixed).
 struct ForwardBatch {
   std::span<const std::int32_t> tokens;      // [T]
@@ -70,6 +80,7 @@ struct ForwardBatch {
   std::vector<AttentionOp*> attention;               // [attention groups], planned
   // By model layer and range of its attention group: the pool, counted in the layer's heads (abi::shift_heads).
   std::span<const std::vector<abi::KvPoolView>> layer_kv;  // [num_layers][ranges]
+  LayerSelection* selection = nullptr;                     // or null: every layer runs its group's plan
 };
 
 class Model {

@@ -258,6 +258,11 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
         backend_.append_kv(k, v, batch.slots[range.kv_group].data(), abi::shift_heads(pools[r], -range.head_begin)));
   }
   const TensorView out = cpu_tensor(attended_.get(), backend_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
+  if (batch.selection != nullptr) {
+    FOVEA_RETURN_IF_ERROR(batch.selection->appended(static_cast<std::int32_t>(index)));
+    FOVEA_ASSIGN_OR_RETURN(const bool attended, batch.selection->attend(static_cast<std::int32_t>(index), q, out));
+    if (attended) return ok_status();
+  }
   return batch.attention[group]->run(q, pools, out, nullptr);
 }
 

@@ -57,6 +57,12 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
     FOVEA_ASSIGN_OR_RETURN(attention.op, backend.create_attention(attention.config));
     runner->attention_.push_back(std::move(attention));
   }
+  if (options.selection.has_value()) {
+    std::vector<AttentionConfig> configs;
+    for (const Attention& attention : runner->attention_) configs.push_back(attention.config);
+    FOVEA_ASSIGN_OR_RETURN(runner->selection_,
+                           Selection::create(backend, model, pool, rows, configs, *options.selection));
+  }
   const std::size_t logits = static_cast<std::size_t>(options.max_requests) * model.config().vocab_size;
   FOVEA_ASSIGN_OR_RETURN(runner->logits_, backend.allocate(logits * sizeof(float)));
   return runner;
@@ -132,16 +138,20 @@ Status ModelRunner::plan(const Step& step) {
   const bool same = decodes && ids == planned_;
   // Not valid while a plan is being made: a failed one must not be grown.
   planned_.clear();
-  kv_bytes_ = kv_bytes_unshared_ = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) copy_tables(step, g);
-  for (Attention& attention : attention_) {
-    FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
-    const PlanStats stats = attention.op->stats();
-    kv_bytes_ += stats.kv_bytes * attention.num_layers;
-    kv_bytes_unshared_ += stats.kv_bytes_unshared * attention.num_layers;
-  }
+  for (Attention& attention : attention_) FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
   planned_ = std::move(ids);
   return ok_status();
+}
+
+void ModelRunner::count_bytes() {
+  kv_bytes_ = kv_bytes_unshared_ = selection_ == nullptr ? 0 : selection_->kv_bytes();
+  for (std::size_t a = 0; a < attention_.size(); ++a) {
+    const std::size_t selected = selection_ == nullptr ? 0 : selection_->layers_selected(a);
+    const PlanStats stats = attention_[a].op->stats();
+    kv_bytes_ += stats.kv_bytes * (attention_[a].num_layers - selected);
+    kv_bytes_unshared_ += stats.kv_bytes_unshared * (attention_[a].num_layers - selected);
+  }
 }
 
 Status ModelRunner::plan_attention(const Step& step, Attention& attention, bool same_requests) {
@@ -164,7 +174,10 @@ Status ModelRunner::run(const Step& step) {
     return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(),
                           step.num_tokens, options_.max_requests, options_.max_forward_tokens);
   }
-  for (const PageCopy& copy : step.copies) pool_.copy_page(copy.group, copy.from, copy.to);
+  for (const PageCopy& copy : step.copies) {
+    pool_.copy_page(copy.group, copy.from, copy.to);
+    if (selection_ != nullptr) selection_->copy_page(copy.group, copy.from, copy.to);
+  }
   lay_out(step);
   FOVEA_RETURN_IF_ERROR(plan(step));
   ForwardBatch batch;
@@ -174,7 +187,14 @@ Status ModelRunner::run(const Step& step) {
   for (const Group& group : groups_) batch.slots.emplace_back(group.slots.data(), tokens_.size());
   for (const Attention& attention : attention_) batch.attention.push_back(attention.op.get());
   batch.layer_kv = pool_.layer_views();
-  return model_.forward(batch, cpu_tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size));
+  if (selection_ != nullptr) {
+    selection_->begin(step, batch.slots);
+    batch.selection = selection_.get();
+  }
+  FOVEA_RETURN_IF_ERROR(
+      model_.forward(batch, cpu_tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size)));
+  count_bytes();
+  return ok_status();
 }
 
 void ModelRunner::keep_snapshot(const Attention& attention, const BlockRowBatch* head_rows) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/model/model.h"
 #include "engine/runner/head_batch.h"
+#include "engine/runner/selection.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace fovea {
@@ -24,6 +26,7 @@ struct ModelRunnerOptions {
   KvFormat kv_format;
   bool share_prefixes = true;
   bool batch_invariant = false;
+  std::optional<SelectionOptions> selection;  // none: sequences must not ask for it
 };
 
 class ModelRunner {
@@ -38,6 +41,8 @@ class ModelRunner {
   // Of the latest run, all groups and layers together.
   std::uint64_t kv_bytes() const { return kv_bytes_; }
   std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
+  // Since the runner was made.
+  SelectionCounts selection_counts() const { return selection_ == nullptr ? SelectionCounts() : selection_->counts(); }
 
   // The latest plan over two requests or more, else the latest plan, of the first attention group. Thread-safe.
   std::string explain_svg() const;
@@ -80,6 +85,8 @@ class ModelRunner {
   void copy_tables(const Step& step, std::size_t group);
   Status plan(const Step& step);
   Status plan_attention(const Step& step, Attention& attention, bool same_requests);
+  // What the latest forward read: layers that selected have plans of their own.
+  void count_bytes();
   AttentionBatch batch_of(const Attention& attention) const;
   void keep_snapshot(const Attention& attention, const BlockRowBatch* head_rows);
   Result<Planner> plan_snapshot() const;
@@ -90,6 +97,7 @@ class ModelRunner {
   const ReqToTokenPool& rows_;
   std::vector<Group> groups_;
   std::vector<Attention> attention_;
+  std::unique_ptr<Selection> selection_;  // or null
   PageTables tables_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> positions_;

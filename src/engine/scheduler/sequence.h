@@ -6,10 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "core/select/policy.h"
 #include "engine/cache/radix_cache.h"
 #include "engine/cache/req_to_token_pool.h"
 
 namespace fovea {
+
+// Which pages a sequence's queries read. Whether a query selects depends on its position alone, so that chunks, the
+// prefix cache and retraction change nothing.
+struct SparseSetting {
+  const SelectPolicy* policy = nullptr;  // null: every query reads all
+  KvBudget budget;
+  std::int32_t first_position = 0;  // queries before it read all
+};
 
 enum class SequenceState : std::uint8_t { kNew, kWaiting, kRunning, kDone };
 
@@ -20,6 +29,7 @@ struct Sequence {
   std::string salt;                  // prefixes are shared only between equal salts
   std::vector<std::int32_t> tokens;  // prompt, then what was generated
   std::int32_t prompt_length = 0;
+  SparseSetting sparse;
 
   // Scheduler.
   SequenceState state = SequenceState::kNew;

@@ -80,6 +80,22 @@ ServerMetrics::ServerMetrics(const Engine& engine)
   counter("fovea_kv_bytes_read_total", "KV bytes that attention read", [](Stats s) { return s.kv_bytes_read; });
   counter("fovea_kv_bytes_unshared_total", "KV bytes attention would have read without prefix sharing",
           [](Stats s) { return s.kv_bytes_unshared; });
+  const char* pages_help_sparse = "Pages (16 tokens of one layer, KV head and query) of queries that selected";
+  counter(
+      "fovea_sparse_pages_total", pages_help_sparse, [](Stats s) { return s.sparse_pages_read; }, "state=\"read\"");
+  counter(
+      "fovea_sparse_pages_total", pages_help_sparse, [](Stats s) { return s.sparse_pages_kept; }, "state=\"kept\"");
+  counter("fovea_sparse_queries_total", "Queries that selected, once for each layer and KV head",
+          [](Stats s) { return s.sparse_queries; });
+  counter("fovea_sparse_records_total", "Statistics of pages that were scored",
+          [](Stats s) { return s.sparse_records_read; });
+  const char* lists_help = "Page lists by how they were made";
+  counter(
+      "fovea_sparse_lists_total", lists_help, [](Stats s) { return s.sparse_refreshes; }, "by=\"scan\"");
+  counter(
+      "fovea_sparse_lists_total", lists_help, [](Stats s) { return s.sparse_rescorings; }, "by=\"rescoring\"");
+  counter(
+      "fovea_sparse_lists_total", lists_help, [](Stats s) { return s.sparse_reuses; }, "by=\"reuse\"");
   registry_.callback(
       "fovea_build_info", "Version of the server", "gauge", [] { return 1.0; },
       fmt::format("version=\"{}\"", kVersion));

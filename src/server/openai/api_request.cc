@@ -163,6 +163,9 @@ void read_params(FieldReader& fields, const RequestLimits& limits, GenerationPar
   fields.boolean("return_token_ids", &params->return_token_ids);
   fields.string("cache_salt", &params->cache_salt);
   fields.integer("priority", std::numeric_limits<std::int32_t>::min(), kMaxTokens, &params->priority);
+  fields.string("sparse", &params->sparse);
+  fields.string("kv_budget", &params->kv_budget);
+  fields.integer("sparse_prompt_tokens", 0, kMaxTokens, &params->sparse_prompt_tokens);
 }
 
 // The text of a message: a string, null, or a list of text parts.

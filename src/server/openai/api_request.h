@@ -38,6 +38,9 @@ struct GenerationParams {
   bool return_token_ids = false;
   std::string cache_salt;
   std::int32_t priority = 0;
+  // Page selection, as GenerateRequest has it.
+  std::string sparse, kv_budget;
+  std::int32_t sparse_prompt_tokens = 0;
 };
 
 struct ChatRequest {

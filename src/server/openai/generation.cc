@@ -70,6 +70,9 @@ void Generation::start() {
     if (spec_.params.best_of > spec_.params.n) request.sampling.logprobs = std::max(request.sampling.logprobs, 0);
     request.n = spec_.params.best_of;
     request.cache_salt = spec_.params.cache_salt;
+    request.sparse = spec_.params.sparse;
+    request.kv_budget = spec_.params.kv_budget;
+    request.sparse_prompt_tokens = spec_.params.sparse_prompt_tokens;
     request.priority = spec_.params.priority;
     Result<RequestId> id = engine_.submit(
         std::move(request), [self, prompt](const GenerationEvent& event) { self->on_event(prompt, event); });

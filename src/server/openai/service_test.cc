@@ -172,7 +172,7 @@ TEST_F(ServiceTest, PassesSamplingOn) {
       post("/v1/chat/completions",
            chat_body(R"(,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,"seed":-3,"stop":["x","yy"],"max_tokens":9,
        "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.5,"logit_bias":{"65":-100},"ignore_eos":true,
-       "stop_token_ids":[1,2],"priority":3,"cache_salt":"salt","user":"me","metadata":{},"store":false,"tools":null,
+       "stop_token_ids":[1,2],"priority":3,"cache_salt":"salt","sparse":"quest","kv_budget":"T/8","sparse_prompt_tokens":7,"user":"me","metadata":{},"store":false,"tools":null,
        "service_tier":"auto","n":null,"response_format":{"type":"text"},"tool_choice":"none","unknown_field":[1])"));
   const GenerateRequest request = engine_->last_request();
   EXPECT_FLOAT_EQ(request.sampling.temperature, 0.5f) << sent.body;
@@ -188,6 +188,9 @@ TEST_F(ServiceTest, PassesSamplingOn) {
   EXPECT_TRUE(request.sampling.ignore_eos);
   EXPECT_EQ(request.priority, 3);
   EXPECT_EQ(request.cache_salt, "salt");
+  EXPECT_EQ(request.sparse, "quest");
+  EXPECT_EQ(request.kv_budget, "T/8");
+  EXPECT_EQ(request.sparse_prompt_tokens, 7);
   EXPECT_EQ(request.n, 1);
 }
 

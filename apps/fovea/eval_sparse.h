@@ -1,0 +1,34 @@
+// What page selection must have read, counted from lengths alone, against what the engine says it read: an evaluation
+// of a sparse setting must not measure dense attention by mistake. Used by `fovea eval needle` and `fovea eval
+// compare`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/select/policy.h"
+#include "fovea/engine.h"
+
+namespace fovea::app {
+
+class SparseCheck {
+ public:
+  // Nothing where the options select no pages.
+  static Result<std::optional<SparseCheck>> create(const EngineOptions& options);
+
+  // A request that ended: its last event, and how many tokens of its prompt select.
+  void add(const GenerationEvent& last, std::int32_t sparse_prompt_tokens);
+  // Of the engine, before the first and after the last of these requests. kInternal where the pages read are not those
+  // expected.
+  Status check(const EngineStats& before, const EngineStats& after) const;
+
+ private:
+  const SelectPolicy* policy_ = nullptr;
+  KvBudget budget_;
+  bool kept_lists_ = false;       // lists that are kept hold somewhat less than the budget
+  std::uint64_t queries_ = 0;     // of one layer and KV head
+  std::uint64_t pages_read_ = 0;  // by them, at most
+  std::uint64_t pages_kept_ = 0;
+};
+
+}  // namespace fovea::app

@@ -1,0 +1,73 @@
+// See key_codes.h. The file: {"layers": [[{"channels": [32], "mean": [32], "step": [32]} a KV head] a layer]}.
+#include "engine/model/key_codes.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+
+// A list of kCodeChannels numbers, each in [low, high].
+Status read_numbers(const Json& head, const char* key, double low, double high, float* out) {
+  const auto found = head.find(key);
+  if (found == head.end() || !found->is_array() || found->size() != static_cast<std::size_t>(abi::kCodeChannels)) {
+    return data_loss("\"{}\" must be a list of {} numbers", key, abi::kCodeChannels);
+  }
+  for (std::size_t i = 0; i < found->size(); ++i) {
+    const Json& value = (*found)[i];
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    if (!(number >= low && number <= high)) {
+      return data_loss("\"{}\"[{}] is {}, expected a number from {} to {}", key, i, value.dump(), low, high);
+    }
+    out[i] = static_cast<float>(number);
+  }
+  return ok_status();
+}
+
+Status read_head(const Json& head, std::int32_t head_dim, abi::KeyCode* out) {
+  if (!head.is_object()) return data_loss("a KV head is no object");
+  float channels[abi::kCodeChannels];
+  FOVEA_RETURN_IF_ERROR(read_numbers(head, "channels", 0, head_dim - 1, channels));
+  FOVEA_RETURN_IF_ERROR(read_numbers(head, "mean", -65504, 65504, out->mean));
+  FOVEA_RETURN_IF_ERROR(read_numbers(head, "step", 1e-6, 65504, out->step));
+  for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) out->channel[i] = static_cast<std::uint8_t>(channels[i]);
+  return ok_status();
+}
+
+}  // namespace
+
+Result<KeyCodes> load_key_codes(const std::string& folder, const ModelConfig& config) {
+  const std::filesystem::path path = std::filesystem::path(folder) / kKeyCodesFile;
+  KeyCodes codes;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return codes;
+  FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(path.string(), kMostBytes));
+  FOVEA_ASSIGN_OR_RETURN(const Json json, parse_json(text, path.string()));
+  const auto wrong = [&](const std::string& what) { return data_loss("{}: {}", path.string(), what); };
+  const Json layers = json.is_object() ? json.value("layers", Json()) : Json();
+  if (!layers.is_array() || layers.size() != static_cast<std::size_t>(config.num_layers)) {
+    return wrong(fmt::format("\"layers\" must be a list of the model's {} layers", config.num_layers));
+  }
+  codes.num_kv_heads = config.num_kv_heads;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const Json& heads = layers[layer];
+    if (!heads.is_array() || heads.size() != static_cast<std::size_t>(config.num_kv_heads)) {
+      return wrong(fmt::format("layer {} must be a list of the model's {} KV heads", layer, config.num_kv_heads));
+    }
+    for (std::size_t head = 0; head < heads.size(); ++head) {
+      abi::KeyCode code{};
+      const Status status = read_head(heads[head], config.head_dim, &code);
+      if (!status.ok()) return wrong(fmt::format("layer {}, KV head {}: {}", layer, head, status.message()));
+      codes.codes.push_back(code);
+    }
+  }
+  return codes;
+}
+
+}  // namespace fovea

@@ -1,0 +1,105 @@
+// See sparse_options.h.
+#include "engine/sparse_options.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "engine/cache/page_stats.h"
+#include "engine/runner/selection.h"
+
+namespace fovea {
+
+Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& model, const KeyCodes& codes) {
+  SparseConfig config;
+  FOVEA_ASSIGN_OR_RETURN(config.budget, parse_kv_budget(options.kv_budget));
+  for (const std::int32_t layer : options.dense_layers) {
+    if (layer < 0 || layer >= model.config().num_layers) {
+      return out_of_range("dense layer {}; the model has layers 0 to {}", layer, model.config().num_layers - 1);
+    }
+  }
+  if (options.sparse_interval < 1 || options.sparse_interval > 1024) {
+    return invalid_argument("sparse_interval is {}; expected 1 to 1024 steps", options.sparse_interval);
+  }
+  if (options.sparse_candidates < 0 || options.sparse_candidates > 1024) {
+    return invalid_argument("sparse_candidates is {}; expected 0 to 1024 budgets", options.sparse_candidates);
+  }
+  config.reuse = {options.sparse_interval, options.sparse_candidates};
+  if (options.sparse == "off") return config;
+  const bool automatic = options.sparse == "auto";
+  FOVEA_ASSIGN_OR_RETURN(config.policy,
+                         find_select_policy(automatic && codes.empty() ? "fovea-local" : options.sparse));
+  if (config.policy->stat == abi::StatKind::kCodes && codes.empty()) {
+    return unsupported("page selection by \"{}\" needs {} in the model's folder; use \"fovea-local\", which needs none",
+                       config.policy->name, kKeyCodesFile);
+  }
+  const bool coded = config.policy->stat == abi::StatKind::kCodes || config.policy->stat == abi::StatKind::kLocalCodes;
+  if (coded && model.config().head_dim < abi::kCodeChannels) {
+    return unsupported(
+        "page selection by \"{}\" needs heads of {} channels or more, the model's have {}; use \"quest\"",
+        config.policy->name, abi::kCodeChannels, model.config().head_dim);
+  }
+  if (options.page_tokens % abi::kSubPageTokens != 0) {
+    return unsupported("page selection needs page_tokens to be a multiple of {}, it is {}", abi::kSubPageTokens,
+                       options.page_tokens);
+  }
+  for (const std::int32_t layer : layers_that_can_select(model)) {
+    const auto& dense = options.dense_layers;
+    if (std::find(dense.begin(), dense.end(), layer) == dense.end()) config.layers.push_back(layer);
+  }
+  if (config.layers.empty()) {
+    return unsupported(
+        "no layer is left that could select pages: all have a window or streaming heads, or are named in dense_layers");
+  }
+  return config;
+}
+
+Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request) {
+  SparseSetting setting{config.policy, config.budget, 0};
+  if (request.sparse == "off") {
+    setting.policy = nullptr;
+  } else if (!request.sparse.empty() && (request.sparse != "auto" || config.policy == nullptr)) {
+    FOVEA_ASSIGN_OR_RETURN(setting.policy, find_select_policy(request.sparse));
+    if (config.policy == nullptr) {
+      return unsupported(
+          "the request asks for page selection by \"{}\", but the engine keeps no statistics of pages; "
+          "start it with --sparse {}",
+          request.sparse, request.sparse);
+    }
+    if (setting.policy->stat != abi::StatKind::kNone && setting.policy->stat != config.policy->stat) {
+      return unsupported(
+          "the request asks for page selection by \"{}\", but the engine keeps the statistics of \"{}\"; "
+          "start it with --sparse {}",
+          request.sparse, config.policy->name, request.sparse);
+    }
+  }
+  if (!request.kv_budget.empty()) {
+    if (setting.policy == nullptr) {
+      return invalid_argument("kv_budget is \"{}\", but the request selects no pages; give sparse too",
+                              request.kv_budget);
+    }
+    FOVEA_ASSIGN_OR_RETURN(setting.budget, parse_kv_budget(request.kv_budget));
+  }
+  if (request.sparse_prompt_tokens < 0) {
+    return invalid_argument("sparse_prompt_tokens is {}, expected 0 or more", request.sparse_prompt_tokens);
+  }
+  const auto prompt = static_cast<std::int32_t>(request.prompt.size());
+  setting.first_position = prompt - std::min(prompt, request.sparse_prompt_tokens);
+  return setting;
+}
+
+std::int64_t without_page_stats(std::int64_t bytes, const std::vector<KvGroupSpec>& groups,
+                                const EngineOptions& options, const SparseConfig& config) {
+  if (config.policy == nullptr) return bytes;
+  double kv = 0.0;
+  double stats = 0.0;
+  for (const KvGroupSpec& group : groups) {
+    const KvFormat format = KvPool::format_of(group, {options.kv_dtype, options.kv_rotated});
+    std::int64_t heads = 0;
+    for (std::size_t i = 0; i < group.layers.size(); ++i) heads += group.heads_of(i);
+    kv += static_cast<double>(options.page_tokens * heads * kv_token_bytes(format, group.head_dim));
+    stats += static_cast<double>(PageStats::page_bytes(group, options.page_tokens, config.policy->stat, config.layers));
+  }
+  return static_cast<std::int64_t>(static_cast<double>(bytes) * kv / (kv + stats));
+}
+
+}  // namespace fovea

@@ -1,0 +1,34 @@
+// What EngineOptions and requests say about page selection, checked. Used by EngineCore.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/select/policy.h"
+#include "core/select/reuse.h"
+#include "engine/model/key_codes.h"
+#include "engine/model/model.h"
+#include "engine/scheduler/sequence.h"
+#include "fovea/engine.h"
+
+namespace fovea {
+
+struct SparseConfig {
+  const SelectPolicy* policy = nullptr;  // null: selection is off
+  KvBudget budget;
+  std::vector<std::int32_t> layers;  // that may select: all but those named dense and those with a window
+  ReuseRule reuse;
+};
+
+// kInvalidArgument and kNotFound name the option; kUnsupported says why this model or page size cannot select.
+// "auto" is the policy "fovea" where the model comes with key codes, else "fovea-local".
+Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& model, const KeyCodes& codes);
+
+// Of a request: the engine's where it says nothing. kUnsupported where the engine keeps no statistics for its policy.
+Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request);
+
+// What is left for KV of so many bytes for KV and statistics.
+std::int64_t without_page_stats(std::int64_t bytes, const std::vector<KvGroupSpec>& groups,
+                                const EngineOptions& options, const SparseConfig& config);
+
+}  // namespace fovea
