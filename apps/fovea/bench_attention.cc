@@ -33,7 +33,7 @@ RunFunction declare_bench_attention(Options& options) {
   options.add(
       "suite", flags->suite,
       "all; on the CPU one of decode, prefix, prefill; on a GPU some of decode, skew, single, fp8, page, variant, "
-      "append, prefix, quarter, with commas between, or plan, or limits");
+      "append, prefix, quarter, with commas between, or plan, or sparse, or limits");
   options.add("only", flags->only,
               "GPU: run the cases alone whose name holds this, or one of these, with commas between");
   options.add_flag("once", flags->once, "GPU: launch each case once and time nothing, for a profiler");

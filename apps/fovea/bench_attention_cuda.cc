@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "bench_attention.h"
 #include "bench_device_case.h"
+#include "bench_sparse.h"
 #include "console.h"
 
 namespace fovea::app {
@@ -79,7 +80,8 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   }
   const bool limits_only = flags.suite == "limits", plans = flags.suite == "plan" || flags.suite == "all";
   std::vector<MeasuredCase> cases;
-  if (!limits_only && flags.suite != "plan") {
+  const bool sparse_only = flags.suite == "sparse";
+  if (!limits_only && !sparse_only && flags.suite != "plan") {
     FOVEA_ASSIGN_OR_RETURN(cases, measured_cases(flags.suite));
     std::erase_if(cases, [&](const MeasuredCase& c) { return !is_wanted(c.id(), flags.only); });
   }
@@ -109,8 +111,11 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
     ++failed;
   }
   add_prefix_rows(BenchReport(report), report);
+  Status sparse = ok_status();
+  if (sparse_only) sparse = bench_cuda_sparse(bench, limits, report);
   if (plans) FOVEA_RETURN_IF_ERROR(bench_cuda_host(bench, report));
   FOVEA_RETURN_IF_ERROR(report.emit(flags.json));
+  FOVEA_RETURN_IF_ERROR(sparse);
   if (failed > 0) return make_status(StatusCode::kInternal, "{} cases failed, see above", failed);
   return ok_status();
 }

@@ -79,6 +79,7 @@ struct AttentionOptions {
   std::int32_t max_pages_per_request = 2048;
   std::int64_t max_page_entries = 0;      // of host page lists; 0: max_requests * max_pages_per_request
   std::int32_t max_cascade_levels = 0;    // of plan_cascade() over max_rows; 0: smaller cascades only
+  std::int32_t max_selected = 0;          // requests of plan_selected() that read lists a KV head
   std::int64_t max_mask_bytes = 1 << 20;  // of AttentionMask::kBits; CUDA only
 
   bool share_prefixes = true;    // requests whose leading pages are the same read them once (host page lists only)
@@ -129,6 +130,28 @@ struct CascadeLevel {
   bool causal = false;  // last level only: rows of a group are the last tokens of its run; else they see all of it
 };
 
+// A decode step (one query token a request) in which long requests read, under each KV head, pages that a selector
+// chose. What is read of a request does not depend on who shares its batch: up to the budget all of its pages, as
+// plan() has it, beyond it budget_tokens / page_tokens of them by list. Lists of both kinds are slices of one array and
+// ascend, the newest page last. On a CUDA device they may be written after plan_selected(), also by a kernel in a graph
+// ahead of run(); on the CPU lists and lengths are those of the time of the plan.
+struct SelectedBatch {
+  std::int32_t num_requests = 0;
+  const std::int32_t* kv_lens = nullptr;       // host, [num_requests]; the query is the last of them, and row i of q
+  std::int32_t budget_tokens = 4096;           // a multiple of page_tokens
+  const std::int32_t* page_indices = nullptr;  // on the object's device, not copied
+  std::int64_t num_page_indices = 0;           // must be given
+  const std::int64_t* list_begins = nullptr;   // host, [num_requests]: where all pages of a request stand, in order
+  // Host, [num_requests]: where the chosen pages stand, those of KV head h selected_stride * h entries further.
+  // Negative: the request reads all pages whatever its length.
+  const std::int64_t* selected_begins = nullptr;
+  std::int64_t selected_stride = 0;
+  // i32 [num_requests] on the object's device: tokens in the list or lists of a request, at least those of kv_lens, as
+  // they are when run() comes there; so one plan serves every step of a request beyond the budget, and those below it
+  // that its list has room for. Null: as kv_lens say. At one address from the first recorded run() on.
+  const std::int32_t* list_tokens = nullptr;
+};
+
 enum class KvLayout : std::uint8_t {
   kNHD = 0,  // [pages, page_tokens, num_kv_heads, head_dim]
   kHND = 1,  // [pages, num_kv_heads, page_tokens, head_dim]
@@ -172,6 +195,10 @@ class Attention {
   Status plan(const RequestBatch& batch, Stream stream = {});
   // Plans rows that share KV by levels, in one launch. num_rows: rows of q.
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream = {});
+  // Plans a decode step over chosen pages. kUnsupported for slopes and variants that look at positions and for
+  // batch_invariant (shared prefixes are not looked for). Requests up to the budget give the bits of plan() with
+  // DecodeKernel::kCtas.
+  Status plan_selected(const SelectedBatch& batch, Stream stream = {});
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
   // must hold the new pages already; host lists are read again. Where page lists lie on a CUDA device, a kernel there
   // cuts the plan again and the host only launches it. kUnsupported after plan_cascade() and for bit masks.

@@ -27,11 +27,12 @@ Status check_options(const AttentionOptions& o) {
         o.sm_scale, o.softcap, o.sigmoid_bias);
   }
   if (o.num_threads < 0 || o.num_threads > 4096 || o.num_workers < 0 || o.max_mask_bytes < 0 ||
-      o.max_cascade_levels < 0 || o.max_cascade_levels > 64) {
+      o.max_cascade_levels < 0 || o.max_cascade_levels > 64 || o.max_selected < 0) {
     return invalid_argument(
-        "num_threads is {}, num_workers {}, max_mask_bytes {} and max_cascade_levels {}; expected 0 or more, at most "
-        "4096 threads and 64 levels",
-        o.num_threads, o.num_workers, o.max_mask_bytes, o.max_cascade_levels);
+        "num_threads is {}, num_workers {}, max_mask_bytes {}, max_cascade_levels {} and max_selected {}; expected 0 "
+        "or "
+        "more, at most 4096 threads and 64 levels",
+        o.num_threads, o.num_workers, o.max_mask_bytes, o.max_cascade_levels, o.max_selected);
   }
   return ok_status();
 }
@@ -58,6 +59,13 @@ PlannerOptions planner_options(const AttentionOptions& o) {
     p.limits.max_shared_rows =
         static_cast<std::int32_t>(std::min<std::int64_t>(o.max_cascade_levels * rows, std::int64_t{1} << 30));
   }
+  if (o.max_selected > 0) {
+    const std::int64_t most = std::int64_t{1} << 24;
+    const std::int64_t lists = std::min<std::int64_t>(std::int64_t{o.max_selected} * o.num_kv_heads, most);
+    p.limits.max_block_rows = static_cast<std::int32_t>(
+        std::min<std::int64_t>(std::max<std::int64_t>(p.limits.max_block_rows, o.max_requests + lists), most));
+    p.limits.max_covered_rows = static_cast<std::int32_t>(std::min<std::int64_t>(o.max_requests + lists, most));
+  }
   return p;
 }
 
@@ -78,6 +86,9 @@ Result<Attention> Attention::create(const AttentionOptions& options) {
 Status Attention::plan(const RequestBatch& batch, Stream stream) { return impl_->plan(batch, stream); }
 Status Attention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
   return impl_->plan_cascade(num_rows, levels, stream);
+}
+Status Attention::plan_selected(const SelectedBatch& batch, Stream stream) {
+  return impl_->plan_selected(batch, stream);
 }
 Status Attention::grow(std::span<const std::int32_t> kv_lens, Stream stream) { return impl_->grow(kv_lens, stream); }
 Status Attention::grow_on_device(const TensorView& kv_lens, Stream stream) {

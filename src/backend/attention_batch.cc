@@ -136,6 +136,35 @@ Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std:
   return std::optional(packed);
 }
 
+namespace {
+
+Status check_selected(const AttentionOptions& o, const SelectedBatch& batch) {
+  if (o.alibi_slopes.data != nullptr || !o.variant.name.empty()) {
+    return unsupported("plan_selected() with slopes or a variant of your own, which may look at positions");
+  }
+  if (o.batch_invariant) return unsupported("plan_selected() with batch_invariant");
+  if (batch.num_requests < 0 || batch.num_requests > o.max_requests || batch.num_requests > o.max_rows) {
+    return out_of_range("{} requests, declared were 0..{}; raise max_requests and max_rows", batch.num_requests,
+                        std::min(o.max_requests, o.max_rows));
+  }
+  if (batch.budget_tokens < o.page_tokens || batch.budget_tokens % o.page_tokens != 0) {
+    return invalid_argument("budget_tokens is {}, expected a multiple of page_tokens, {}", batch.budget_tokens,
+                            o.page_tokens);
+  }
+  if (batch.selected_stride < 0 || batch.num_page_indices < 0 || batch.num_page_indices > UINT32_MAX) {
+    return invalid_argument("selected_stride is {} and num_page_indices {}, expected 0 to 2^32", batch.selected_stride,
+                            batch.num_page_indices);
+  }
+  if (batch.num_requests > 0 && (batch.kv_lens == nullptr || batch.page_indices == nullptr ||
+                                 batch.list_begins == nullptr || batch.selected_begins == nullptr)) {
+    return invalid_argument("a step of {} requests needs kv_lens, page_indices, list_begins and selected_begins",
+                            batch.num_requests);
+  }
+  return ok_status();
+}
+
+}  // namespace
+
 Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels) {
   if (num_rows < 0 || num_rows > options_.max_rows) {
     return out_of_range("{} rows, declared were 0..{}; raise max_rows", num_rows, options_.max_rows);
@@ -206,6 +235,62 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
   made.row_indices = row_indices_;
   made.q_pos = q_pos_;
   made.page_entries = entries_.data();
+  return made;
+}
+
+Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
+  FOVEA_RETURN_IF_ERROR(check_selected(options_, batch));
+  const auto requests = static_cast<std::size_t>(batch.num_requests);
+  const auto heads = static_cast<std::uint16_t>(options_.num_kv_heads);
+  const std::int64_t budget_pages = batch.budget_tokens / options_.page_tokens;
+  smallest_ = largest_ = {};
+  num_requests_ = -1;
+  entries_.clear();
+  block_rows_.clear();
+  row_indices_.resize(requests);
+  q_pos_.resize(requests);
+  list_tokens_.resize(requests);
+  for (std::size_t i = 0; i < requests; ++i) {
+    const std::int32_t tokens = batch.kv_lens[i];
+    const std::int64_t pages = num_pages(tokens);
+    const bool chosen = batch.selected_begins[i] >= 0 && pages > budget_pages;
+    const std::int64_t listed = chosen ? budget_pages : pages;
+    const std::int64_t begin = chosen ? batch.selected_begins[i] : batch.list_begins[i];
+    const std::int64_t end = begin + listed + (chosen ? batch.selected_stride * (heads - 1) : 0);
+    if (tokens < 1 || pages > options_.max_pages_per_request || begin < 0 || end > batch.num_page_indices) {
+      return out_of_range("request {} has {} tokens and reads entries {} to {} of page_indices, which has {}", i,
+                          tokens, begin, end, batch.num_page_indices);
+    }
+    const std::int64_t left = tokens - (pages - 1) * options_.page_tokens;  // on the newest page
+    const std::int64_t newest = chosen && batch.list_tokens != nullptr ? 1 : left;
+    list_tokens_[i] = static_cast<std::int32_t>((listed - 1) * options_.page_tokens + newest);
+    row_indices_[i] = static_cast<std::uint32_t>(i);
+    q_pos_[i] = list_tokens_[i] - 1;
+    abi::BlockRow block_row{};
+    block_row.row_begin = static_cast<std::uint32_t>(i);
+    block_row.row_count = 1;
+    block_row.num_tokens = static_cast<std::uint32_t>(list_tokens_[i]);
+    block_row.positions_begin = abi::kNone;
+    block_row.length_slot = batch.list_tokens != nullptr ? static_cast<std::uint32_t>(i) : abi::kNone;
+    block_row.window_left = -1;
+    block_row.mask = abi::MaskKind::kNone;  // lists end with the query's own token
+    block_row.flags = abi::kRowsContiguous;
+    block_row.num_requests = 1;
+    for (std::uint16_t head = 0; head < (chosen ? heads : std::uint16_t{1}); ++head) {
+      block_row.list_begin = static_cast<std::uint32_t>(begin + head * batch.selected_stride);
+      block_row.head_begin = head;
+      block_row.head_end = chosen ? static_cast<std::uint16_t>(head + 1) : heads;
+      if (!pack_lists_) note_pages(i, batch.page_indices + block_row.list_begin, listed);
+      block_rows_.push_back(block_row);
+    }
+  }
+  BlockRowBatch made;
+  made.num_rows = batch.num_requests;
+  made.block_rows = block_rows_;
+  made.row_indices = row_indices_;
+  made.q_pos = q_pos_;
+  made.page_entries = batch.page_indices;
+  made.kv_lens = list_tokens_;
   return made;
 }
 

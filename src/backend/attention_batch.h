@@ -23,11 +23,14 @@ class BatchTranslator {
   // Lists of all levels lie one behind the other in page_entries(); of levels whose lists are on a device, room for
   // them.
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
+  // Plans into the caller's lists, on the host as on a device.
+  Result<BlockRowBatch> selected(const SelectedBatch& batch);
   // Reads the page lists of the last requests() again, for lengths that grew. The batch to plan anew where packed lists
-  // had no room for the new pages, else nothing: the planner may grow. kUnsupported after cascade() and for bit masks.
+  // had no room for the new pages, else nothing: the planner may grow. kUnsupported after cascade() and selected(), and
+  // for bit masks.
   Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens);
 
-  // Of the last requests(); -1 after cascade().
+  // Of the last requests(); -1 after cascade() and selected().
   std::int32_t num_requests() const { return num_requests_; }
   // The packed entries; empty where the plan points into the caller's.
   std::span<const std::int32_t> page_entries() const { return entries_; }
@@ -54,7 +57,7 @@ class BatchTranslator {
   const std::int32_t* page_indices_ = nullptr;  // null: on a device
   std::int64_t num_page_indices_ = 0;
   std::int64_t page_stride_ = 0;
-  std::int32_t num_requests_ = 0;           // -1 after cascade()
+  std::int32_t num_requests_ = 0;           // -1 after the other two
   std::vector<std::int64_t> given_begins_;  // empty: a table of page_stride_
 
   std::vector<std::int32_t> entries_;
@@ -65,6 +68,7 @@ class BatchTranslator {
   std::vector<std::uint32_t> row_indices_;
   std::vector<std::int32_t> q_pos_;
   std::vector<std::int32_t> seen_tokens_;
+  std::vector<std::int32_t> list_tokens_;  // of the last selected(), by request
 
   // Smallest and largest page that the last batch reads, and whose they are.
   struct Extreme {

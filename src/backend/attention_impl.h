@@ -18,6 +18,7 @@ class Attention::Impl {
 
   virtual Status plan(const RequestBatch& batch, Stream stream) = 0;
   virtual Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) = 0;
+  virtual Status plan_selected(const SelectedBatch& batch, Stream stream) = 0;
   virtual Status grow(std::span<const std::int32_t> kv_lens, Stream stream) = 0;
   virtual Status grow_on_device(const TensorView& kv_lens, Stream stream) = 0;
   virtual Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,

@@ -50,6 +50,13 @@ class CpuPagedAttention : public Attention::Impl {
     FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
     return done(planner_.plan_block_rows(translated));
   }
+  Status plan_selected(const SelectedBatch& batch, Stream) override {
+    planned_ = false;
+    SelectedBatch now = batch;
+    now.list_tokens = nullptr;  // nothing changes lists behind a plan here
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(now));
+    return done(planner_.plan_block_rows(translated));
+  }
   Status grow(std::span<const std::int32_t> kv_lens, Stream) override {
     if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
     planned_ = false;

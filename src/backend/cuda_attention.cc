@@ -179,6 +179,7 @@ class CudaPagedAttention : public Attention::Impl {
 
   Status plan(const RequestBatch& batch, Stream stream) override;
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) override;
+  Status plan_selected(const SelectedBatch& batch, Stream stream) override;
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override;
   Status grow_on_device(const TensorView& kv_lens, Stream stream) override;
   Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
@@ -198,8 +199,9 @@ class CudaPagedAttention : public Attention::Impl {
 
  private:
   Status plan_batch(const AttentionBatch& batch);
+  Status plan_block_rows(const BlockRowBatch& batch);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
-  Status set_page_lists(const std::int32_t* entries);
+  Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   Status set_pool(const abi::KvPoolView& pool);
@@ -309,7 +311,7 @@ Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stre
 }
 
 // A graph that recorded run() reads page lists where they were then, and nobody could tell it otherwise.
-Status CudaPagedAttention::set_page_lists(const std::int32_t* entries) {
+Status CudaPagedAttention::set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens) {
   if (recorded_lists_ != nullptr && entries != recorded_lists_) {
     const auto where = [&](const std::int32_t* lists) {
       return lists == entries_.as<std::int32_t>() ? std::string("in host memory")
@@ -320,7 +322,14 @@ Status CudaPagedAttention::set_page_lists(const std::int32_t* entries) {
         "there, or use another Attention",
         where(entries), where(recorded_lists_));
   }
+  if (recorded_lists_ != nullptr && list_tokens != args_.kv_lens) {
+    return invalid_argument(
+        "list_tokens lie at {}, but a graph recorded run() when they lay at {}, where its replays read them; keep them "
+        "there, or use another Attention",
+        fmt::ptr(list_tokens), fmt::ptr(args_.kv_lens));
+  }
   args_.page_entries = entries;
+  args_.kv_lens = list_tokens;
   return ok_status();
 }
 
@@ -436,21 +445,26 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   return ok_status();
 }
 
+// For the executor that runs all plans.
+Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch) {
+  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(batch.num_rows));
+      kept != recorded_.end() && kept->second != executors_.data()) {
+    return unsupported(
+        "a graph recorded run() for {} requests with the kernel for decode alone; record it with decode_kernel kCtas, "
+        "or use another Attention for cascades and chosen pages",
+        batch.num_rows);
+  }
+  active_ = executors_.data();
+  return active_->planner.plan_block_rows(batch);
+}
+
 Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
-  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(num_rows));
-      kept != recorded_.end() && kept->second != executors_.data()) {
-    return unsupported(
-        "a graph recorded run() for {} requests with the kernel for decode alone; record it with decode_kernel kCtas, "
-        "or use another Attention for cascades",
-        num_rows);
-  }
-  active_ = executors_.data();
-  FOVEA_RETURN_IF_ERROR(active_->planner.plan_block_rows(translated));
+  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
@@ -463,6 +477,20 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
     }
     at += level.num_page_indices;
   }
+  planned_ = true;
+  return ok_status();
+}
+
+Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stream) {
+  planned_ = false;
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(batch));
+  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated));
+  planner_behind_ = false;
+  FOVEA_RETURN_IF_ERROR(set_page_lists(batch.page_indices, batch.list_tokens));
+  FOVEA_RETURN_IF_ERROR(upload({}, {}, stream));
   planned_ = true;
   return ok_status();
 }

@@ -66,6 +66,7 @@ void execute(const abi::AttentionArgs& args, std::int64_t rows, std::int64_t hea
   view.merges = reinterpret_cast<const abi::MergeEntry*>(at(header.merges));
   view.merge_parts = reinterpret_cast<const std::uint32_t*>(at(header.merge_parts));
   view.page_entries = args.page_entries;
+  view.kv_lens = args.kv_lens;
   view.mask_bits = args.mask_bits;
   AttentionParams params;
   std::memcpy(&params, args.variant_params, sizeof params);
@@ -457,6 +458,112 @@ TEST_F(CudaAttentionTest, PageListsStayWhereAGraphReadsThem) {
   EXPECT_EQ(attention.plan(elsewhere, {stream->handle()}).code(), StatusCode::kInvalidArgument);
   EXPECT_FALSE(attention.run(q(true), kv(true), to, {}, {stream->handle()}).ok());  // the plan is gone
   EXPECT_TRUE(attention.plan(device, {stream->handle()}).ok());
+}
+
+// Requests beyond the budget read a list a KV head, which kernels of the graph write: every head is what a dense batch
+// over its list gives. One plan serves all steps.
+TEST_F(CudaAttentionTest, StepsOverChosenPages) {
+  constexpr int kBudgetPages = 3, kStride = 5;
+  options_.max_selected = 2;
+  Attention attention = make(), on_cpu = make_on_cpu(), reference = make_on_cpu();
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  const std::vector<std::int32_t> q_lens(4, 1);
+  std::vector<std::int32_t> kv_lens = {97, 100, 30, 97}, list_tokens(4);
+  RequestBatch dense = batch(q_lens, kv_lens);
+  std::vector<std::int32_t> entries = pages_;
+  entries.resize(entries.size() + 2 * kKvHeads * kStride, -1);
+  const std::vector<std::int64_t> lists = {0, 8, 16, 24}, chosen = {kPages, kPages + kKvHeads * kStride, 0, -1};
+  SelectedBatch step;
+  step.num_requests = 4;
+  step.kv_lens = kv_lens.data();
+  step.budget_tokens = kBudgetPages * kPage;
+  step.page_indices = entries.data();
+  step.num_page_indices = static_cast<std::int64_t>(entries.size());
+  step.list_begins = lists.data();
+  step.selected_begins = chosen.data();
+  step.selected_stride = kStride;
+  step.list_tokens = list_tokens.data();
+  const Status planned = attention.plan_selected(step, {stream->handle()});
+  ASSERT_TRUE(planned.ok()) << planned.to_string();
+  std::vector<std::uint16_t> out(static_cast<std::size_t>(rows_) * kHeads * kDim);
+  const TensorView to = place(cpu_tensor(out.data(), DType::kBF16, rows_, kHeads, kDim), true);
+  std::optional<cuda::Graph> graph;
+  for (int n = 0; n < 31; ++n, ++kv_lens[0], ++kv_lens[1], kv_lens[2] += n == 0) {
+    std::vector<std::vector<std::int32_t>> seen(kKvHeads, pages_);  // pages that a head sees, requests 8 entries apart
+    for (int r = 0; r < 4; ++r) {
+      const int pages = (kv_lens[r] + kPage - 1) / kPage;
+      list_tokens[r] = r >= 2 ? kv_lens[r] : kv_lens[r] - (pages - kBudgetPages) * kPage;
+      for (int h = 0; r < 2 && h < kKvHeads; ++h) {
+        std::vector<std::int32_t> order(static_cast<std::size_t>(pages) - 1);
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), random_);
+        std::sort(order.begin(), order.begin() + kBudgetPages - 1);
+        order[kBudgetPages - 1] = pages - 1;
+        for (int i = 0; i < kBudgetPages; ++i) {
+          seen[h][8 * r + i] = entries[static_cast<std::size_t>(chosen[r] + h * kStride + i)] =
+              pages_[8 * r + order[i]];
+        }
+      }
+    }
+    if (!graph.has_value()) {
+      auto recorded = cuda::Graph::capture(
+          *device_, stream->handle(), [&] { return attention.run(q(true), kv(true), to, {}, {stream->handle()}); });
+      ASSERT_TRUE(recorded.ok()) << recorded.status().to_string();
+      graph.emplace(std::move(*recorded));
+    }
+    ASSERT_TRUE(graph->launch(stream->handle()).ok());
+    ASSERT_TRUE(on_cpu.plan_selected(step).ok());
+    const Output here = run(on_cpu, false);
+    dense.kv_lens = list_tokens.data();
+    for (int h = 0; h < kKvHeads; ++h) {
+      dense.page_indices = seen[h].data();
+      ASSERT_TRUE(reference.plan(dense).ok());
+      const Output expected = run(reference, false);
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        if (static_cast<int>(i) / kDim % kHeads / (kHeads / kKvHeads) != h) continue;
+        ASSERT_NEAR(bf16_to_float(out[i]), bf16_to_float(expected.out[i]), 0.02) << "step " << n << " output " << i;
+        ASSERT_NEAR(bf16_to_float(here.out[i]), bf16_to_float(expected.out[i]), 0.02) << "step " << n;
+      }
+    }
+  }
+  // Lengths elsewhere would not reach the graph.
+  step.list_tokens = nullptr;
+  EXPECT_THAT(attention.plan_selected(step).message(), HasSubstr("list_tokens"));
+  EXPECT_EQ(attention.grow(kv_lens).code(), StatusCode::kInvalidArgument);  // and the plan is gone
+}
+
+TEST_F(CudaAttentionTest, UpToTheBudgetBitsAreThoseOfPlan) {
+  options_.decode_kernel = DecodeKernel::kCtas;
+  Attention attention = make();
+  const std::vector<std::int32_t> q_lens(4, 1), kv_lens = {128, 100, 30, 1};
+  RequestBatch dense = batch(q_lens, kv_lens);
+  dense.page_indices_device = DeviceKind::kCuda;
+  ASSERT_TRUE(attention.plan(dense).ok());
+  const Output expected = run(attention, true);
+  const std::uint32_t items = attention.stats().num_items;
+  const std::vector<std::int64_t> lists = {0, 8, 16, 24}, chosen = {40, 40, 40, 40};
+  SelectedBatch step;
+  step.num_requests = 4;
+  step.kv_lens = kv_lens.data();
+  step.budget_tokens = 128;
+  step.page_indices = pages_.data();
+  step.num_page_indices = kPages;
+  step.list_begins = lists.data();
+  step.selected_begins = chosen.data();
+  for (const std::int32_t* tokens : {static_cast<const std::int32_t*>(nullptr), kv_lens.data()}) {
+    step.list_tokens = tokens;
+    ASSERT_TRUE(attention.plan_selected(step).ok());
+    EXPECT_EQ(attention.stats().num_items, items);
+    const Output output = run(attention, true);
+    EXPECT_EQ(output.out, expected.out);
+    EXPECT_EQ(output.lse, expected.lse);
+  }
+  step.budget_tokens = 64;  // beyond it, with lists that end beyond the array
+  step.num_page_indices = 43;
+  EXPECT_EQ(attention.plan_selected(step).code(), StatusCode::kOutOfRange);
+  step.budget_tokens = 60;
+  EXPECT_THAT(attention.plan_selected(step).message(), HasSubstr("multiple of page_tokens"));
 }
 
 TEST_F(CudaAttentionTest, WhatCallersGetWrong) {

@@ -75,6 +75,18 @@ Result<KernelSource> read_source(const ReadKernelSpec& spec) {
   return kernel_source("read_limit", spec.arch, "kernels/any/read_limit.cuh", macros);
 }
 
+Result<KernelSource> select_source(const std::string& arch, KvDType q_dtype) {
+  if (!is_float(q_dtype)) return unsupported("queries of a selection must be f32, f16 or bf16");
+  return kernel_source("select", arch, "kernels/any/select.cuh",
+                       {{"FOVEA_SELECT", "1"}, {"FOVEA_Q_DTYPE", number(q_dtype)}});
+}
+
+Result<KernelSource> key_codes_source(const std::string& arch, KvDType dtype) {
+  if (!is_float(dtype)) return unsupported("keys to make codes of must be f32, f16 or bf16");
+  return kernel_source("key_codes", arch, "kernels/any/codes.cuh",
+                       {{"FOVEA_KEY_CODES", "1"}, {"FOVEA_Q_DTYPE", number(dtype)}});
+}
+
 Result<KernelSource> recut_source(const std::string& arch) {
   return kernel_source("recut", arch, "kernels/any/recut.cuh", {{"FOVEA_RECUT", "1"}});
 }

@@ -45,6 +45,11 @@ struct ReadKernelSpec {
 // kUnsupported: bulk copies below sm_90.
 Result<KernelSource> read_source(const ReadKernelSpec& spec);
 
+// Entry point fovea_select (kernels/any/select.cuh, abi/select_args.h). q_dtype: kF32, kF16, kBF16. kUnsupported.
+Result<KernelSource> select_source(const std::string& arch, abi::KvDType q_dtype);
+// Entry point fovea_key_codes (kernels/any/codes.cuh). dtype: of the keys, as above. kUnsupported.
+Result<KernelSource> key_codes_source(const std::string& arch, abi::KvDType dtype);
+
 // Entry point fovea_recut (kernels/any/recut.cuh, abi/recut_args.h): one CTA of abi::kRecutThreads threads, with any
 // dynamic shared memory. kUnsupported.
 Result<KernelSource> recut_source(const std::string& arch);

@@ -31,6 +31,9 @@ inline float fma_of(float x, float y, float z) { return std::fma(x, y, z); }
 inline float product(float x, float y) { return x * y; }
 inline float nearest_integer(float x) { return std::nearbyint(x); }
 inline void keep_maximum(std::uint32_t* word, std::uint32_t value) { *word = std::max(*word, value); }
+inline void warp_keep_maximum(std::uint32_t* word, std::uint32_t value) { *word = std::max(*word, value); }
+inline void add_one(std::uint32_t* word) { ++*word; }
+inline std::uint32_t load_fresh(const std::uint32_t* from) { return *from; }
 inline void warp_fence() {}  // lanes run in ascending order, and what they share is written by the last one
 
 // body(thread) for every thread of the CTAs, warps in random order: a result that depends on it is a race.

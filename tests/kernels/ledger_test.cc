@@ -79,6 +79,11 @@ std::vector<Entry> entries() {
     const Result<jit::KernelSource> rotate = jit::append_source({.arch = arch, .rotate = true});
     EXPECT_TRUE(rotate.ok());
     if (rotate.ok()) all.push_back({arch + " append, rotating", *rotate});
+    for (const auto& source :
+         {jit::select_source(arch, abi::KvDType::kBF16), jit::key_codes_source(arch, abi::KvDType::kBF16)}) {
+      EXPECT_TRUE(source.ok());
+      if (source.ok()) all.push_back({arch + " " + source->name + " bf16", *source});
+    }
   }
   return all;
 }

@@ -46,6 +46,14 @@ __forceinline__ float fma_of(float x, float y, float z) { return __fmaf_rn(x, y,
 __forceinline__ float product(float x, float y) { return __fmul_rn(x, y); }  // never fused with an addition
 __forceinline__ float nearest_integer(float x) { return rintf(x); }
 __forceinline__ void keep_maximum(uint32_t* word, uint32_t value) { atomicMax(word, value); }
+// The same for the values of all lanes of a warp, which come here together.
+__forceinline__ void warp_keep_maximum(uint32_t* word, uint32_t value) {
+  value = __reduce_max_sync(~0u, value);
+  if (threadIdx.x % 32 == 0) atomicMax(word, value);
+}
+__forceinline__ void add_one(uint32_t* word) { atomicAdd(word, 1u); }
+// What another CTA of the launch wrote.
+__forceinline__ uint32_t load_fresh(const uint32_t* from) { return __ldcg(from); }
 __forceinline__ void warp_fence() { __syncwarp(); }
 
 // Programmatic dependent launch: waits for the kernels before this one, and lets the next one start its prologue. Does

@@ -1,0 +1,141 @@
+// The arguments of the kernels that write and read key codes (kernels/any/codes.cuh, kernels/any/select.cuh), and the
+// rules both sides of a selection follow: what a step scores, which units are forced, how codes and weights are made.
+// They are those of core/select and cpu/select, so that lists agree. Filled by backend/. Compiles under g++ and NVRTC.
+#pragma once
+
+#include "abi/append_args.h"
+#include "abi/page_stats.h"
+
+namespace fovea::abi {
+
+inline constexpr uint32_t kSelectThreads = 1024;     // a CTA
+inline constexpr uint32_t kSelectGroup = 8;          // query heads a KV head, at most
+inline constexpr uint32_t kMostSelectUnits = 65535;  // of a request: a million tokens
+inline constexpr uint32_t kLeastSelectTokens = 256;  // of a budget; more than sinks and newest tokens
+inline constexpr uint32_t kCodeRecordBytes = kCodeChannels / 2 * kSubPageTokens;
+
+// Codes of new keys, as they stand in `rows.k` after RoPE, into the records of their sub-pages. rows.pool gives pages
+// alone: page_stride is page_tokens and token_stride 1. Other tokens of a sub-page are left as they are, also those
+// that were never written: a unit that is not full is always in the list, whatever its score.
+struct CodesArgs {
+  AppendArgs rows;
+  PageStatsView stats;  // kCodes
+};
+inline constexpr uint32_t kCodesThreads = 128;  // a CTA; a thread writes one byte, two codes
+constexpr uint32_t codes_ctas(const CodesArgs& args) {
+  return (args.rows.rows * args.rows.num_kv_heads * (kCodeChannels / 2) + kCodesThreads - 1) / kCodesThreads;
+}
+
+// What is remembered of a list's last full scan.
+struct SelectState {
+  uint32_t num_candidates;
+  uint32_t scanned_tokens;  // seen then; 0: there was none
+};
+
+// One list a (request, KV head), number request * num_heads + head below. Everything but q and kv_lens stays where it
+// is for the life of a graph. A unit is a sub-page of kSubPageTokens.
+struct SelectArgs {
+  const void* q;  // [requests, num_heads * group, head_dim], rotated
+  long long q_row_stride;
+  long long q_head_stride;
+  PageStatsView stats;          // kCodes; strides are multiples of 16 bytes, and at most 2^36 bytes
+  const int32_t* page_entries;  // page j of request r: page_entries[r * page_stride + j]
+  long long page_stride;
+  const int32_t* kv_lens;  // [requests] tokens that the query sees; 0: an empty list
+  const uint32_t* phases;  // [requests] or null: full scans where (tokens + phase) % interval is 0
+  int32_t* lists;          // [requests * num_heads, list_stride] chosen units as page * subs_per_page + sub, ascending
+  long long list_stride;   // at least budget_units
+  int32_t* list_tokens;    // [requests] tokens in each list of a request; only the last unit may be short of tokens
+  uint32_t* keys;          // [requests * num_heads, max_units], scratch
+  uint32_t* counters;      // [requests * num_heads], zero before the first launch; left zero
+  int32_t* candidates;     // [requests * num_heads, num_candidates]; null where interval is 1
+  SelectState* states;     // [requests * num_heads], zero: nothing is remembered; null where interval is 1
+  float sm_scale;
+  uint32_t requests;
+  uint32_t num_heads;
+  uint32_t group;
+  uint32_t splits;          // CTAs a list
+  uint32_t max_units;       // of a request
+  uint32_t budget_units;    // of a list, at most
+  uint32_t budget_divisor;  // not 0: tokens seen / budget_divisor, at least kLeastSelectTokens, instead
+  uint32_t sink_tokens;
+  uint32_t recent_tokens;
+  uint32_t interval;        // steps from one full scan to the next
+  uint32_t num_candidates;  // kept of a full scan; more than budget_units
+  uint32_t cached_keys;     // that the launch's dynamic shared memory holds
+};
+
+constexpr uint32_t select_ctas(const SelectArgs& args) { return args.requests * args.num_heads * args.splits; }
+
+// What a step scores: candidates [0, num_old) of the last full scan, then units from first_new on. Position p of it is
+// unit_at(p).
+struct SelectSpan {
+  uint32_t units;  // that the query sees
+  uint32_t num_old;
+  uint32_t first_new;
+  bool all;   // under budget: every unit is chosen, nothing scored or remembered
+  bool scan;  // a full scan
+};
+constexpr uint32_t span_count(const SelectSpan& span) { return span.num_old + span.units - span.first_new; }
+
+// Units of the list of a query that sees `tokens` tokens.
+constexpr uint32_t budget_at(const SelectArgs& args, uint32_t tokens) {
+  if (args.budget_divisor == 0) return args.budget_units;
+  const uint32_t share = tokens / args.budget_divisor;
+  const uint32_t units = (share > kLeastSelectTokens ? share : kLeastSelectTokens) / kSubPageTokens;
+  return units < args.budget_units ? units : args.budget_units;
+}
+
+constexpr uint32_t recent_unit(const SelectArgs& args, uint32_t tokens) {
+  return (tokens > args.recent_tokens ? tokens - args.recent_tokens : 0) / kSubPageTokens;
+}
+
+// As select_work() and units_to_rescore() of core/select/reuse.h.
+constexpr SelectSpan select_span(const SelectArgs& args, uint32_t list, uint32_t tokens) {
+  SelectSpan span{(tokens + kSubPageTokens - 1) / kSubPageTokens, 0, 0, false, true};
+  span.all = span.units <= budget_at(args, tokens);
+  if (span.all || args.interval <= 1) return span;
+  const SelectState state = args.states[list];
+  const uint32_t phase = args.phases != nullptr ? args.phases[list / args.num_heads] : 0;
+  const bool rescores = state.scanned_tokens != 0 && tokens > state.scanned_tokens &&
+                        tokens - state.scanned_tokens < args.interval && (tokens + phase) % args.interval != 0;
+  if (!rescores) return span;
+  // The unit that was written into when the scan was made may hold keys that it did not see. The candidates end with
+  // the units that were forced then, without a gap, so those before first_new need no search.
+  const uint32_t written = (state.scanned_tokens - 1) / kSubPageTokens;
+  const uint32_t recent = recent_unit(args, tokens);
+  span.scan = false;
+  span.first_new = written < recent ? written : recent;
+  span.num_old = state.num_candidates - (written + 1 - span.first_new);
+  return span;
+}
+
+// Code of key element x: the nearest level of 0..15. per_step: 1 / step.
+constexpr uint32_t key_code(float offset_in_steps) {
+  return offset_in_steps > 0.0f ? static_cast<uint32_t>(offset_in_steps < 15.0f ? offset_in_steps : 15.0f) : 0;
+}
+constexpr float key_element(float x) { return x != x ? 0.0f : x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x; }
+
+// x in [-127, 127], to the nearest, halves away from zero; NaN is 0.
+constexpr int32_t nearest_weight(float x) {
+  if (!(x > -128.0f && x < 128.0f)) return 0;
+  const int32_t whole = static_cast<int32_t>(x);
+  const float rest = x - static_cast<float>(whole);
+  return rest >= 0.5f ? whole + 1 : rest <= -0.5f ? whole - 1 : whole;
+}
+
+// Bits that order as scores do; NaN is the worst, forced units are above all.
+inline constexpr uint32_t kForcedKey = 0xffffffffu;
+constexpr uint32_t score_key(float score, uint32_t bits) {
+  if (score != score) bits = 0xff800000u;
+  if (bits == 0x7f800000u) bits = 0x7f7fffffu;
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Where weight of code `i` under query head `head` stands: bytes in the order in which tensor cores take them.
+constexpr uint32_t weight_place(uint32_t head, uint32_t i) {
+  const uint32_t byte = i / 2;  // of a record's column, which holds codes 2 * byte and 2 * byte + 1
+  return ((i % 2 * kSelectGroup + head) * 4 + byte % 4) * 4 + byte / 4;
+}
+
+}  // namespace fovea::abi
