@@ -8,7 +8,7 @@
 
 namespace fovea::abi {
 
-inline constexpr uint32_t kSelectThreads = 1024;     // a CTA
+inline constexpr uint32_t kSelectThreads = 512;      // a CTA
 inline constexpr uint32_t kSelectGroup = 8;          // query heads a KV head, at most
 inline constexpr uint32_t kMostSelectUnits = 65535;  // of a request: a million tokens
 inline constexpr uint32_t kLeastSelectTokens = 256;  // of a budget; more than sinks and newest tokens

@@ -16,7 +16,7 @@
 namespace fovea::kernels {
 
 inline constexpr uint32_t kSelectBins = abi::kSelectThreads;  // one a thread
-inline constexpr uint32_t kSelectBinBits = 10;
+inline constexpr uint32_t kSelectBinBits = 9;
 static_assert(kSelectBins == 1u << kSelectBinBits);
 
 // Query heads as codes meet them: q.k is about constant + scale * sum weight * code.
