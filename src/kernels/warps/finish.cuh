@@ -251,9 +251,6 @@ __device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, con
     const uint32_t q_head = place.record->head * group + min(2 * (lane & 3) + j, group - 1);
     const RowResult result = finish_row(state.max[j], state.sum[j], direct ? extra_logit(args, q_head) : kMinusInf);
     factor[j] = 1.0f / result.divisor;
-    if constexpr (Variant::kSoftmax) {
-      if (state.rounded[j] > 0.0f) factor[j] *= state.sum[j] / state.rounded[j];
-    }
     if constexpr (kFp8) {
       if (args.pool.v_scale != nullptr) {
         factor[j] *= static_cast<const float*>(args.pool.v_scale)[place.record->head];

@@ -12,15 +12,9 @@ namespace fovea::warps {
 
 struct State {
   float o[kBlocks][4];
-  float max[2];  // of rows 2c and 2c + 1; the sums' reference, at most kSlack below the true maximum
+  float max[2];  // of rows 2c and 2c + 1 so far, so that the weight of a row's greatest logit is exactly 1
   float sum[2];  // of this lane's tokens only, until finish_sums()
-  // Sums of the weights as the second product takes them, rounded. Outputs are divided by these: the reference is not
-  // the true maximum, so that even a weight that outweighs all others is rounded, and only so its error cancels.
-  float rounded[2];
 };
-
-// Logits may pass the reference by this much (base 2) before everything is scaled anew.
-inline constexpr float kSlack = 8.0f;
 
 __device__ __forceinline__ void clear(State& state) {
 #pragma unroll
@@ -30,7 +24,6 @@ __device__ __forceinline__ void clear(State& state) {
   }
   state.max[0] = state.max[1] = kMinusInf;
   state.sum[0] = state.sum[1] = 0.0f;
-  state.rounded[0] = state.rounded[1] = 0.0f;
 }
 
 // Over the lanes that hold the same rows.
@@ -43,10 +36,7 @@ __device__ __forceinline__ float over_tokens(float x, const F& f) {
 
 __device__ __forceinline__ void finish_sums(State& state) {
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    state.sum[j] = over_tokens(state.sum[j], [](float a, float b) { return a + b; });
-    state.rounded[j] = over_tokens(state.rounded[j], [](float a, float b) { return a + b; });
-  }
+  for (int j = 0; j < 2; ++j) state.sum[j] = over_tokens(state.sum[j], [](float a, float b) { return a + b; });
 }
 
 // What the warp works on: one query token, the rows of one KV head.
@@ -178,14 +168,13 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
                                       uint32_t (&weights)[2]) {
   if constexpr (Variant::kSoftmax) {
     float most[2] = {fmaxf(x[0], x[2]), fmaxf(x[1], x[3])};
-    if (__any_sync(~0u, most[0] > state.max[0] + kSlack || most[1] > state.max[1] + kSlack)) {
+    if (__any_sync(~0u, most[0] > state.max[0] || most[1] > state.max[1])) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         most[j] = fmaxf(state.max[j], over_tokens(most[j], [](float a, float b) { return fmaxf(a, b); }));
         const float alpha = most[j] == kMinusInf ? 1.0f : ptx::exp2_approx(state.max[j] - most[j]);
         state.max[j] = most[j];
         state.sum[j] *= alpha;
-        state.rounded[j] *= alpha;
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
           state.o[b][j] *= alpha;
@@ -207,15 +196,8 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
       x[i] = seen >> i & 1 ? w : 0.0f;
     }
   }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    weights[i] = ptx::pack2<kMmaBf16>(x[2 * i], x[2 * i + 1]);
-    if constexpr (Variant::kSoftmax) {
-      state.rounded[0] += ptx::unpack_low<kMmaBf16>(weights[i]);
-      state.rounded[1] += ptx::unpack_high<kMmaBf16>(weights[i]);
-    }
-    weights[i] = ptx::movmatrix_trans(weights[i]);
-  }
+  weights[0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
+  weights[1] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[2], x[3]));
 }
 
 }  // namespace fovea::warps
