@@ -68,7 +68,7 @@ std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, cons
   const std::int64_t pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
   const std::int64_t tokens = std::int64_t{o.max_pages_per_request} * o.page_tokens;
   const bool wanted = o.decode_kernel == DecodeKernel::kAuto
-                          ? tune::warps_pay(pairs, pairs * tokens * pair_token_bytes(o))
+                          ? tune::warps_pay(pairs, pairs * tokens * pair_token_bytes(o), 0)
                           : o.decode_kernel == DecodeKernel::kWarps;
   if (!wanted || o.num_workers > 0) return std::nullopt;
   Result<tune::AttentionChoice> choice = tune::choose_warp_attention(need);
@@ -147,14 +147,19 @@ bool is_decode(const AttentionBatch& batch) {
 }
 
 // Tokens that the requests' last ones see.
-std::int64_t seen_tokens(const AttentionBatch& batch) {
-  std::int64_t tokens = 0;
+struct SeenTokens {
+  std::int64_t all = 0;
+  std::int64_t longest = 0;  // of one request
+};
+SeenTokens seen_tokens(const AttentionBatch& batch) {
+  SeenTokens seen;
   for (std::int32_t i = 0; i < batch.num_requests; ++i) {
-    const std::int32_t all = std::max(batch.kv_lens[i], 0);
-    tokens +=
-        batch.mask == abi::MaskKind::kWindow ? std::min<std::int64_t>(all, std::int64_t{batch.window_left} + 1) : all;
+    std::int64_t tokens = std::max(batch.kv_lens[i], 0);
+    if (batch.mask == abi::MaskKind::kWindow) tokens = std::min(tokens, std::int64_t{batch.window_left} + 1);
+    seen.all += tokens;
+    seen.longest = std::max(seen.longest, tokens);
   }
-  return tokens;
+  return seen;
 }
 
 bool shares_runs(const Planner& planner) {
@@ -404,9 +409,11 @@ Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
         "with decode_kernel kCtas, or use another Attention for other batches",
         rows);
   }
+  const SeenTokens seen = seen_tokens(batch);
+  const std::int64_t token_bytes = options_.num_kv_heads * pair_token_bytes(options_);
   const bool pays = options_.decode_kernel == DecodeKernel::kWarps ||
-                    tune::warps_pay(std::int64_t{batch.num_requests} * options_.num_kv_heads,
-                                    seen_tokens(batch) * options_.num_kv_heads * pair_token_bytes(options_));
+                    tune::warps_pay(std::int64_t{batch.num_requests} * options_.num_kv_heads, seen.all * token_bytes,
+                                    seen.longest * token_bytes);
   active_ = any;
   if (!decode || kept == any || (kept == nullptr && !pays)) return any->planner.plan(batch);
   if (kept == nullptr && shared_before_) {

@@ -181,9 +181,9 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
 }
 
 // With fewer pairs each is divided among so many warps that their meeting costs what the warps gain; with shorter ones
-// start and end weigh more than what lies between.
-bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes) {
-  return pairs >= 512 && kv_bytes >= std::int64_t{512} << 20;
+// start and end weigh more than what lies between. The same where one request has much of the work.
+bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes) {
+  return pairs >= 512 && kv_bytes >= std::int64_t{512} << 20 && 3 * longest_bytes <= kv_bytes;
 }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {

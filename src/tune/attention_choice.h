@@ -57,8 +57,8 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need);
 Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 
 // Whether such a plan had better go to the second kernel: where that was measured faster. pairs: requests times KV
-// heads; kv_bytes: of the keys and values that they see.
-bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes);
+// heads; kv_bytes: of the keys and values that they see, longest_bytes: of them, the longest request's.
+bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

@@ -177,9 +177,12 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
 }
 
 TEST(AttentionChoiceTest, WarpsPayForManyPairsAndMuchToRead) {
-  EXPECT_TRUE(warps_pay(512, std::int64_t{1} << 30));
-  EXPECT_FALSE(warps_pay(511, std::int64_t{1} << 30));
-  EXPECT_FALSE(warps_pay(4096, std::int64_t{1} << 28));
+  constexpr std::int64_t kMuch = std::int64_t{1} << 30;
+  EXPECT_TRUE(warps_pay(512, kMuch, kMuch / 64));
+  EXPECT_TRUE(warps_pay(512, kMuch, kMuch / 3));
+  EXPECT_FALSE(warps_pay(512, kMuch, kMuch / 2));
+  EXPECT_FALSE(warps_pay(511, kMuch, kMuch / 64));
+  EXPECT_FALSE(warps_pay(4096, kMuch / 4, kMuch / 1024));
 }
 
 TEST(AttentionChoiceTest, EveryArchitectureHasRoomForWarps) {
