@@ -19,8 +19,9 @@ using namespace fovea::decode;
 inline constexpr uint32_t kGroupWarps = 4;
 inline constexpr uint32_t kGroupThreads = 32 * kGroupWarps;
 
-// Variants whose logits are plain products.
-inline constexpr bool kTrees = Variant::kSoftmax && !Variant::kHasLogit && !Variant::kHasVisible && !kTransformsKv;
+// Variants whose logits are plain products and that have no hooks on queries and outputs, which would spill.
+inline constexpr bool kTrees = Variant::kSoftmax && !Variant::kHasLogit && !Variant::kHasVisible &&
+                               !Variant::kHasQuery && !Variant::kHasOutput && !kTransformsKv;
 static_assert(kConsumerWarps == 8 && kStageTokens == 64 && kPanelBytes == 128);
 
 // Zeros in the values of the stage's tokens outside of the run, whose memory may hold NaN: their weights are 0. By a
