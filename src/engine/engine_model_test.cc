@@ -312,6 +312,36 @@ TEST_P(EngineSelection, SameBitsAloneAndInACrowd) {
   fs::remove(path);
 }
 
+// What selected pages stays with its request: others, which read all or go on with its answer, compute those tokens.
+TEST_P(EngineSelection, TheCacheGivesNobodyTokensThatSelected) {
+  const fs::path path = fs::temp_directory_path() / ("fovea_selection_cache_" + GetParam() + "_config.json");
+  ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
+  const std::vector<GenerateRequest> pool = selecting_requests();
+  std::vector<GenerateRequest> requests(4, pool[3]);
+  requests[0].sparse_prompt_tokens = 600;
+  requests[0].sampling.max_tokens = 60;
+  requests[1].sparse = "off";
+  EngineOptions options = selecting_options("lserve");
+  options.prefix_cache = false;
+  EngineStats stats;
+  const std::vector<Answer> first = run(path, {}, options, {requests[0]}, false, stats);
+  ASSERT_EQ(first.size(), 1u);
+  for (const std::size_t next : {2, 3}) {
+    Tokens& prompt = requests[next].prompt;
+    prompt.insert(prompt.end(), first[0].tokens.begin(), first[0].tokens.end());
+    prompt.push_back(1);
+  }
+  requests[3].sparse = "off";
+  const std::vector<Answer> expected = run(path, {}, options, requests, false, stats);
+  options.prefix_cache = true;
+  EngineStats cached;
+  const std::vector<Answer> answers = run(path, {}, options, requests, false, cached);
+  ASSERT_EQ(answers.size(), requests.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) EXPECT_TRUE(answers[i] == expected[i]) << "request " << i;
+  EXPECT_GT(cached.cached_tokens, 900u);  // what read all is still found
+  fs::remove(path);
+}
+
 TEST_P(EngineSelection, UnderBudgetTheBitsOfDense) {
   const fs::path path = fs::temp_directory_path() / ("fovea_under_budget_" + GetParam() + "_config.json");
   ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());

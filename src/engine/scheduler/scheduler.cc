@@ -148,7 +148,8 @@ bool Scheduler::wait_for_prefix(Sequence* sequence) {
   for (const Sequence* other : running_) {
     if (other->remaining() <= 1 || other->priority > sequence->priority || other->salt != sequence->salt) continue;
     const auto end = std::mismatch(usable.begin(), usable.end(), other->tokens.begin(), other->tokens.end()).first;
-    const auto same = static_cast<std::int32_t>(end - usable.begin()) / options_.page_tokens * options_.page_tokens;
+    const std::int32_t common = shareable(*other, static_cast<std::int32_t>(end - usable.begin()));
+    const std::int32_t same = common / options_.page_tokens * options_.page_tokens;
     if (same <= other->computed) continue;
     if (cached < 0) cached = cache_.match_length(sequence->salt, usable) * options_.page_tokens;
     if (same - cached < options_.min_wait_tokens) continue;

@@ -31,7 +31,9 @@ std::int32_t Scheduler::shareable(const Sequence& sequence, std::int32_t count) 
   const bool differ = std::any_of(groups_.begin(), groups_.end(), [](const RadixCache::Group& group) {
     return group.prompt_window_tokens > group.window_tokens;
   });
-  return differ ? std::min(count, sequence.prompt_length) : count;
+  // Nor is the KV of a token that selected pages what it would be, had the token read all, or selected others.
+  const std::int32_t alike = std::min(count, sequence.sparse.dense_tokens());
+  return differ ? std::min(alike, sequence.prompt_length) : alike;
 }
 
 std::span<const std::int32_t> Scheduler::matchable(const Sequence& sequence) const {

@@ -2,7 +2,9 @@
 // engine, which owns it; the fields under "scheduler" are the Scheduler's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,12 @@ struct SparseSetting {
   const SelectPolicy* policy = nullptr;  // null: every query reads all
   KvBudget budget;
   std::int32_t first_position = 0;  // queries before it read all
+
+  // Leading tokens whose queries read all: those before first_position, and what the budget covers anyway.
+  std::int32_t dense_tokens() const {
+    if (policy == nullptr) return std::numeric_limits<std::int32_t>::max();
+    return std::max(first_position, budget.at(1) / policy->unit_tokens * policy->unit_tokens);
+  }
 };
 
 enum class SequenceState : std::uint8_t { kNew, kWaiting, kRunning, kDone };
