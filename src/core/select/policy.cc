@@ -39,7 +39,7 @@ Result<const SelectPolicy*> find_select_policy(std::string_view name) {
     if (policy.name == wanted) return &policy;
     names += fmt::format(", {}", policy.name);
   }
-  return not_found("no selection policy named \"{}\"; there are {}", name, names);
+  return invalid_argument("no selection policy named \"{}\"; there are {}", name, names);
 }
 
 std::int32_t KvBudget::at(std::int32_t length) const {

@@ -33,7 +33,7 @@ struct SelectPolicy {
 };
 
 std::span<const SelectPolicy> select_policies();
-// kNotFound lists the names there are. "auto" is the policy that lost the fewest answers (docs/measurements).
+// The error lists the names there are. "auto" is the policy that lost the fewest answers (docs/measurements).
 Result<const SelectPolicy*> find_select_policy(std::string_view name);
 
 // Tokens a query may read: a number, or a share of what it sees.

@@ -31,6 +31,7 @@ TEST(SelectPolicy, TheRegistryIsSound) {
   EXPECT_TRUE(find_select_policy("auto").ok());
   const auto missing = find_select_policy("best");
   ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.status().code(), StatusCode::kInvalidArgument);  // 400 and exit code 2, not "no such page"
   EXPECT_NE(missing.status().message().find("lserve"), std::string::npos);
 }
 

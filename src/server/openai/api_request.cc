@@ -127,6 +127,21 @@ void read_stream(FieldReader& fields, GenerationParams* params) {
   }
 }
 
+// A number of tokens, or text: "4096", "T/8".
+void read_kv_budget(FieldReader& fields, std::string* out) {
+  const Json* value = fields.find("kv_budget");
+  if (value == nullptr) return;
+  std::int32_t tokens = 0;
+  if (value->is_number()) {
+    if (fields.integer("kv_budget", 1, kMaxTokens, &tokens)) *out = std::to_string(tokens);
+  } else if (value->is_string()) {
+    *out = value->get<std::string>();
+  } else {
+    fields.fail("kv_budget",
+                fmt::format("kv_budget is {}, expected tokens, as 4096, or a share, as \"T/8\"", json_type(*value)));
+  }
+}
+
 void read_params(FieldReader& fields, const RequestLimits& limits, GenerationParams* params) {
   SamplingParams& sampling = params->sampling;
   sampling = limits.defaults;
@@ -164,7 +179,7 @@ void read_params(FieldReader& fields, const RequestLimits& limits, GenerationPar
   fields.string("cache_salt", &params->cache_salt);
   fields.integer("priority", std::numeric_limits<std::int32_t>::min(), kMaxTokens, &params->priority);
   fields.string("sparse", &params->sparse);
-  fields.string("kv_budget", &params->kv_budget);
+  read_kv_budget(fields, &params->kv_budget);
   fields.integer("sparse_prompt_tokens", 0, kMaxTokens, &params->sparse_prompt_tokens);
 }
 

@@ -194,6 +194,17 @@ TEST_F(ServiceTest, PassesSamplingOn) {
   EXPECT_EQ(request.n, 1);
 }
 
+TEST_F(ServiceTest, TakesABudgetAsNumberOrText) {
+  start();
+  EXPECT_EQ(post("/v1/chat/completions", chat_body(R"(,"sparse":"quest","kv_budget":512)")).status, 200);
+  EXPECT_EQ(engine_->last_request().kv_budget, "512");
+  for (const char* wrong : {"true", "[512]", "0", "1.5", "1e30"}) {
+    const HttpResponse sent = post("/v1/chat/completions", chat_body(std::string(",\"kv_budget\":") + wrong));
+    EXPECT_EQ(sent.status, 400) << wrong;
+    EXPECT_EQ(json::parse(sent.body)["error"]["param"], "kv_budget") << sent.body;
+  }
+}
+
 TEST_F(ServiceTest, RefusesWithTheRightCode) {
   FakeEngine::Options engine;
   engine.max_context = 100;
