@@ -25,6 +25,11 @@ struct ProfileState {
 };
 
 Status check(const ProfileState& s) {
+  const std::string& streaming = s.engine.options.streaming;
+  if (!streaming.empty() && streaming != "off") {
+    return invalid_argument("--streaming is \"{}\", but this command looks for the heads that stream; leave it out",
+                            streaming);
+  }
   if (s.sinks < 0) return invalid_argument("sinks is {}, expected 0 tokens or more", s.sinks);
   if (s.local < 1) return invalid_argument("local is {}, expected 1 token or more", s.local);
   if (s.prefill_local != 0 && s.prefill_local < s.local) {

@@ -410,6 +410,41 @@ TEST_F(AttentionApiErrors, Batches) {
   expect(attention_.run(q_, kv_of(case_), out_), StatusCode::kInvalidArgument, "plan() first");
 }
 
+// Where lists begin is compared without sums that could overflow: these were taken, and read far outside of the array.
+TEST_F(AttentionApiErrors, ListsThatBeginFarAway) {
+  constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::int32_t> pages(16, 0), lens = {40, 20};
+  const std::vector<std::int64_t> lists = {0, 4}, selected = {8, -1}, far = {kFar, 0};
+  SelectedBatch step;
+  step.num_requests = 2;
+  step.kv_lens = lens.data();
+  step.budget_tokens = case_.spec.page_tokens;
+  step.page_indices = pages.data();
+  step.num_page_indices = static_cast<std::int64_t>(pages.size());
+  step.list_begins = lists.data();
+  step.selected_begins = selected.data();
+  step.selected_stride = 1;
+  EXPECT_TRUE(attention_.plan_selected(step).ok());
+  step.selected_stride = kFar;
+  expect(attention_.plan_selected(step), StatusCode::kInvalidArgument, "selected_stride");
+  step.selected_stride = 1;
+  step.selected_begins = far.data();
+  expect(attention_.plan_selected(step), StatusCode::kOutOfRange, "which has 16");
+  batch_.view.page_indices = pages.data();
+  batch_.view.num_page_indices = static_cast<std::int64_t>(pages.size());
+  batch_.view.list_begins = far.data();
+  expect(plan(), StatusCode::kOutOfRange, "which has 16");
+  const std::vector<std::int32_t> rows = {0, 1};
+  CascadeLevel level;
+  level.num_groups = 1;
+  level.row_begins = rows.data();
+  level.kv_lens = lens.data();
+  level.page_indices = pages.data();
+  level.num_page_indices = static_cast<std::int64_t>(pages.size());
+  level.list_begins = far.data();
+  expect(attention_.plan_cascade(1, {&level, 1}), StatusCode::kOutOfRange, "which has 16");
+}
+
 TEST_F(AttentionApiErrors, Tensors) {
   ASSERT_TRUE(plan().ok());
   const PagedKv kv = kv_of(case_);

@@ -31,7 +31,7 @@ Result<bool> BatchTranslator::read_lists(const std::int32_t* kv_lens) {
                                   : options_.max_pages_per_request;
     const std::int64_t count = std::clamp<std::int64_t>(num_pages(kv_lens[i]), 0, most);
     const std::int64_t begin = source_begin(i);
-    if (begin < 0 || (num_page_indices_ > 0 && begin + count > num_page_indices_)) {
+    if (begin < 0 || (num_page_indices_ > 0 && begin > num_page_indices_ - count)) {
       return out_of_range("request {} has {} pages from entry {} of page_indices on, which has {}", i, count, begin,
                           num_page_indices_);
     }
@@ -104,7 +104,7 @@ Status BatchTranslator::check_mask(const RequestBatch& batch, AttentionBatch& ma
   for (std::size_t i = 0; i < requests; ++i) {
     const std::int64_t q_len = std::max(batch.q_lens[i], 0);
     const std::int64_t kv_len = std::max(batch.kv_lens[i], 0);
-    if (batch.mask_offsets[i] < 0 || batch.mask_offsets[i] + q_len * kv_len > batch.mask_bytes * 8) {
+    if (batch.mask_offsets[i] < 0 || batch.mask_offsets[i] > batch.mask_bytes * 8 - q_len * kv_len) {
       return out_of_range("the mask of request {} is {} x {} bits from bit {} on; mask_bits has {} bytes", i, q_len,
                           kv_len, batch.mask_offsets[i], batch.mask_bytes);
     }
@@ -151,7 +151,8 @@ Status check_selected(const AttentionOptions& o, const SelectedBatch& batch) {
     return invalid_argument("budget_tokens is {}, expected a multiple of page_tokens, {}", batch.budget_tokens,
                             o.page_tokens);
   }
-  if (batch.selected_stride < 0 || batch.num_page_indices < 0 || batch.num_page_indices > UINT32_MAX) {
+  if (batch.selected_stride < 0 || batch.selected_stride > UINT32_MAX || batch.num_page_indices < 0 ||
+      batch.num_page_indices > UINT32_MAX) {
     return invalid_argument("selected_stride is {} and num_page_indices {}, expected 0 to 2^32", batch.selected_stride,
                             batch.num_page_indices);
   }
@@ -202,7 +203,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
         return invalid_argument("group {} of level {} has rows [{}, {}) of {}", g, l, begin, end, num_rows);
       }
       const std::int64_t pages = num_pages(kv_len);
-      if (kv_len < 0 || level.list_begins[g] < 0 || level.list_begins[g] + pages > level.num_page_indices) {
+      if (kv_len < 0 || level.list_begins[g] < 0 || level.list_begins[g] > level.num_page_indices - pages) {
         return out_of_range("group {} of level {} has {} tokens from entry {} of page_indices on, which has {}", g, l,
                             kv_len, level.list_begins[g], level.num_page_indices);
       }
@@ -256,10 +257,13 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
     const bool chosen = batch.selected_begins[i] >= 0 && pages > budget_pages;
     const std::int64_t listed = chosen ? budget_pages : pages;
     const std::int64_t begin = chosen ? batch.selected_begins[i] : batch.list_begins[i];
-    const std::int64_t end = begin + listed + (chosen ? batch.selected_stride * (heads - 1) : 0);
-    if (tokens < 1 || pages > options_.max_pages_per_request || begin < 0 || end > batch.num_page_indices) {
-      return out_of_range("request {} has {} tokens and reads entries {} to {} of page_indices, which has {}", i,
-                          tokens, begin, end, batch.num_page_indices);
+    // Not begin + read: that could overflow.
+    const std::int64_t read = listed + (chosen ? batch.selected_stride * (heads - 1) : 0);
+    if (tokens < 1 || pages > options_.max_pages_per_request || begin < 0 || begin > batch.num_page_indices - read) {
+      return out_of_range(
+          "request {} has {} tokens and reads {} entries from {} on of page_indices, which has {}; at most {} pages a "
+          "request",
+          i, tokens, read, begin, batch.num_page_indices, options_.max_pages_per_request);
     }
     const std::int64_t left = tokens - (pages - 1) * options_.page_tokens;  // on the newest page
     const std::int64_t newest = chosen && batch.list_tokens != nullptr ? 1 : left;
