@@ -1,6 +1,7 @@
 // The engine with real models (random weights): with batch_invariant, a request's tokens and log-probabilities are the
 // same bits alone, without a prefix cache and in other chunks as in a crowd that shares prefixes and loses its pages.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <filesystem>
@@ -28,6 +29,11 @@ struct Answer {
   FinishReason finish = FinishReason::kNone;
   friend bool operator==(const Answer& a, const Answer& b) { return a.tokens == b.tokens && a.logprobs == b.logprobs; }
 };
+
+// Of this process: the same test may run twice at a time.
+fs::path temp_config(const std::string& name) {
+  return fs::temp_directory_path() / ("fovea_" + name + "_" + std::to_string(getpid()) + "_config.json");
+}
 
 // config.json of a golden model with a context of 2048 and another window.
 std::string config_of(const std::string& golden) {
@@ -136,7 +142,7 @@ struct Subject {
 class EngineModel : public ::testing::TestWithParam<Subject> {
  protected:
   void SetUp() override {
-    path_ = fs::temp_directory_path() / ("fovea_engine_" + GetParam().name + "_config.json");
+    path_ = temp_config("engine_" + GetParam().name);
     ASSERT_TRUE(write_file_atomic(path_, config_of(GetParam().golden)).ok());
   }
   void TearDown() override { fs::remove(path_); }
@@ -278,7 +284,7 @@ EngineOptions selecting_options(const std::string& policy) {
 // Whether a query selects, and what, depends on its request alone: not on chunks, the prefix cache, neighbours that
 // read all, or pages that are given up and computed again.
 TEST_P(EngineSelection, SameBitsAloneAndInACrowd) {
-  const fs::path path = fs::temp_directory_path() / ("fovea_selection_" + GetParam() + "_config.json");
+  const fs::path path = temp_config("selection_" + GetParam());
   ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
   std::vector<GenerateRequest> requests = selecting_requests();
   requests[3].sparse = "off";
@@ -314,7 +320,7 @@ TEST_P(EngineSelection, SameBitsAloneAndInACrowd) {
 
 // What selected pages stays with its request: others, which read all or go on with its answer, compute those tokens.
 TEST_P(EngineSelection, TheCacheGivesNobodyTokensThatSelected) {
-  const fs::path path = fs::temp_directory_path() / ("fovea_selection_cache_" + GetParam() + "_config.json");
+  const fs::path path = temp_config("selection_cache_" + GetParam());
   ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
   const std::vector<GenerateRequest> pool = selecting_requests();
   std::vector<GenerateRequest> requests(4, pool[3]);
@@ -343,7 +349,7 @@ TEST_P(EngineSelection, TheCacheGivesNobodyTokensThatSelected) {
 }
 
 TEST_P(EngineSelection, UnderBudgetTheBitsOfDense) {
-  const fs::path path = fs::temp_directory_path() / ("fovea_under_budget_" + GetParam() + "_config.json");
+  const fs::path path = temp_config("under_budget_" + GetParam());
   ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
   const std::vector<GenerateRequest> requests = selecting_requests();
   EngineOptions options = selecting_options("off");
@@ -358,7 +364,7 @@ TEST_P(EngineSelection, UnderBudgetTheBitsOfDense) {
 }
 
 TEST(EngineSelectionOptions, SayWhyTheyAreRefused) {
-  const fs::path path = fs::temp_directory_path() / "fovea_selection_refused_config.json";
+  const fs::path path = temp_config("selection_refused");
   ASSERT_TRUE(write_file_atomic(path, config_of("llama31")).ok());
   const auto refused = [&](const EngineOptions& options, const GenerateRequest& request, const std::string& part) {
     BackendOptions backend;

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -57,7 +58,7 @@ class DuoFolder : public ::testing::Test {
   void write(const std::string& name, const std::string& text) const {
     ASSERT_TRUE(write_file_atomic(folder_ / name, text).ok());
   }
-  const fs::path folder_ = fs::temp_directory_path() / "fovea_duo_attention_test";
+  const fs::path folder_ = fs::temp_directory_path() / ("fovea_duo_attention_" + std::to_string(getpid()));
 };
 
 TEST_F(DuoFolder, HeadsBelowTheQuantileStream) {
