@@ -338,11 +338,16 @@ TEST(AttentionApi, MergedStatesEqualTheWhole) {
 
 class AttentionApiErrors : public ::testing::Test {
  protected:
-  AttentionApiErrors() : case_(make_case(spec())), attention_(Attention::create(options_for(case_)).value()) {
+  AttentionApiErrors() : case_(make_case(spec())), attention_(Attention::create(options()).value()) {
     fill_batch(case_, false, batch_);
     q_ = out_ = cpu_tensor(case_.q.data(), DType::kF32, case_.num_rows, case_.num_qo_heads(), case_.spec.head_dim);
     memory_.resize(case_.q.size());
     out_.data = memory_.data();
+  }
+  AttentionOptions options() const {
+    AttentionOptions o = options_for(case_);
+    o.max_selected = 1;
+    return o;
   }
   static CaseSpec spec() {
     CaseSpec s;
@@ -430,6 +435,8 @@ TEST_F(AttentionApiErrors, ListsThatBeginFarAway) {
   step.selected_stride = 1;
   step.selected_begins = far.data();
   expect(attention_.plan_selected(step), StatusCode::kOutOfRange, "which has 16");
+  step.selected_begins = lists.data();
+  expect(attention_.plan_selected(step), StatusCode::kOutOfRange, "raise max_selected");
   batch_.view.page_indices = pages.data();
   batch_.view.num_page_indices = static_cast<std::int64_t>(pages.size());
   batch_.view.list_begins = far.data();

@@ -251,10 +251,14 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
   row_indices_.resize(requests);
   q_pos_.resize(requests);
   list_tokens_.resize(requests);
+  std::int32_t num_chosen = 0;
   for (std::size_t i = 0; i < requests; ++i) {
     const std::int32_t tokens = batch.kv_lens[i];
     const std::int64_t pages = num_pages(tokens);
     const bool chosen = batch.selected_begins[i] >= 0 && pages > budget_pages;
+    if (chosen && ++num_chosen > options_.max_selected) {
+      return out_of_range("more than {} requests read chosen pages; raise max_selected", options_.max_selected);
+    }
     const std::int64_t listed = chosen ? budget_pages : pages;
     const std::int64_t begin = chosen ? batch.selected_begins[i] : batch.list_begins[i];
     // Not begin + read: that could overflow.
