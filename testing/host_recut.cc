@@ -1,8 +1,9 @@
 #include "testing/host_recut.h"
 
-#include <algorithm>
 #include <numeric>
 #include <vector>
+
+#include "testing/host_cta.h"
 
 // The kernel comes after what it runs on.
 // clang-format off
@@ -11,20 +12,6 @@
 // clang-format on
 
 namespace fovea {
-namespace {
-
-struct HostCta {
-  std::mt19937_64& random;
-  std::vector<std::uint32_t>& order;
-  std::uint32_t threads() const { return static_cast<std::uint32_t>(order.size()); }
-  template <typename Step>
-  void each_thread(const Step& step) const {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::uint32_t thread : order) step(thread);
-  }
-};
-
-}  // namespace
 
 void recut_on_host(const abi::RecutArgs& args, std::mt19937_64& random) {
   std::vector<std::uint32_t> order(abi::kRecutThreads);

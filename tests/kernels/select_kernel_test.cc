@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "testing/host_cta.h"
 #include "tests/kernels/select_case.h"
 
 // The kernels come after what they run on.
@@ -18,15 +19,7 @@ namespace {
 
 using namespace kernel_test;
 
-struct HostCta {
-  std::mt19937_64& random;
-  std::vector<std::uint32_t>& order;
-  std::uint32_t threads() const { return static_cast<std::uint32_t>(order.size()); }
-  template <typename Step>
-  void each_thread(const Step& step) const {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::uint32_t thread : order) step(thread);
-  }
+struct HostCta : fovea::HostCta {
   void exclusive_sums(const std::uint32_t* values, std::uint32_t* before, std::uint32_t*) const {
     std::exclusive_scan(values, values + order.size(), before, 0u);
   }
