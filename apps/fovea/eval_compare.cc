@@ -212,7 +212,10 @@ Status report(const CompareState& s, const Comparison& c) {
 
 Status run_compare(CompareState& s) {
   if (s.text_file.empty()) return invalid_argument("--text FILE is what is compared on; - is stdin");
-  if (s.engine.options.sparse == "off") s.engine.options.sparse = "auto";
+  if (s.engine.options.sparse == "off") {
+    return invalid_argument("--sparse is off, so both answers would be dense; give auto or a policy: {}",
+                            select_policy_names());
+  }
   if (s.samples < 1 || s.answer_tokens < 1 || s.context < 1) {
     return invalid_argument("samples is {}, answer-tokens {}, context {}; expected 1 or more", s.samples,
                             s.answer_tokens, s.context);
@@ -238,6 +241,7 @@ RunFunction declare_eval_compare(Options& options) {
   options.add("samples", state->samples, "Windows");
   options.add("answer-tokens", state->answer_tokens, "Tokens of an answer, at most");
   options.add("json", state->json, "Write the figures as JSON here; - is stdout");
+  state->engine.options.sparse = "auto";
   state->engine.declare(options);
   options.examples(
       "  fovea eval compare --text notes.txt --sparse auto --kv-budget T/8\n"

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 namespace fovea::app {
 namespace {
@@ -35,6 +36,21 @@ std::string render_value(const std::vector<T>& values) {
   std::string out = "[";
   for (const auto& value : values) out += (out.size() > 1 ? ", " : "") + render_value(value);
   return out + "]";
+}
+
+// Appends the numbers of "1,2,3"; false where a piece is none.
+bool parse_integers(const std::string& text, std::vector<std::int32_t>* out) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    std::int32_t number = 0;
+    const auto [next, error] = std::from_chars(at, end, number);
+    if (error != std::errc()) return false;
+    out->push_back(number);
+    if (next == end) return true;
+    if (*next != ',') return false;
+    at = next + 1;
+  }
 }
 
 }  // namespace
@@ -86,8 +102,22 @@ void Options::add(const std::string& name, std::vector<std::string>& value, cons
   entries_.back().list = &value;
 }
 void Options::add(const std::string& name, std::vector<std::int32_t>& value, const std::string& help) {
-  add_value(name, value, help);
-  entries_.back().option->delimiter(',');
+  // Not the parser's own splitting, which skips an empty number silently.
+  CLI::Option* option = app_->add_option(
+      "--" + name,
+      [name, &value](const CLI::results_t& texts) {
+        std::vector<std::int32_t> numbers;
+        for (const std::string& text : texts) {
+          if (!parse_integers(text, &numbers)) {
+            throw CLI::ValidationError("--" + name, "\"" + text + "\" is no list of whole numbers; expected as 1,2,3");
+          }
+        }
+        value = std::move(numbers);
+        return true;
+      },
+      help);
+  option->type_name("INT")->expected(1, CLI::detail::expected_max_vector_size)->default_str(render_value(value));
+  record(name, help, option).render = [&value] { return render_value(value); };
 }
 
 void Options::add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,

@@ -387,7 +387,7 @@ TEST(EngineSelectionOptions, SayWhyTheyAreRefused) {
   };
   GenerateRequest request;
   request.prompt = {1, 2, 3};
-  refused(selecting_options("best"), request, "no selection policy named \"best\"");
+  refused(selecting_options("best"), request, "sparse is \"best\"");
   EngineOptions options = selecting_options("quest");
   options.page_tokens = 8;
   refused(options, request, "page_tokens");

@@ -61,13 +61,13 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
     FOVEA_ASSIGN_OR_RETURN(setting.policy, find_select_policy(request.sparse));
     if (config.policy == nullptr) {
       return unsupported(
-          "the request asks for page selection by \"{}\", but the engine keeps no statistics of pages; "
+          "sparse is \"{}\", but the engine keeps no statistics of pages; "
           "start it with --sparse {}",
           request.sparse, request.sparse);
     }
     if (setting.policy->stat != abi::StatKind::kNone && setting.policy->stat != config.policy->stat) {
       return unsupported(
-          "the request asks for page selection by \"{}\", but the engine keeps the statistics of \"{}\"; "
+          "sparse is \"{}\", but the engine keeps the statistics of \"{}\"; "
           "start it with --sparse {}",
           request.sparse, config.policy->name, request.sparse);
     }

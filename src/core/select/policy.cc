@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <string>
 
 #include "base/status.h"
@@ -39,10 +40,11 @@ Result<const SelectPolicy*> find_select_policy(std::string_view name) {
     if (policy.name == wanted) return &policy;
     names += fmt::format(", {}", policy.name);
   }
-  return invalid_argument("no selection policy named \"{}\"; there are {}", name, names);
+  return invalid_argument("sparse is \"{}\", and no selection policy has that name; there are {}", name, names);
 }
 
 std::int32_t KvBudget::at(std::int32_t length) const {
+  if (divisor == 1) return std::numeric_limits<std::int32_t>::max();
   return divisor == 0 ? tokens : std::max(length / divisor, kLeastBudgetTokens);
 }
 
@@ -52,11 +54,10 @@ Result<KvBudget> parse_kv_budget(std::string_view text) {
   std::int32_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || number < 1) {
-    return invalid_argument("the KV budget is \"{}\"; expected tokens, as 4096, or a share of what is seen, as T/8",
-                            text);
+    return invalid_argument("kv_budget is \"{}\"; expected tokens, as 4096, or a share of what is seen, as T/8", text);
   }
   if (!share && number < kLeastBudgetTokens) {
-    return invalid_argument("the KV budget is {} tokens; expected {} or more", number, kLeastBudgetTokens);
+    return invalid_argument("kv_budget is {} tokens; expected {} or more", number, kLeastBudgetTokens);
   }
   return share ? KvBudget{0, number} : KvBudget{number, 0};
 }

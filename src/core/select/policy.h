@@ -39,7 +39,7 @@ Result<const SelectPolicy*> find_select_policy(std::string_view name);
 // Tokens a query may read: a number, or a share of what it sees.
 struct KvBudget {
   std::int32_t tokens = 4096;
-  std::int32_t divisor = 0;  // not 0: tokens seen / divisor, and tokens is not read
+  std::int32_t divisor = 0;  // not 0: tokens seen / divisor, and tokens is not read; 1: all, whatever the units are
 
   // Of a query that sees `length` tokens.
   std::int32_t at(std::int32_t length) const;

@@ -39,6 +39,14 @@ TEST(KvBudget, NumbersAndShares) {
   EXPECT_EQ(parse_kv_budget("4096")->at(100000), 4096);
   EXPECT_EQ(parse_kv_budget("T/8")->at(16384), 2048);
   EXPECT_EQ(parse_kv_budget("T/8")->at(64), kLeastBudgetTokens);
+  for (const std::int32_t unit : {16, 64}) {
+    ChooseRule all;
+    all.unit_tokens = unit;
+    for (const std::int32_t tokens : {1, 16, 17, 1000, 131071}) {
+      all.budget_tokens = parse_kv_budget("T/1")->at(tokens);
+      EXPECT_TRUE(under_budget(all, tokens)) << unit << " " << tokens;
+    }
+  }
   for (const char* wrong : {"", "T", "T/", "T/0", "8/T", "255", "-1", "4096 ", "1e3", "99999999999"}) {
     EXPECT_FALSE(parse_kv_budget(wrong).ok()) << wrong;
   }

@@ -180,7 +180,7 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
   keep_alive_ = message.keep_alive() && !context_.draining.load();
   is_head_ = message.method() == http::verb::head;
   request->method = is_head_ ? "GET" : std::string(message.method_string());
-  const std::string target(message.target());
+  const std::string_view target = origin_form(std::string_view(message.target().data(), message.target().size()));
   const std::size_t question = target.find('?');
   request->path = target.substr(0, question);
   if (question != std::string::npos) request->query = target.substr(question + 1);

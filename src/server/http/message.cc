@@ -39,6 +39,17 @@ std::string_view error_type(std::int32_t status) {
 
 }  // namespace
 
+std::string_view origin_form(std::string_view target) {
+  const std::size_t colon = target.find("://");
+  if (colon != 4 && colon != 5) return target;
+  constexpr std::string_view kSecure = "https";
+  for (std::size_t i = 0; i < colon; ++i) {
+    if ((target[i] | 0x20) != kSecure[i]) return target;  // lower case, of letters
+  }
+  const std::size_t path = target.find_first_of("/?", colon + 3);
+  return path == std::string_view::npos ? "/" : target.substr(path);
+}
+
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
     if (key == name) return value;

@@ -28,6 +28,10 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
+// The path and query of a request's target: proxies and some clients send "http://host:port/path?query" (RFC 9112,
+// 3.2.2), which is "/path?query" here.
+std::string_view origin_form(std::string_view target);
+
 // "Not Found" for 404; "Unknown" for numbers that this server never sends.
 std::string_view reason_phrase(std::int32_t status);
 

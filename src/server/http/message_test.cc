@@ -30,6 +30,16 @@ TEST(MessageTest, ReplacesWhatIsNotUtf8) {
   EXPECT_EQ(quoted("\xC3(x"), "\"" + bad + "(x\"");
 }
 
+TEST(MessageTest, TakesAbsoluteTargets) {
+  EXPECT_EQ(origin_form("/v1/models?a=http://x/y"), "/v1/models?a=http://x/y");
+  EXPECT_EQ(origin_form("http://localhost:8000/v1/models?a=1"), "/v1/models?a=1");
+  EXPECT_EQ(origin_form("HTTPS://host/"), "/");
+  EXPECT_EQ(origin_form("http://host"), "/");
+  EXPECT_EQ(origin_form("http://host?a=1"), "?a=1");
+  EXPECT_EQ(origin_form("*"), "*");
+  EXPECT_EQ(origin_form("ftp://host/x"), "ftp://host/x");
+}
+
 TEST(MessageTest, ComparesKeys) {
   EXPECT_TRUE(equal_constant_time("secret", "secret"));
   EXPECT_FALSE(equal_constant_time("secret", "secreT"));

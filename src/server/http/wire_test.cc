@@ -132,6 +132,13 @@ TEST_F(WireTest, ReadsAChunkedBody) {
   EXPECT_TRUE(socket.read_until("\"text\":\"chunky\"")) << socket.received();
 }
 
+TEST_F(WireTest, TakesAnAbsoluteTarget) {
+  start();
+  RawSocket socket(server_->port());
+  socket.send("GET http://example.org:1234/v1/models HTTP/1.1\r\nHost: example.org:1234\r\n\r\n");
+  EXPECT_TRUE(socket.read_until("HTTP/1.1 200 ")) << socket.received();
+}
+
 TEST_F(WireTest, AnswersExpectContinue) {
   start();
   RawSocket socket(server_->port());

@@ -136,6 +136,7 @@ void read_kv_budget(FieldReader& fields, std::string* out) {
     if (fields.integer("kv_budget", 1, kMaxTokens, &tokens)) *out = std::to_string(tokens);
   } else if (value->is_string()) {
     *out = value->get<std::string>();
+    if (out->empty()) fields.fail("kv_budget", "kv_budget is empty, expected tokens, as 4096, or a share, as \"T/8\"");
   } else {
     fields.fail("kv_budget",
                 fmt::format("kv_budget is {}, expected tokens, as 4096, or a share, as \"T/8\"", json_type(*value)));
@@ -178,7 +179,9 @@ void read_params(FieldReader& fields, const RequestLimits& limits, GenerationPar
   fields.boolean("return_token_ids", &params->return_token_ids);
   fields.string("cache_salt", &params->cache_salt);
   fields.integer("priority", std::numeric_limits<std::int32_t>::min(), kMaxTokens, &params->priority);
-  fields.string("sparse", &params->sparse);
+  if (fields.string("sparse", &params->sparse) && params->sparse.empty()) {
+    fields.fail("sparse", "sparse is empty, expected \"off\", \"auto\" or the name of a policy");
+  }
   read_kv_budget(fields, &params->kv_budget);
   fields.integer("sparse_prompt_tokens", 0, kMaxTokens, &params->sparse_prompt_tokens);
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 namespace fovea::server {
@@ -15,12 +17,24 @@ std::int64_t count_characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
+// The field that a refusal is about: the engine's messages begin with its name ("kv_budget is ..."). Empty: none.
+std::string refused_field(std::string_view message) {
+  static constexpr std::string_view kFields[] = {
+      "sparse",     "kv_budget",  "sparse_prompt_tokens", "temperature",       "top_p",
+      "top_k",      "min_p",      "presence_penalty",     "frequency_penalty", "repetition_penalty",
+      "max_tokens", "min_tokens", "stop_token_ids",       "logit_bias",        "logprobs",
+      "n"};
+  const std::string_view first = message.substr(0, message.find(' '));
+  const auto* found = std::find(std::begin(kFields), std::end(kFields), first);
+  return found == std::end(kFields) ? std::string() : std::string(*found);
+}
+
 }  // namespace
 
 ApiError api_error(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
-    case StatusCode::kUnsupported: return {400, status.message(), "", ""};
+    case StatusCode::kUnsupported: return {400, status.message(), refused_field(status.message()), ""};
     case StatusCode::kOutOfRange: return {400, status.message(), "", "context_length_exceeded"};
     case StatusCode::kNotFound: return {404, status.message(), "", ""};
     case StatusCode::kResourceExhausted: return {429, status.message(), "", "overloaded"};

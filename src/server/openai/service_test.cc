@@ -198,10 +198,21 @@ TEST_F(ServiceTest, TakesABudgetAsNumberOrText) {
   start();
   EXPECT_EQ(post("/v1/chat/completions", chat_body(R"(,"sparse":"quest","kv_budget":512)")).status, 200);
   EXPECT_EQ(engine_->last_request().kv_budget, "512");
-  for (const char* wrong : {"true", "[512]", "0", "1.5", "1e30"}) {
+  for (const char* wrong : {"true", "[512]", "0", "1.5", "1e30", "\"\""}) {
     const HttpResponse sent = post("/v1/chat/completions", chat_body(std::string(",\"kv_budget\":") + wrong));
     EXPECT_EQ(sent.status, 400) << wrong;
     EXPECT_EQ(json::parse(sent.body)["error"]["param"], "kv_budget") << sent.body;
+  }
+}
+
+TEST_F(ServiceTest, NamesTheFieldThatTheEngineRefuses) {
+  FakeEngine::Options engine;
+  engine.refusal = "sparse is \"quest\", but the engine keeps no statistics of pages";
+  start(engine);
+  for (const char* fields : {R"(,"sparse":"quest")", R"(,"sparse":"quest","stream":true)", R"(,"sparse":"")"}) {
+    const HttpResponse sent = post("/v1/chat/completions", chat_body(fields));
+    EXPECT_EQ(sent.status, 400) << fields;
+    EXPECT_EQ(json::parse(sent.body)["error"]["param"], "sparse") << sent.body;
   }
 }
 

@@ -25,6 +25,7 @@ class FakeEngine final : public Engine {
     std::size_t max_queued = 1000;
     std::int64_t fail_after_tokens = -1;  // >= 0: each request then ends with kError
     std::string answer;                   // empty: the prompt
+    std::string refusal;                  // not empty: every request is refused with it
     bool endless = false;                 // repeat the answer until max_tokens
   };
 
@@ -43,6 +44,7 @@ class FakeEngine final : public Engine {
     const std::scoped_lock lock(mutex_);
     if (shut_) return Status(StatusCode::kUnavailable, "shutting down");
     if (running_.size() >= options_.max_queued) return Status(StatusCode::kResourceExhausted, "the queue is full");
+    if (!options_.refusal.empty()) return Status(StatusCode::kUnsupported, options_.refusal);
     if (request.prompt.empty()) return Status(StatusCode::kInvalidArgument, "empty prompt");
     if (static_cast<std::int32_t>(request.prompt.size()) >= options_.max_context) {
       return Status(StatusCode::kOutOfRange, "prompt longer than the context");
