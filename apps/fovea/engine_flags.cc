@@ -50,14 +50,21 @@ std::string select_policy_names() {
   return names;
 }
 
-EngineOptions EngineFlags::resolved() const {
-  EngineOptions out = options;
-  static const std::map<std::string, DType> kTypes = {
+bool set_kv_type(std::string_view name, EngineOptions* options) {
+  static const std::map<std::string_view, DType> kTypes = {
       {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16},        {"fp8", DType::kF8E4M3},
       {"int8", DType::kI8}, {"int4", DType::kI4}, {"int4-hadamard", DType::kI4},
   };
-  out.kv_dtype = kTypes.at(kv_dtype_);
-  out.kv_rotated = kv_dtype_ == "int4-hadamard";
+  const auto found = kTypes.find(name);
+  if (found == kTypes.end()) return false;
+  options->kv_dtype = found->second;
+  options->kv_rotated = name == "int4-hadamard";
+  return true;
+}
+
+EngineOptions EngineFlags::resolved() const {
+  EngineOptions out = options;
+  set_kv_type(kv_dtype_, &out);
   // A negative size stays negative, for the engine to refuse.
   if (kv_cache_mib_ != 0) out.kv_cache_bytes = std::int64_t{kv_cache_mib_} * (1 << 20);
   return out;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fovea/engine.h"
@@ -13,6 +14,9 @@ namespace fovea::app {
 // The selection policies there are, for help and errors.
 std::string select_policy_names();
 
+// Sets kv_dtype and kv_rotated by a name of --kv-dtype; false where it is none.
+bool set_kv_type(std::string_view name, EngineOptions* options);
+
 struct EngineFlags {
   EngineOptions options;
 
@@ -21,10 +25,10 @@ struct EngineFlags {
   Result<std::unique_ptr<Engine>> create();
   // The flags that differ from the defaults, as arguments for a child process.
   std::vector<std::string> arguments() const;
-
- private:
+  // `options` with what other flags say.
   EngineOptions resolved() const;
 
+ private:
   std::string kv_dtype_ = "bf16";
   std::int32_t kv_cache_mib_ = 0;
 };

@@ -5,16 +5,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
 #include "engine_flags.h"
+#include "eval_settings.h"
 #include "eval_sparse.h"
+#include "eval_sweep.h"
 
 namespace fovea::app {
 
@@ -22,142 +22,12 @@ namespace {
 
 // Tokens of a context kept free for the chat marks, the question and the answer.
 constexpr std::int32_t kRoom = 80;
-constexpr std::int32_t kAnswerTokens = 64;
 // Questions about one document, at most; more questions are about more documents.
 constexpr std::int32_t kPerDocument = 100;
 
-// Answers of requests in flight; the callbacks run on the engine's thread.
-class Collector {
- public:
-  explicit Collector(std::size_t count) : events_(count) {}
-
-  EventCallback callback(std::size_t index) {
-    return [this, index](const GenerationEvent& event) {
-      const std::lock_guard lock(mutex_);
-      Slot& slot = events_[index];
-      slot.text += event.text;
-      for (const TokenLogprob& token : event.logprobs) slot.logprob += token.logprob;
-      if (event.finish == FinishReason::kNone) return;
-      slot.last = event;
-      ++done_;
-      changed_.notify_all();
-    };
-  }
-  // Waits until at least `count` requests have ended.
-  void wait(std::size_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_ >= count; });
-  }
-
-  struct Slot {
-    std::string text;
-    double logprob = 0.0;  // of all tokens
-    GenerationEvent last;
-  };
-  const Slot& slot(std::size_t index) const { return events_[index]; }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Slot> events_;
-  std::size_t done_ = 0;
-};
-
-Result<NeedleDocument> fitted_document(const Engine& engine, const NeedleSpec& spec, std::int32_t tokens) {
-  Status failed;
-  NeedleDocument document = fit_needle_document(spec, static_cast<std::size_t>(tokens), [&](std::string_view text) {
-    const auto ids = engine.encode(text, false);
-    if (!ids.ok()) failed = ids.status();
-    return ids.ok() ? ids->size() : std::size_t{1};
-  });
-  if (!failed.ok()) return failed;
-  return document;
-}
-
-// The document and a question about it; how many of the prompt's last tokens came with the question.
-struct Question {
-  std::vector<std::int32_t> prompt;
-  std::int32_t own_tokens = 0;
-};
-
-Result<Question> encode_question(const Engine& engine, const NeedleDocument& document, std::size_t index,
-                                 const std::vector<std::int32_t>& document_alone) {
-  Question question;
-  FOVEA_ASSIGN_OR_RETURN(
-      question.prompt,
-      engine.encode_chat({{"user", document.text + "\n\n" + document.questions[index].question}}, true, ""));
-  const auto differs =
-      std::mismatch(question.prompt.begin(), question.prompt.end(), document_alone.begin(), document_alone.end()).first;
-  question.own_tokens = static_cast<std::int32_t>(question.prompt.end() - differs);
-  return question;
-}
-
-Status submit(Engine& engine, std::vector<std::int32_t> prompt, std::int32_t sparse_prompt_tokens, std::size_t index,
-              bool logprobs, Collector& collector) {
-  GenerateRequest request;
-  request.sparse_prompt_tokens = sparse_prompt_tokens;
-  request.prompt = std::move(prompt);
-  request.sampling.temperature = 0.0f;
-  request.sampling.max_tokens = kAnswerTokens;
-  if (logprobs) request.sampling.logprobs = 0;
-  const Result<RequestId> id = engine.submit(std::move(request), collector.callback(index));
-  return id.ok() ? ok_status() : id.status();
-}
-
-Status ask(Engine& engine, const NeedleDocument& document, std::int32_t context, bool logprobs, NeedleScore& score,
-           NeedleReport& report, std::optional<SparseCheck>& sparse, const std::function<void()>& answered) {
-  const std::size_t count = document.questions.size();
-  FOVEA_ASSIGN_OR_RETURN(const std::vector<std::int32_t> alone,
-                         engine.encode_chat({{"user", document.text}}, true, ""));
-  std::vector<std::int32_t> own_tokens(count);
-  Collector collector(count);
-  Status failed;
-  std::size_t submitted = 0;
-  // The first alone, so that the rest find the document in the cache; then enough at once to keep the batch full.
-  for (std::size_t i = 0; i < count && failed.ok(); ++i) {
-    Result<Question> question = encode_question(engine, document, i, alone);
-    if (!question.ok()) {
-      failed = question.status();
-      break;
-    }
-    own_tokens[i] = question->own_tokens;
-    failed = submit(engine, std::move(question->prompt), own_tokens[i], i, logprobs, collector);
-    if (failed.ok()) ++submitted;
-    if (i == 0) collector.wait(submitted);
-    if (submitted > 64) collector.wait(submitted - 64);
-  }
-  collector.wait(submitted);  // callbacks must not outlive the collector
-  if (!failed.ok()) return failed;
-  for (std::size_t i = 0; i < count; ++i) {
-    const Collector::Slot& slot = collector.slot(i);
-    if (slot.last.finish == FinishReason::kError) return slot.last.error;
-    if (sparse.has_value()) sparse->add(slot.last, own_tokens[i]);
-    NeedleAnswer answer;
-    answer.context = context;
-    answer.question = document.questions[i];
-    answer.answer = slot.text;
-    answer.right = slot.text == answer.question.answer;
-    answer.logprob = slot.logprob / std::max(slot.last.completion_tokens, 1);
-    answer.prompt_tokens = slot.last.prompt_tokens;
-    answer.cached_tokens = slot.last.cached_tokens;
-    score.total.add(answer.right);
-    score.value.add(slot.text.find(answer.question.value) != std::string::npos);
-    if (answer.question.absent) {
-      score.absent.add(answer.right);
-    } else {
-      const int tenth = std::min(static_cast<int>(answer.question.depth * kNeedleDepths), kNeedleDepths - 1);
-      score.depth[static_cast<std::size_t>(tenth)].add(answer.right);
-    }
-    report.answers.push_back(std::move(answer));
-    answered();
-  }
-  return ok_status();
-}
-
 }  // namespace
 
-Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& options,
-                                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
+Status check_needle_options(const Engine& engine, const NeedleEvalOptions& options) {
   if (options.contexts.empty()) return invalid_argument("no context length given");
   if (options.questions < 1) return invalid_argument("questions is {}, expected 1 or more", options.questions);
   for (std::int32_t context : options.contexts) {
@@ -167,6 +37,30 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
                           context, engine.model_name(), engine.max_context());
     }
   }
+  return ok_status();
+}
+
+Result<NeedleDocument> needle_document(const Engine& engine, const NeedleEvalOptions& options, std::int32_t context,
+                                       std::uint64_t number, std::int32_t questions) {
+  NeedleSpec spec = options.spec;
+  spec.facts = static_cast<std::uint32_t>(options.facts > 0 ? options.facts : std::clamp(context / 64, 8, 512));
+  const std::int32_t most = std::min<std::int32_t>(kPerDocument, static_cast<std::int32_t>(spec.facts));
+  spec.seed = options.seed * 1000003 + static_cast<std::uint64_t>(context) * 1009 + number;
+  spec.questions = static_cast<std::uint32_t>(std::min(most, questions));
+  Status failed;
+  NeedleDocument document =
+      fit_needle_document(spec, static_cast<std::size_t>(context - kRoom), [&](std::string_view text) {
+        const auto ids = engine.encode(text, false);
+        if (!ids.ok()) failed = ids.status();
+        return ids.ok() ? ids->size() : std::size_t{1};
+      });
+  if (!failed.ok()) return failed;
+  return document;
+}
+
+Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& options,
+                                     const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  FOVEA_RETURN_IF_ERROR(check_needle_options(engine, options));
   NeedleReport report;
   const std::int64_t total = static_cast<std::int64_t>(options.contexts.size()) * options.questions;
   std::int64_t done = 0;
@@ -176,18 +70,21 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
     score.context = context;
     const EngineStats before = engine.stats();
     FOVEA_ASSIGN_OR_RETURN(std::optional<SparseCheck> sparse, SparseCheck::create(options.engine));
-    NeedleSpec spec = options.spec;
-    spec.facts = static_cast<std::uint32_t>(options.facts > 0 ? options.facts : std::clamp(context / 64, 8, 512));
-    const std::int32_t each = std::min<std::int32_t>(kPerDocument, static_cast<std::int32_t>(spec.facts));
     std::int32_t left = options.questions;
     for (std::uint64_t number = 0; left > 0; ++number) {
-      spec.seed = options.seed * 1000003 + static_cast<std::uint64_t>(context) * 1009 + number;
-      spec.questions = static_cast<std::uint32_t>(std::min(each, left));
-      FOVEA_ASSIGN_OR_RETURN(const NeedleDocument document, fitted_document(engine, spec, context - kRoom));
-      const Status status =
-          ask(engine, document, context, options.logprobs, score, report, sparse, [&] { progress(++done, total); });
-      if (!status.ok()) return status;
-      left -= static_cast<std::int32_t>(spec.questions);
+      FOVEA_ASSIGN_OR_RETURN(const NeedleDocument document, needle_document(engine, options, context, number, left));
+      AskOptions ask;
+      ask.context = context;
+      ask.logprobs = options.logprobs;
+      ask.selects = sparse.has_value();
+      FOVEA_ASSIGN_OR_RETURN(std::vector<NeedleAnswer> answers,
+                             ask_about(engine, document, ask, [&] { progress(++done, total); }));
+      for (NeedleAnswer& answer : answers) {
+        if (sparse.has_value()) sparse->add(answer.last, answer.own_tokens);
+        count_answer(answer, score);
+        report.answers.push_back(std::move(answer));
+      }
+      left -= static_cast<std::int32_t>(document.questions.size());
     }
     engine.flush_cache();  // returns between steps, so that the counts below are complete
     report.stats.push_back({before, engine.stats()});
@@ -206,7 +103,9 @@ struct EvalState {
   std::string filler = "prose";
   std::string text_file, json, svg;
   std::int32_t absent = 0, variety = 0, made_up = 250, own_words = 150;
-  bool answers = false;
+  bool answers = false, markdown = false;
+  std::string settings, maps;
+  double minutes = 0.0;
 };
 
 nlohmann::json selection_json(const EngineStats& before, const EngineStats& after) {
@@ -274,6 +173,22 @@ std::string table(const NeedleReport& report) {
   return text;
 }
 
+// Many settings instead of the one that the engine's own flags say.
+Status run_settings(const EvalState& s) {
+  if (!s.svg.empty()) return invalid_argument("--settings writes a map a setting: give --maps FOLDER instead of --svg");
+  if (s.engine.options.sparse != "off") return invalid_argument("--settings names the policies: leave --sparse out");
+  if (s.minutes < 0.0) return invalid_argument("minutes is {}, expected 0 or more", s.minutes);
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<EvalSetting> settings, parse_eval_settings(s.settings, s.engine.resolved()));
+  Result<std::vector<SweepRow>> rows = [&] {
+    Progress bar("answers", static_cast<std::int64_t>(settings.size() * s.eval.contexts.size()) * s.eval.questions);
+    return sweep_needle(settings, s.eval, s.minutes, [&](std::int64_t done, std::int64_t) { bar.set(done); });
+  }();
+  if (!rows.ok()) return rows.status();
+  if (s.json != "-") fmt::print("{}", sweep_table(*rows, s.markdown));
+  if (!s.maps.empty()) FOVEA_RETURN_IF_ERROR(write_sweep_maps(*rows, s.maps));
+  return s.json.empty() ? ok_status() : write_output(s.json, sweep_json(*rows));
+}
+
 Status run_eval(EvalState& s) {
   if (!parse_needle_filler(s.filler, s.eval.spec.filler)) return invalid_argument("no filler named '{}'", s.filler);
   for (std::int32_t share : {s.absent, s.variety, s.made_up, s.own_words}) {
@@ -296,6 +211,10 @@ Status run_eval(EvalState& s) {
   spec.made_up = static_cast<std::uint32_t>(s.made_up);
   spec.own_words = static_cast<std::uint32_t>(s.own_words);
   spec.text = text;
+  if (!s.settings.empty()) return run_settings(s);
+  if (!s.maps.empty() || s.markdown || s.minutes != 0.0) {
+    return invalid_argument("--maps, --markdown and --minutes go with --settings");
+  }
   FOVEA_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, s.engine.create());
   s.eval.engine = s.engine.options;
   Result<NeedleReport> report = [&] {
@@ -347,12 +266,19 @@ RunFunction declare_eval_needle(Options& options) {
   options.add_flag("answers", state->answers, "Print the wrong answers");
   options.add("json", state->json, "Write the figures as JSON here; - is stdout");
   options.add("svg", state->svg, "Draw the heat map here; - is stdout");
+  options.add("settings", state->settings,
+              "Ask the same questions under each of these: names joined by commas, parts of one by +, as "
+              "dense,fovea:T/8,quest+every:4,int8+streaming; or all");
+  options.add("maps", state->maps, "With --settings: a folder for a heat map of each, and one of all");
+  options.add_flag("markdown", state->markdown, "With --settings: print tables as Markdown");
+  options.add("minutes", state->minutes, "With --settings: begin nothing after so long; 0: no limit");
   state->engine.declare(options);
   options.examples(
       "  fovea eval needle --context 16384 --questions 100\n"
       "  fovea eval needle --context 1024,4096,16384 --questions 200 --svg needle.svg\n"
       "  fovea eval needle --context 8192 --variety 300 --absent 100 --answers\n"
       "  fovea eval needle --context 8192 --sparse auto --kv-budget T/8\n"
+      "  fovea eval needle --context 8192,16384 --settings all --kv-budget T/8 --maps maps\n"
       "  fovea eval needle --context 4096 --filler text --text README.md --json -");
   return [state] {
     const Status status = run_eval(*state);

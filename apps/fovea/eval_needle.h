@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "eval_questions.h"
 #include "fovea/engine.h"
 #include "workload/needle/document.h"
 #include "workload/needle/score.h"
@@ -23,22 +24,18 @@ struct NeedleEvalOptions {
   NeedleSpec spec;         // split, filler, absent, made_up, own_words, variety, text; the rest is set here
 };
 
-// One question as it went.
-struct NeedleAnswer {
-  std::int32_t context = 0;
-  NeedleQuestion question;
-  std::string answer;
-  bool right = false;
-  double logprob = 0.0;  // mean of the answer's tokens, where asked for
-  std::int32_t prompt_tokens = 0, cached_tokens = 0;
-};
-
 struct NeedleReport {
   std::vector<NeedleScore> scores;  // one a context
   std::vector<NeedleAnswer> answers;
   std::vector<std::pair<EngineStats, EngineStats>> stats;  // one a context: before and after it
   std::vector<double> seconds;                             // one a context: prefill, questions and answers
 };
+
+// kInvalidArgument, or kOutOfRange where a context is longer than the engine's.
+Status check_needle_options(const Engine& engine, const NeedleEvalOptions& options);
+// Document `number` of a context, with at most so many questions.
+Result<NeedleDocument> needle_document(const Engine& engine, const NeedleEvalOptions& options, std::int32_t context,
+                                       std::uint64_t number, std::int32_t questions);
 
 // Each document is read once: its first question is asked alone, and the others find it in the prefix cache and are
 // asked together. Where the engine selects pages, the question's tokens and the answer's do, the

@@ -21,6 +21,9 @@ class SparseCheck {
   // Of the engine, before the first and after the last of these requests. kInternal where the pages read are not those
   // expected.
   Status check(const EngineStats& before, const EngineStats& after) const;
+  const SelectPolicy& policy() const { return *policy_; }
+  // By one layer and KV head, of what was added; a policy or lists that may end early read less.
+  std::uint64_t pages_expected() const { return pages_read_; }
 
  private:
   const SelectPolicy* policy_ = nullptr;

@@ -120,6 +120,7 @@ struct EngineStats {
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
   // Page selection; a page is 16 tokens of one layer, KV head and query.
   std::uint64_t sparse_heads = 0;                              // KV heads of all layers that can select
+  std::int32_t sparse_record_bytes = 0;                        // statistics of a page (one KV head) that they read
   std::uint64_t sparse_queries = 0;                            // that selected, once for each layer and KV head
   std::uint64_t sparse_pages_read = 0, sparse_pages_kept = 0;  // by them; and what they would have read densely
   std::uint64_t sparse_records_read = 0;                       // statistics of pages that were scored

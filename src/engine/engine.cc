@@ -153,6 +153,7 @@ Status EngineCore::set_up() {
     runner.selection->codes = parts_.key_codes;
     const RopeConfig& rope = parts_.model->config().rope;
     runner.selection->rotary_dim = rope.kind == RopeKind::kNone ? 0 : rope.rotary_dim;
+    counters_.sparse_record_bytes = abi::stat_bytes(sparse_.policy->stat, parts_.model->config().head_dim);
     counters_.sparse_heads = sparse_.layers.size() * static_cast<std::uint64_t>(parts_.model->config().num_kv_heads);
   }
   FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));

@@ -51,6 +51,23 @@ std::pair<double, double> wilson_interval(const NeedleCount& count) {
   return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
 }
 
+PairedLoss paired_loss(std::string_view first, std::string_view second) {
+  PairedLoss loss;
+  std::int64_t lost = 0, won = 0;
+  for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
+    lost += first[i] == '1' && second[i] != '1' ? 1 : 0;
+    won += first[i] != '1' && second[i] == '1' ? 1 : 0;
+    ++loss.questions;
+  }
+  if (loss.questions == 0) return loss;
+  loss.lost = static_cast<double>(lost - won) / static_cast<double>(loss.questions);
+  // Half a question added to each of the four kinds of pairs.
+  const double n = static_cast<double>(loss.questions) + 2.0, b = static_cast<double>(lost) + 0.5,
+               c = static_cast<double>(won) + 0.5;
+  loss.half_width = 1.96 * std::sqrt(b + c - (b - c) * (b - c) / n) / n;
+  return loss;
+}
+
 std::string draw_needle_heat_map(const std::vector<NeedleScore>& scores, const std::string& title) {
   constexpr int kLeft = 92, kTop = 62, kWidth = 74, kHeight = 30, kGap = 3;
   const int columns = static_cast<int>(scores.size());
@@ -93,6 +110,41 @@ std::string draw_needle_heat_map(const std::vector<NeedleScore>& scores, const s
   svg +=
       fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#555555\">context, tokens; share of answers exactly right</text>\n",
                   kLeft, all + kHeight + 34);
+  return svg + "</svg>\n";
+}
+
+std::string draw_needle_panels(const std::vector<NeedlePanel>& panels) {
+  constexpr int kAcross = 6, kCell = 10, kColumn = 34, kTitle = 20, kFoot = 30, kGap = 22;
+  std::size_t columns = 1;
+  for (const NeedlePanel& panel : panels) columns = std::max(columns, panel.scores.size());
+  const int panel_width = std::max(static_cast<int>(columns) * kColumn + kGap, 150);
+  const int panel_height = kTitle + kNeedleDepths * kCell + kFoot + kGap;
+  const int rows = (static_cast<int>(panels.size()) + kAcross - 1) / kAcross;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+      "font-family=\"system-ui, sans-serif\" font-size=\"10\" text-anchor=\"middle\">\n"
+      "<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
+      kAcross * panel_width + kGap, rows * panel_height + kGap);
+  for (std::size_t p = 0; p < panels.size(); ++p) {
+    const int left = kGap + static_cast<int>(p) % kAcross * panel_width;
+    const int top = kGap / 2 + static_cast<int>(p) / kAcross * panel_height;
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" font-size=\"11\" text-anchor=\"start\">{}</text>\n", left, top + 13,
+                       escaped(panels[p].title));
+    for (std::size_t c = 0; c < panels[p].scores.size(); ++c) {
+      const NeedleScore& score = panels[p].scores[c];
+      const int x = left + static_cast<int>(c) * kColumn;
+      for (int d = 0; d < kNeedleDepths; ++d) {
+        const NeedleCount& count = score.depth[static_cast<std::size_t>(d)];
+        svg += fmt::format("<path d=\"M{} {}h{}v{}h-{}z\" fill=\"{}\"/>\n", x, top + kTitle + d * kCell, kColumn - 2,
+                           kCell - 1, kColumn - 2, count.asked == 0 ? "#e4e4e4" : colour(count.accuracy()));
+      }
+      const int foot = top + kTitle + kNeedleDepths * kCell;
+      const int middle = x + kColumn / 2 - 1;
+      const std::string all = score.total.asked == 0 ? "-" : fmt::format("{:.2f}", score.total.accuracy());
+      svg += fmt::format("<text x=\"{0}\" y=\"{1}\">{2}</text><text x=\"{0}\" y=\"{3}\" fill=\"#555\">{4}</text>\n",
+                         middle, foot + 12, all, foot + 24, length_name(score.context));
+    }
+  }
   return svg + "</svg>\n";
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,14 @@ struct NeedleCount {
 // Wilson's 95 % interval of right / asked; [0, 1] where nothing was asked.
 std::pair<double, double> wilson_interval(const NeedleCount& count);
 
+// The same questions under two settings, by marks of '1' for right: the share of right answers that the second loses.
+struct PairedLoss {
+  std::int64_t questions = 0;  // that both have
+  double lost = 0.0;           // right under the first less right under the second, per question
+  double half_width = 0.0;     // of the 95 % interval for matched pairs (Agresti and Min, 2005)
+};
+PairedLoss paired_loss(std::string_view first, std::string_view second);
+
 // One context length.
 struct NeedleScore {
   std::int32_t context = 0;  // tokens asked for: document, question and answer
@@ -38,5 +47,13 @@ struct NeedleScore {
 // Columns are context lengths, rows depths (the document's beginning on top); colour and number are the share of right
 // answers. A complete SVG document with its own background, so that it reads on light and dark pages.
 std::string draw_needle_heat_map(const std::vector<NeedleScore>& scores, const std::string& title);
+
+// Small maps of many settings side by side, in the same colours: columns are context lengths, rows depths; the share of
+// all right answers stands under each column.
+struct NeedlePanel {
+  std::string title;
+  std::vector<NeedleScore> scores;
+};
+std::string draw_needle_panels(const std::vector<NeedlePanel>& panels);
 
 }  // namespace fovea

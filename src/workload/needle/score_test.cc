@@ -23,6 +23,40 @@ TEST(NeedleScore, WilsonIntervals) {
   EXPECT_EQ(wilson_interval(count_of(0, 0)), (std::pair<double, double>{0.0, 1.0}));
 }
 
+TEST(NeedleScore, PairedLosses) {
+  const PairedLoss none = paired_loss(std::string(1000, '1'), std::string(1000, '1'));
+  EXPECT_EQ(none.questions, 1000);
+  EXPECT_EQ(none.lost, 0.0);
+  EXPECT_NEAR(none.half_width, 0.00196, 1e-5);  // 1.96 sqrt(1) / 1002
+  // 10 lost, 2 won: d = .08, 1.96 sqrt(10.5 + 2.5 - 64 / 102) / 102.
+  std::string first(100, '1'), second(100, '1');
+  for (int i = 0; i < 10; ++i) second[i] = '0';
+  for (int i = 10; i < 12; ++i) first[i] = '0';
+  const PairedLoss some = paired_loss(first, second);
+  EXPECT_DOUBLE_EQ(some.lost, 0.08);
+  EXPECT_NEAR(some.half_width, 0.06759, 1e-5);
+  EXPECT_EQ(paired_loss(first, "11").questions, 2);
+  EXPECT_EQ(paired_loss("", "").questions, 0);
+}
+
+TEST(NeedleScore, PanelsShowEverySetting) {
+  NeedleScore score;
+  score.context = 16384;
+  for (int i = 0; i < 4; ++i) score.depth[9].add(i != 0);
+  score.total = score.depth[9];
+  std::vector<NeedlePanel> panels(7, {"a<b", {score, score}});
+  const std::string svg = draw_needle_panels(panels);
+  const auto count = [&](std::string_view text) {
+    std::size_t found = 0;
+    for (std::size_t at = svg.find(text); at != std::string::npos; at = svg.find(text, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("a&lt;b"), 7u);
+  EXPECT_EQ(count("<path"), 7u * 2 * kNeedleDepths);
+  EXPECT_EQ(count(">16k</text>"), 14u);
+  EXPECT_EQ(count(">0.75</text>"), 14u);
+}
+
 TEST(NeedleScore, HeatMapShowsEveryCell) {
   std::vector<NeedleScore> scores(2);
   scores[0].context = 8192;
