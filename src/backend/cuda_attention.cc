@@ -68,7 +68,7 @@ std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, cons
   const std::int64_t pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
   const std::int64_t tokens = std::int64_t{o.max_pages_per_request} * o.page_tokens;
   const bool wanted = o.decode_kernel == DecodeKernel::kAuto
-                          ? tune::warps_pay(pairs, pairs * tokens * pair_token_bytes(o), 0)
+                          ? tune::warps_pay(kv_type(o.kv_dtype), pairs, pairs * tokens * pair_token_bytes(o), 0)
                           : o.decode_kernel == DecodeKernel::kWarps;
   if (!wanted || o.num_workers > 0) return std::nullopt;
   Result<tune::AttentionChoice> choice = tune::choose_warp_attention(need);
@@ -411,9 +411,10 @@ Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
   }
   const SeenTokens seen = seen_tokens(batch);
   const std::int64_t token_bytes = options_.num_kv_heads * pair_token_bytes(options_);
-  const bool pays = options_.decode_kernel == DecodeKernel::kWarps ||
-                    tune::warps_pay(std::int64_t{batch.num_requests} * options_.num_kv_heads, seen.all * token_bytes,
-                                    seen.longest * token_bytes);
+  const bool pays =
+      options_.decode_kernel == DecodeKernel::kWarps ||
+      tune::warps_pay(kv_type(options_.kv_dtype), std::int64_t{batch.num_requests} * options_.num_kv_heads,
+                      seen.all * token_bytes, seen.longest * token_bytes);
   active_ = any;
   if (!decode || kept == any || (kept == nullptr && !pays)) return any->planner.plan(batch);
   if (kept == nullptr && shared_before_) {

@@ -34,6 +34,14 @@ Status check_spec(const AttentionKernelSpec& spec) {
     return unsupported("KV is stored as {}, the attention kernel takes f16, bf16, fp8_e4m3, int8 and int4",
                        dtype_text(spec.kv_dtype));
   }
+  const bool integers = spec.kv_dtype == abi::KvDType::kI8 || spec.kv_dtype == abi::KvDType::kI4;
+  if (spec.rotated && (!integers || (spec.head_dim & (spec.head_dim - 1)) != 0)) {
+    return unsupported("rotated KV is int8 or int4 with a head_dim that is a power of two, not {} with {}",
+                       dtype_text(spec.kv_dtype), spec.head_dim);
+  }
+  if (spec.token_scales && !integers && spec.kv_dtype != abi::KvDType::kF8E4M3) {
+    return unsupported("KV stored as {} has no scales", dtype_text(spec.kv_dtype));
+  }
   return ok_status();
 }
 
@@ -74,6 +82,8 @@ Result<KernelSource> attention_source(const AttentionKernelSpec& spec) {
       {"FOVEA_CHECKED", spec.checked ? "1" : "0"},
       {"FOVEA_VARIANT", variant_type(spec.variant, "")},
   };
+  if (spec.token_scales && spec.kv_dtype == abi::KvDType::kF8E4M3) macros.emplace_back("FOVEA_TOKEN_SCALES", "1");
+  if (spec.rotated) macros.emplace_back("FOVEA_ROTATED", "1");
   for (const auto& [macro, value] : spec.tuning) macros.emplace_back(macro, std::to_string(value));
   const std::string name = fmt::format("{}-{}-d{}-{}-kv{}", spec.kind, spec.variant.name, spec.head_dim,
                                        dtype_text(spec.q_dtype), dtype_text(spec.kv_dtype));

@@ -25,8 +25,10 @@ struct AttentionKernelSpec {
   abi::KvDType q_dtype = abi::KvDType::kBF16;   // of queries and outputs: kF16, kBF16
   abi::KvDType kv_dtype = abi::KvDType::kBF16;  // kF16, kBF16, kF8E4M3, kI8, kI4
   KvLoader loader = KvLoader::kTma;
-  int box_tokens = 16;   // kTma: tokens one box brings, a power of two from 8 to 64
-  bool checked = false;  // page entries are compared with the pool's size before they are followed
+  int box_tokens = 16;        // kTma: tokens one box brings, a power of two from 8 to 64
+  bool token_scales = false;  // fp8 KV with a scale for each token and head; integers have one in any case
+  bool rotated = false;       // int8 and int4 KV of rotated pools (abi/kv_pool.h)
+  bool checked = false;       // page entries are compared with the pool's size before they are followed
   VariantSpec variant = shipped_variant(VariantId::kPlain);
   std::vector<std::pair<std::string, int>> tuning;  // further macros: {"FOVEA_STAGES", 4}
 };

@@ -25,6 +25,9 @@ Result<Machine> machine_of(std::string_view arch) {
 
 bool is_integer(abi::KvDType dtype) { return dtype == abi::KvDType::kI8 || dtype == abi::KvDType::kI4; }
 
+// A scale for each token and head is loaded beside K and V.
+bool has_token_scales(const AttentionNeed& need) { return is_integer(need.kv_dtype) || need.token_scales; }
+
 Status check(const AttentionNeed& need) {
   if (need.head_dim < 32 || need.head_dim > 256 || need.head_dim % 16 != 0) {
     return unsupported("head_dim {}, the kernels take multiples of 16 from 32 to 256", need.head_dim);
@@ -55,7 +58,7 @@ Status check(const AttentionNeed& need) {
 std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stages, int stage_tokens) {
   const std::int64_t head_dim = need.head_dim;
   const std::int64_t kv = std::int64_t{2} * stages * stage_tokens * head_dim * abi::kv_bits(need.kv_dtype) / 8;
-  const std::int64_t scales = is_integer(need.kv_dtype) ? std::int64_t{8} * stages * stage_tokens : 32;
+  const std::int64_t scales = has_token_scales(need) ? std::int64_t{8} * stages * stage_tokens : 32;
   const std::int64_t records = 16 * 240;
   const std::int64_t states = std::int64_t{2} * consumer_warps * 16 * 8;
   const std::int64_t targets = std::int64_t{consumer_warps} * 16 * 8;
@@ -77,10 +80,11 @@ int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > 
 // Bytes of kernels/warps/memory.cuh's SharedMemory, at most: the kernel asserts it.
 std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots) {
   const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots;
+  const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots : 4;
   const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
   const std::int64_t others = std::int64_t{need.head_dim} * 4 + 8 * 8 * 4 + slots * 8;
-  return (warps * ((ring + 1023) / 1024 * 1024 + records + queries + others) + 1024 + 1023) / 1024 * 1024;
+  return (warps * ((ring + 1023) / 1024 * 1024 + scales + records + queries + others) + 1024 + 1023) / 1024 * 1024;
 }
 
 }  // namespace
@@ -100,7 +104,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   // rate.
   const int whole = need.page_tokens & -need.page_tokens;
   const int box_bytes = std::min(whole, 64) * row_bytes / 2;
-  choice.tma = machine.hopper && !is_integer(need.kv_dtype) && whole >= 8 && box_bytes >= 4096;
+  choice.tma = machine.hopper && !has_token_scales(need) && whole >= 8 && box_bytes >= 4096;
   int stage_tokens = 64;
   int stages = 0;
   for (; stage_tokens >= 16; stage_tokens /= 2) {
@@ -142,7 +146,6 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (need.group > 8) return unsupported("{} query heads a KV head, the warps' kernel takes up to 8", need.group);
-  if (is_integer(need.kv_dtype)) return unsupported("the warps' kernel reads no int8 and int4 KV");
   if (need.batch_invariant || need.transforms_kv || need.checked) {
     return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");
   }
@@ -150,12 +153,16 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   choice.header = "kernels/warps/attention.cuh";
   const int warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = warps * 32;
-  // A slice of 16 tokens by one box of K and one of V. Boxes may be small: every warp issues its own.
-  choice.tma = machine.hopper && need.page_tokens % 16 == 0;
+  // A slice of 16 tokens by one box of K and one of V. Boxes may be small: every warp issues its own. Those of int4 are
+  // too small: 16 rows cost the copy engine as much time as 16 rows twice as long.
+  choice.tma = machine.hopper && need.page_tokens % 16 == 0 && need.kv_dtype != abi::KvDType::kI4;
   choice.box_tokens = 16;
   int slots = 6;
   while (slots > 0 && warp_smem_bytes(need, warps, slots) > machine.smem_bytes) --slots;
-  if (slots < 1) return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
+  // Two parts of 8 rows in fp32 meet in a warp's ring.
+  if (slots * abi::kv_bits(need.kv_dtype) < 16) {
+    return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
+  }
   choice.smem_bytes = warp_smem_bytes(need, warps, slots);
   choice.programmatic_launch = machine.hopper;
   choice.ctas = need.num_sms;
@@ -182,15 +189,17 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
 
 // With fewer pairs each is divided among so many warps that their meeting costs what the warps gain; with shorter ones
 // start and end weigh more than what lies between. The same where one request has much of the work.
-bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes) {
-  return pairs >= 512 && kv_bytes >= std::int64_t{512} << 20 && 3 * longest_bytes <= kv_bytes;
+bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes) {
+  const std::int64_t least_mib = kv_dtype == abi::KvDType::kI4 ? 256 : 512;
+  return pairs >= 512 && kv_bytes >= least_mib << 20 && 3 * longest_bytes <= kv_bytes;
 }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
-  const auto bytes = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype) / 8);
-  const std::uint32_t row = static_cast<std::uint32_t>(head_dim) * bytes;
+  const auto bits = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype));
+  const std::uint32_t bytes = std::max(bits / 8, 1u);  // int4: two elements
+  const std::uint32_t row = static_cast<std::uint32_t>(head_dim) * bits / 8;
   const std::uint32_t panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : row % 32 == 0 ? 32 : 16;
-  const auto stride = [bytes](long long elements) { return static_cast<std::uint64_t>(elements) * bytes; };
+  const auto stride = [bits](long long elements) { return static_cast<std::uint64_t>(elements) * bits / 8; };
   KvTensorMap map;
   map.rank = 5;
   map.swizzle_bytes = panel == 16 ? 0 : static_cast<int>(panel);

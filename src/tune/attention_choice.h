@@ -23,6 +23,7 @@ struct AttentionNeed {
   int group = 4;         // query heads a KV head
   bool batch_invariant = false;
   bool transforms_kv = false;  // the variant has a key or value hook
+  bool token_scales = false;   // fp8 KV with a scale for each token and head; integers have one in any case
   bool checked = false;        // page entries are compared with the pool's size
 };
 
@@ -58,7 +59,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 
 // Whether such a plan had better go to the second kernel: where that was measured faster. pairs: requests times KV
 // heads; kv_bytes: of the keys and values that they see, longest_bytes: of them, the longest request's.
-bool warps_pay(std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
+bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

@@ -144,6 +144,8 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
            Expected{64, 16, kBF16, true, 256, 6, 1024},
            Expected{256, 16, kBF16, true, 128, 2, 512},
            Expected{128, 1, kF8, false, 256, 6, 1024},
+           Expected{128, 16, abi::KvDType::kI8, true, 256, 6, 1024},
+           Expected{128, 16, abi::KvDType::kI4, false, 256, 6, 1024},
        }) {
     AttentionNeed need;
     need.head_dim = e.head_dim;
@@ -165,9 +167,6 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
   EXPECT_EQ(choose_warp_attention(need)->num_workers, 864);
   need.group = 9;
   EXPECT_EQ(choose_warp_attention(need).status().code(), StatusCode::kUnsupported);
-  need.group = 8;
-  need.kv_dtype = abi::KvDType::kI8;
-  EXPECT_EQ(choose_warp_attention(need).status().code(), StatusCode::kUnsupported);
   for (bool AttentionNeed::*off :
        {&AttentionNeed::batch_invariant, &AttentionNeed::transforms_kv, &AttentionNeed::checked}) {
     AttentionNeed other;
@@ -178,11 +177,12 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
 
 TEST(AttentionChoiceTest, WarpsPayForManyPairsAndMuchToRead) {
   constexpr std::int64_t kMuch = std::int64_t{1} << 30;
-  EXPECT_TRUE(warps_pay(512, kMuch, kMuch / 64));
-  EXPECT_TRUE(warps_pay(512, kMuch, kMuch / 3));
-  EXPECT_FALSE(warps_pay(512, kMuch, kMuch / 2));
-  EXPECT_FALSE(warps_pay(511, kMuch, kMuch / 64));
-  EXPECT_FALSE(warps_pay(4096, kMuch / 4, kMuch / 1024));
+  EXPECT_TRUE(warps_pay(abi::KvDType::kBF16, 512, kMuch, kMuch / 64));
+  EXPECT_TRUE(warps_pay(abi::KvDType::kBF16, 512, kMuch, kMuch / 3));
+  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 512, kMuch, kMuch / 2));
+  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 511, kMuch, kMuch / 64));
+  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 4096, kMuch / 4, kMuch / 1024));
+  EXPECT_TRUE(warps_pay(abi::KvDType::kI4, 4096, kMuch / 4, kMuch / 1024));
 }
 
 TEST(AttentionChoiceTest, EveryArchitectureHasRoomForWarps) {

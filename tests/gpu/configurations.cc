@@ -84,7 +84,7 @@ void add_warps(std::vector<Configuration>& all) {
   const auto add = [&](int head_dim, DType q_dtype, DType kv_dtype, int page, HeadCounts heads, auto change) {
     Configuration c = make(head_dim, q_dtype, kv_dtype, page, heads, n++ % 2 == 1);
     c.options.decode_kernel = DecodeKernel::kWarps;
-    if (n % 3 == 0) c.pad_elements = kv_dtype == DType::kF8E4M3 ? 16 : 8;  // 16 bytes
+    if (n % 3 == 0) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));  // 16 bytes
     change(c);
     c.name = "warps " + c.name;
     all.push_back(std::move(c));
@@ -97,6 +97,12 @@ void add_warps(std::vector<Configuration>& all) {
     }
     add(head_dim, DType::kBF16, DType::kF8E4M3, 16, kHeads[n % 8], plain);
     add(head_dim, DType::kF16, DType::kF8E4M3, 1, kHeads[n % 8], plain);
+    for (const DType integers : {DType::kI8, DType::kI4}) {
+      if (integers == DType::kI4 && head_dim % 32 != 0) continue;
+      for (const int page : {1, 16, 48}) {
+        add(head_dim, page == 16 ? DType::kBF16 : DType::kF16, integers, page, kHeads[n % 8], plain);
+      }
+    }
   }
   for (const HeadCounts heads : std::span(kHeads).first(8)) {
     add(128, DType::kBF16, DType::kBF16, 16, heads, plain);
@@ -105,6 +111,10 @@ void add_warps(std::vector<Configuration>& all) {
     const auto variant = [&](const auto& change) { add(128, DType::kBF16, DType::kBF16, page, {2, 4}, change); };
     variant([](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
     variant([](Configuration& c) { c.variant.sinks = some_floats(8, -2.0f, 3.0f); });
+    for (const DType integers : {DType::kI8, DType::kI4}) {
+      add(128, DType::kBF16, integers, page, {2, 4},
+          [](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+    }
     variant([](Configuration& c) { c.variant.alibi_slopes = some_floats(8, 0.01f, 0.5f); });
     variant([](Configuration& c) {
       c.options.sigmoid = c.variant.sigmoid = true;

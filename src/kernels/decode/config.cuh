@@ -1,7 +1,8 @@
 // What an instantiation of the decode kernel is made for, from the macros that jit/attention_spec writes, and the
 // numbers that follow. Choices among them (stages, loader) are made by tune/attention_choice.
 //   FOVEA_ARCH 900 | 800, FOVEA_HEAD_DIM, FOVEA_Q_DTYPE and FOVEA_KV_DTYPE (abi::KvDType), FOVEA_LOADER 0 TMA | 1
-//   gather, FOVEA_BOX_TOKENS (TMA), FOVEA_CHECKED, FOVEA_VARIANT (a type), FOVEA_STAGES, FOVEA_STAGE_TOKENS
+//   gather, FOVEA_BOX_TOKENS (TMA), FOVEA_CHECKED, FOVEA_VARIANT (a type), FOVEA_STAGES, FOVEA_STAGE_TOKENS, and for
+//   quantized KV FOVEA_TOKEN_SCALES (fp8) and FOVEA_ROTATED (integers)
 #pragma once
 
 #include "abi/attention_args.h"
@@ -17,16 +18,28 @@ inline constexpr bool kQueryBf16 = FOVEA_Q_DTYPE == static_cast<int>(abi::KvDTyp
 inline constexpr bool kFp8 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kF8E4M3);
 inline constexpr bool kInt8 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kI8);
 inline constexpr bool kInt4 = FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kI4);
-// Integers have a scale and a zero for each token and head, which are loaded beside them.
-inline constexpr bool kTokenScales = kInt8 || kInt4;
+inline constexpr bool kIntegers = kInt8 || kInt4;
+// A scale (integers: and a zero) for each token and head, which are loaded beside K and V.
+#if defined(FOVEA_TOKEN_SCALES)
+inline constexpr bool kTokenScales = kIntegers || (kFp8 && FOVEA_TOKEN_SCALES != 0);
+#else
+inline constexpr bool kTokenScales = kIntegers;
+#endif
+// K and V were multiplied by a Hadamard matrix: queries are too, and outputs back.
+#if defined(FOVEA_ROTATED)
+inline constexpr bool kRotated = FOVEA_ROTATED != 0;
+#else
+inline constexpr bool kRotated = false;
+#endif
 // A register holds four (int4: eight) neighbouring dims of a token: blocks of the products take dims in another order.
 inline constexpr bool kNarrow = kFp8 || kInt8 || kInt4;
 inline constexpr bool kMmaBf16 =
     FOVEA_KV_DTYPE == static_cast<int>(abi::KvDType::kBF16);  // else products are of halves
 inline constexpr bool kTma = FOVEA_LOADER == 0;
 inline constexpr bool kChecked = FOVEA_CHECKED != 0;
-// bf16 queries become halves: every row is scaled by a power of two into their range.
-inline constexpr bool kScaleRows = kQueryBf16 && !kMmaBf16;
+// Every row of queries is scaled by a power of two: bf16 ones into the range of the halves that they become; those
+// that meet integers, because some of them are multiplied by 16.
+inline constexpr bool kScaleRows = (kQueryBf16 && !kMmaBf16) || kIntegers;
 
 inline constexpr int kElementBits = kInt4 ? 4 : kFp8 || kInt8 ? 8 : 16;
 inline constexpr int kRowBytes = kHeadDim * kElementBits / 8;
@@ -83,7 +96,7 @@ static_assert(kHeadDim % 16 == 0 && kHeadDim >= 32 && kHeadDim <= 256);
 static_assert(kStageTokens % kBoxTokens == 0 && kBoxTokens >= 8 && kStageTokens >= 16 && kStageTokens <= 64);
 static_assert(kConsumerWarps % kSlices == 0);
 static_assert(!kInt4 || kHeadDim % 32 == 0, "16 bytes hold 32 numbers");
-static_assert(!kTokenScales || !kTma, "scales are gathered");
+static_assert(!kRotated || (kIntegers && (kHeadDim & (kHeadDim - 1)) == 0), "integers are rotated");
 static_assert(!(kTransformsKv && kNarrow), "keys and values are transformed in place, in 16-bit storage");
 static_assert(kTma || kStages % kLoaderWarps == 0, "each gathering warp has stages of its own");
 static_assert(!kTma || FOVEA_ARCH >= 900, "tensor maps need sm_90");

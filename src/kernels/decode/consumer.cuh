@@ -61,13 +61,13 @@ __device__ __forceinline__ void run_slices(const abi::AttentionArgs& args, const
     __syncwarp();
     ptx::mbarrier_arrive_warp(ptx::smem_address(&shared.empty[slot.index]), division.arrivals, lane);
   }
-  add_zeros(state);
+  finish_quantized(state, lane);
 }
 
 __device__ __forceinline__ float logit_scale(const abi::AttentionArgs& args, uint32_t kv_head) {
   float scale = variant_params(args).sm_scale;
   if constexpr (Variant::kSoftmax && !Variant::kHasLogit) scale *= fovea::variant::kLog2e;
-  if constexpr (kFp8) {
+  if constexpr (kFp8 && !kTokenScales) {
     if (args.pool.k_scale != nullptr) scale *= static_cast<const float*>(args.pool.k_scale)[kv_head];
   }
   return scale;

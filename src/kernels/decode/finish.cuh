@@ -88,7 +88,7 @@ __device__ __forceinline__ RowTarget target_of(const abi::AttentionArgs& args, c
     if (work.record->bad_pages != 0) result.divisor = result.lse = __int_as_float(0x7fffffff);
   }
   target.factor = 1.0f / result.divisor;
-  if constexpr (kFp8) {
+  if constexpr (kFp8 && !kTokenScales) {
     if (args.pool.v_scale != nullptr) target.factor *= static_cast<const float*>(args.pool.v_scale)[work.record->head];
   }
   target.lse = result.lse;

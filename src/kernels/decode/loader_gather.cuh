@@ -6,6 +6,8 @@
 
 namespace fovea::decode {
 
+static_assert(!kTokenScales || !kTma, "scales are gathered");
+
 // Byte offsets in the pool of the rows of a stage's tokens: lane l finds those of tokens l and l + 32.
 struct StageRows {
   static constexpr int kPerLane = (kStageTokens + 31) / 32;

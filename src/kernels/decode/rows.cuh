@@ -2,6 +2,7 @@
 // Used by the consumers and, for outputs, by the merge.
 #pragma once
 
+#include "kernels/decode/rotation.cuh"
 #include "kernels/decode/shared.cuh"
 #include "kernels/ptx/mma.cuh"
 
@@ -53,7 +54,8 @@ struct Queries {
   uint32_t a[kQueryBlocks][4];
   const uint4* rest;  // of this lane, in shared memory; 32 apart
   float scale[kScaleRows ? 2 : 1];
-  float sum[kTokenScales ? 2 : 1];  // of the row's elements, times the scale: what a zero of 1 adds to its logits
+  float sum[kIntegers ? 2 : 1];   // of the row's elements, scaled: what a zero of 1 adds to its logits
+  float bias[kIntegers ? 2 : 1];  // what the products of the row start at, so that codes lose their bias
 
   template <int b>
   __device__ __forceinline__ void get(uint32_t (&to)[4]) const {
@@ -101,6 +103,21 @@ __device__ __forceinline__ void transform_query(const abi::AttentionArgs& args, 
   }
 }
 
+// The same without a hook.
+__device__ __forceinline__ void expand_query(const Row& row, const uint16_t* from, uint32_t lane,
+                                             float (&values)[kBlocks][4]) {
+#pragma unroll
+  for (uint32_t b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint16_t* const at = from + first_dim(b, lane) + i * kSecondPair;
+      const uint32_t pair = row.valid ? *reinterpret_cast<const uint32_t*>(at) : 0;
+      values[b][2 * i] = ptx::unpack_low<kQueryBf16>(pair);
+      values[b][2 * i + 1] = ptx::unpack_high<kQueryBf16>(pair);
+    }
+  }
+}
+
 __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
                                                 float scale, float* scratch, uint4* rest, uint32_t lane) {
   struct {
@@ -112,9 +129,21 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
     const uint16_t* from = static_cast<const uint16_t*>(args.q) +
                            static_cast<long long>(rows[h].q_row) * args.q_row_stride +
                            static_cast<long long>(rows[h].q_head) * args.q_head_stride;
-    if constexpr (Variant::kHasQuery) {
+    if constexpr (Variant::kHasQuery || kRotated) {
       float values[kBlocks][4];
-      transform_query(args, rows[h], from, scratch, lane, lane / 4, values);
+      if constexpr (Variant::kHasQuery) {
+        transform_query(args, rows[h], from, scratch, lane, lane / 4, values);
+      } else {
+        expand_query(rows[h], from, lane, values);
+      }
+      if constexpr (kRotated) {
+        float row[kBlocks * 4];
+#pragma unroll
+        for (int i = 0; i < kBlocks * 4; ++i) row[i] = values[i / 4][i % 4];
+        rotate<1, 2>(row, lane);
+#pragma unroll
+        for (int i = 0; i < kBlocks * 4; ++i) values[i / 4][i % 4] = row[i];
+      }
       float most = 0.0f;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
@@ -149,8 +178,8 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
         for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            most = fmaxf(most, fabsf(ptx::unpack_low<true>(q.a[b][h + 2 * i])));
-            most = fmaxf(most, fabsf(ptx::unpack_high<true>(q.a[b][h + 2 * i])));
+            most = fmaxf(most, fabsf(ptx::unpack_low<kQueryBf16>(q.a[b][h + 2 * i])));
+            most = fmaxf(most, fabsf(ptx::unpack_high<kQueryBf16>(q.a[b][h + 2 * i])));
           }
         }
         most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -164,7 +193,7 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
           for (int i = 0; i < 2; ++i) {
             const uint32_t x = q.a[b][h + 2 * i];
             q.a[b][h + 2 * i] =
-                ptx::pack2<false>(ptx::unpack_low<true>(x) * factor, ptx::unpack_high<true>(x) * factor);
+                ptx::pack2<false>(ptx::unpack_low<kQueryBf16>(x) * factor, ptx::unpack_high<kQueryBf16>(x) * factor);
           }
         }
       } else if constexpr (kQueryBf16 != kMmaBf16) {
@@ -181,7 +210,10 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
   }
   if constexpr (!kScaleRows) q.scale[0] = scale;
   Queries out;
-  if constexpr (kTokenScales) {
+  if constexpr (kIntegers) {
+    // Codes of odd half-bytes stand 16 times as high: queries that meet the others make up for it.
+    constexpr float kUnit = kInt4 ? 16.0f / 16777216.0f : 1.0f / 16777216.0f;
+    constexpr float kBias = kInt4 ? abi::kI4Bias : abi::kI8Bias;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = 0.0f;
@@ -193,13 +225,15 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
         }
         if constexpr (kInt4) {  // keys unpack to dims four apart
           const uint32_t first = q.a[b][h], second = q.a[b][h + 2];
-          q.a[b][h] = __byte_perm(first, second, 0x5410);
+          q.a[b][h] = ptx::multiply_halves(__byte_perm(first, second, 0x5410), 0x4c004c00u);
           q.a[b][h + 2] = __byte_perm(first, second, 0x7632);
         }
       }
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      out.sum[h] = sum * q.scale[kScaleRows ? h : 0];
+      out.sum[h] = sum * q.scale[h];
+      out.bias[h] = sum * (-kBias * kUnit);
+      q.scale[h] *= 1.0f / kUnit;
     }
   }
 #pragma unroll

@@ -33,19 +33,14 @@ __device__ __forceinline__ void unrolled(const F& f) {
   }
 }
 
-// Four neighbouring numbers of a byte each as halves, exact.
-__device__ __forceinline__ void halves_of_bytes(uint32_t x, uint32_t& low, uint32_t& high) {
+// Four neighbouring keys of a byte each as operands of products.
+__device__ __forceinline__ void key_operands(uint32_t x, uint32_t& low, uint32_t& high) {
   if constexpr (kFp8) {
     ptx::halves_of_e4m3(x, low, high);
   } else {
-    ptx::halves_of_i8(x, low, high);
+    low = ptx::codes_of_bytes<0>(x);
+    high = ptx::codes_of_bytes<1>(x);
   }
-}
-
-// Of each half of a word of int4, number `i`.
-template <int i>
-__device__ __forceinline__ uint32_t nibbles(uint32_t x) {
-  return ptx::halves_of_i4<i % 2 != 0>(i < 2 ? x : x >> 8);
 }
 
 // logits[n] = Q K^T for tokens 8n.. of the slice.
@@ -53,7 +48,10 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
                                               float (&logits)[2][4]) {
   float odd[2][4];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] = odd[i / 4][i % 4] = 0.0f;
+  for (int i = 0; i < 8; ++i) {
+    logits[i / 4][i % 4] = kIntegers ? q.bias[kIntegers ? i % 4 / 2 : 0] : 0.0f;
+    odd[i / 4][i % 4] = 0.0f;
+  }
   if constexpr (!kNarrow) {
     const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     unrolled<0, kBlocks>([&]<int b>() {
@@ -70,11 +68,11 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
     const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
       uint32_t a[4];
       q.get<2 * b>(a);
-      ptx::mma_16816<false>(logits[0], a, nibbles<0>(first), nibbles<1>(first));
-      ptx::mma_16816<false>(logits[1], a, nibbles<0>(second), nibbles<1>(second));
+      ptx::mma_16816<false>(logits[0], a, ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<1>(first));
+      ptx::mma_16816<false>(logits[1], a, ptx::codes_of_half_bytes<0>(second), ptx::codes_of_half_bytes<1>(second));
       q.get<2 * b + 1>(a);
-      ptx::mma_16816<false>(odd[0], a, nibbles<2>(first), nibbles<3>(first));
-      ptx::mma_16816<false>(odd[1], a, nibbles<2>(second), nibbles<3>(second));
+      ptx::mma_16816<false>(odd[0], a, ptx::codes_of_half_bytes<2>(first), ptx::codes_of_half_bytes<3>(first));
+      ptx::mma_16816<false>(odd[1], a, ptx::codes_of_half_bytes<2>(second), ptx::codes_of_half_bytes<3>(second));
     };
     constexpr int kChunks = kRowBytes / 16;
     const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
@@ -96,9 +94,9 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
       q.get<b>(a);
       uint32_t low, high;
       float(&to)[2][4] = b % 2 == 0 ? logits : odd;
-      halves_of_bytes(first, low, high);
+      key_operands(first, low, high);
       ptx::mma_16816<false>(to[0], a, low, high);
-      halves_of_bytes(second, low, high);
+      key_operands(second, low, high);
       ptx::mma_16816<false>(to[1], a, low, high);
     };
     // Two chunks of 16 dims a load; the last of an odd number alone.
@@ -147,10 +145,14 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
   } else if constexpr (kInt4) {
     // A register holds four dims of two tokens, one for each n-tile of two blocks. No number is NaN.
     const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
-      ptx::mma_16816<false>(state.o[2 * b][0], weights, nibbles<0>(first), nibbles<0>(second));
-      ptx::mma_16816<false>(state.o[2 * b][1], weights, nibbles<1>(first), nibbles<1>(second));
-      ptx::mma_16816<false>(state.o[2 * b + 1][0], weights, nibbles<2>(first), nibbles<2>(second));
-      ptx::mma_16816<false>(state.o[2 * b + 1][1], weights, nibbles<3>(first), nibbles<3>(second));
+      ptx::mma_16816<false>(state.o[2 * b][0], weights, ptx::codes_of_half_bytes<0>(first),
+                            ptx::codes_of_half_bytes<0>(second));
+      ptx::mma_16816<false>(state.o[2 * b][1], weights, ptx::codes_of_half_bytes<1>(first),
+                            ptx::codes_of_half_bytes<1>(second));
+      ptx::mma_16816<false>(state.o[2 * b + 1][0], weights, ptx::codes_of_half_bytes<2>(first),
+                            ptx::codes_of_half_bytes<2>(second));
+      ptx::mma_16816<false>(state.o[2 * b + 1][1], weights, ptx::codes_of_half_bytes<3>(first),
+                            ptx::codes_of_half_bytes<3>(second));
     };
     constexpr int kChunks = kRowBytes / 16;
     const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
@@ -169,14 +171,20 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
   } else {
     // A register holds two dims of two tokens; n-tile 0 gets the even dims, n-tile 1 the odd ones.
     const auto multiply = [&](int b, uint32_t first, uint32_t second) {
+      if constexpr (kInt8) {
+        ptx::mma_16816<false>(state.o[b][0], weights, ptx::codes_of_even_bytes(first),
+                              ptx::codes_of_even_bytes(second));
+        ptx::mma_16816<false>(state.o[b][1], weights, ptx::codes_of_odd_bytes(first), ptx::codes_of_odd_bytes(second));
+        return;
+      }
       if constexpr (kHide) {
         first &= keep[0];
         second &= keep[1];
       }
       uint32_t low, high;
-      halves_of_bytes(__byte_perm(first, second, 0x6420), low, high);
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), low, high);
       ptx::mma_16816<false>(state.o[b][0], weights, low, high);
-      halves_of_bytes(__byte_perm(first, second, 0x7531), low, high);
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), low, high);
       ptx::mma_16816<false>(state.o[b][1], weights, low, high);
     };
     const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
@@ -224,27 +232,27 @@ __device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], ui
     for (int i = 0; i < 4; ++i) {
       const int h = i / 2;
       const bool hidden = kHide && !(seen >> (4 * h + 2 * n + i % 2) & 1);  // then the scale may be anything
-      state.zero[h] += hidden ? 0.0f : x[n][i] * of.zero[n][i % 2];
+      if constexpr (kIntegers) state.zero[h] += hidden ? 0.0f : x[n][i] * of.zero[n][i % 2];
       x[n][i] = hidden ? 0.0f : x[n][i] * (of.scale[n][i % 2] * kWeightFactor);
     }
   }
 }
 
 // kHide: some pair may be hidden. slice: its first token in the run; slice_in_stage: in the stage at k_tile and v_tile.
-// scales: of the stage's keys, then of its values; integers only.
+// scales: of the stage's keys, then of its values; with a scale a token only.
 template <bool kHide>
 __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
                                           const Queries& q, State& state, uint32_t k_tile, uint32_t v_tile,
                                           uint32_t slice, uint32_t slice_in_stage, uint32_t lane, uint32_t scales = 0) {
   float x[2][4];
   multiply_keys(q, k_tile, slice_in_stage, lane, x);
-  float shifts[2][4];  // what the keys' zeros add to logits
+  [[maybe_unused]] float shifts[2][4];  // what the keys' zeros add to logits
   if constexpr (kTokenScales) {
     const TokenScales of(scales, slice_in_stage, lane);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       x[i / 4][i % 4] *= of.scale[i / 4][i % 2];
-      shifts[i / 4][i % 4] = of.zero[i / 4][i % 2] * q.sum[i % 4 / 2];
+      if constexpr (kIntegers) shifts[i / 4][i % 4] = of.zero[i / 4][i % 2] * q.sum[i % 4 / 2];
     }
   }
   uint32_t seen = kAllSeen;
@@ -256,7 +264,7 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
     for (int i = 0; i < 4; ++i) {
       const int h = i / 2;
       float s = x[n][i] * q.scale[kScaleRows ? h : 0];
-      if constexpr (kTokenScales) s += shifts[n][i];
+      if constexpr (kIntegers) s += shifts[n][i];
       if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
         fovea::variant::LogitPlace<float> place{};
         place.q_pos = static_cast<float>(rows[h].position);
@@ -300,7 +308,11 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         state.sum[h] *= alpha[h];
-        if constexpr (kTokenScales) state.zero[h] *= alpha[h];
+        if constexpr (kIntegers) {
+          state.zero[h] *= alpha[h];
+          state.weights[2 * h] *= alpha[h];
+          state.weights[2 * h + 1] *= alpha[h];
+        }
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -336,10 +348,11 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
                                ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
   uint32_t tokens = 0;
   // Integers are finite: a weight of 0 hides them.
-  constexpr bool kSomeInfinite = kSomeHidden && !kTokenScales;
+  constexpr bool kSomeInfinite = kSomeHidden && !kIntegers;
   if constexpr (kSomeInfinite) {
     tokens = tokens_to_multiply(rows, seen, weights, state, v_tile, slice_in_stage, lane);
   }
+  if constexpr (kIntegers) ptx::mma_16816<false>(state.weights, weights, kTwoOnes, kTwoOnes);
   multiply_values<kSomeInfinite>(state, weights, v_tile, slice_in_stage, lane, tokens);
 }
 

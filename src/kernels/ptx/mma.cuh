@@ -119,23 +119,27 @@ __device__ __forceinline__ void halves_of_e4m3(uint32_t x, uint32_t& low, uint32
 #endif
 }
 
-// Four bytes less 128 to halves: bytes 0 and 1 to `low`, 2 and 3 to `high`. A byte in the low bits of 1024 adds itself.
-__device__ __forceinline__ void halves_of_i8(uint32_t x, uint32_t& low, uint32_t& high) {
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(low) : "r"(__byte_perm(x, 0x64646464u, 0x4140)), "r"(0x64806480u));
-  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(high) : "r"(__byte_perm(x, 0x64646464u, 0x4342)), "r"(0x64806480u));
+// Unsigned integers where they stand: in the low bits of a half, under an exponent of 0, an integer u is the subnormal
+// number u * 2^-24, and 4 bits further up u * 2^-20. Products take those exactly, so two cost one instruction.
+//
+// Bytes 2 * kPair and 2 * kPair + 1 of x; bytes 0 and 2; bytes 1 and 3.
+template <int kPair>
+__device__ __forceinline__ uint32_t codes_of_bytes(uint32_t x) {
+  return __byte_perm(x, 0, kPair == 0 ? 0x4140 : 0x4342);
+}
+__device__ __forceinline__ uint32_t codes_of_even_bytes(uint32_t x) { return x & 0x00ff00ffu; }
+__device__ __forceinline__ uint32_t codes_of_odd_bytes(uint32_t x) { return __byte_perm(x, 0, 0x4341); }
+
+// Half-bytes `i` and i + 4 of x, i from 0 to 3; odd ones stand 16 times as high.
+template <int i>
+__device__ __forceinline__ uint32_t codes_of_half_bytes(uint32_t x) {
+  return (i < 2 ? x : x >> 8) & (i % 2 != 0 ? 0x00f000f0u : 0x000f000fu);
 }
 
-// Half-bytes 0 and 4 of x, less 8, as halves; or 1 and 5 (kOdd), which stand 16 times as high.
-template <bool kOdd>
-__device__ __forceinline__ uint32_t halves_of_i4(uint32_t x) {
+// Two halves times another two.
+__device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
   uint32_t d;
-  constexpr uint32_t kMask = kOdd ? 0x00f000f0u : 0x000f000fu;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(x), "n"(kMask), "r"(0x64006400u));
-  if constexpr (kOdd) {
-    asm("fma.rn.f16x2 %0, %0, %1, %2;" : "+r"(d) : "r"(0x2c002c00u), "r"(0xd480d480u));  // / 16 - 72
-  } else {
-    asm("sub.rn.f16x2 %0, %0, %1;" : "+r"(d) : "r"(0x64086408u));
-  }
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
 

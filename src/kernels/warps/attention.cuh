@@ -63,10 +63,17 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     const Queries q =
         load_queries(args, work, rows, logit_scale(args, record.head), shared.hook_rows[Variant::kHasQuery ? warp : 0],
                      &shared.queries[kRest ? warp : 0][0][kRest ? lane : 0], lane);
-    Place place{&record, item.kv_begin, static_cast<uint32_t>(record.kv_len), {q.scale[0], q.scale[0]}};
+    Place place{&record, item.kv_begin, static_cast<uint32_t>(record.kv_len), {q.scale[0], q.scale[0]}, {}, {}};
     if constexpr (kScaleRows) {
-      place.scale[0] = __shfl_sync(~0u, q.scale[0], (lane & 3) * 8);
-      place.scale[1] = __shfl_sync(~0u, q.scale[0], (lane & 3) * 8 + 4);
+#pragma unroll
+      for (uint32_t j = 0; j < 2; ++j) {
+        const uint32_t holder = (lane & 3) * 8 + 4 * j;
+        place.scale[j] = __shfl_sync(~0u, q.scale[0], holder);
+        if constexpr (kIntegers) {
+          place.sum[j] = __shfl_sync(~0u, q.sum[0], holder);
+          place.bias[j] = __shfl_sync(~0u, q.bias[0], holder);
+        }
+      }
     }
     const uint32_t loaded_end = place.end;
     if (item.flags & abi::kItemMasked) bound_by_mask(record.block_row, record.positions[0], place);
@@ -76,17 +83,19 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     do {
       if constexpr (kTma) {
         ptx::mbarrier_wait(ptx::smem_address(&shared.full[warp][slot]), parity);
-      } else {
+      }
+      if constexpr (!kTma || kTokenScales) {
         wait_for_copies<kSlots - 1>();
         __syncwarp();
       }
       if (token < place.end && token + kTokens > place.begin) {
         const uint32_t tile = ptx::smem_address(shared.warps[warp].ring[slot][0]);
+        const uint32_t k_scales = ptx::smem_address(shared.scales[kTokenScales ? warp : 0][kTokenScales ? slot : 0][0]);
         float x[4];
-        multiply_keys(q, tile, lane, x);
-        const uint32_t seen = finish_logits(args, place, token, group, lane, x);
+        multiply_keys(q, place, tile, lane, x);
+        const uint32_t seen = finish_logits(args, place, token, group, lane, k_scales, x);
         uint32_t weights[2];
-        weigh(args, state, seen, x, weights);
+        weigh(args, state, place, token, seen, lane, k_scales + 4 * kTokens, x, weights);
         multiply_values(state, weights, tile + kTile, place, token, lane);
       }
       __syncwarp();

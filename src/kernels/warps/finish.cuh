@@ -64,10 +64,11 @@ struct Pairs {
   float2 value[kBlocks][2];
 };
 __device__ __forceinline__ uint32_t pair_row(int j, uint32_t lane) {
-  return 2 * (lane & 3) + (kFp8 ? j : lane >> 2 & 1);
+  return 2 * (lane & 3) + (kNarrow ? j : lane >> 2 & 1);
 }
 __device__ __forceinline__ uint32_t pair_dim(int b, int j, uint32_t lane) {
-  if constexpr (kFp8) return b * 16 + 2 * (lane >> 2);
+  if constexpr (kInt4) return b / 2 * 32 + 4 * (lane >> 2) + b % 2 * 2;
+  if constexpr (kNarrow) return b * 16 + 2 * (lane >> 2);
   return b * 16 + 8 * j + (lane >> 2 & ~1u);
 }
 
@@ -78,7 +79,7 @@ __device__ __forceinline__ void pairs_of(const State& state, const float (&facto
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      if constexpr (kFp8) {
+      if constexpr (kNarrow) {
         to.value[b][j] = {state.o[b][j] * factor[j], state.o[b][j + 2] * factor[j]};
       } else {
         const float even_row = state.o[b][2 * j] * factor[0];
@@ -242,16 +243,42 @@ struct Result {
   float lse[2];  // of rows 2c and 2c + 1
 };
 
+// Takes factors out of the outputs, adds what biases and zeros of the values are, and rotates back.
+__device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
+  if constexpr (kIntegers) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float zero = over_tokens(state.zero[j], [](float a, float b) { return a + b; }) -
+                         state.weights[j] * (kCodeBias / kWeightFactor);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        state.o[b][j] = state.o[b][j] * (1.0f / (kEvenUnit * kWeightFactor)) + zero;
+        state.o[b][j + 2] = state.o[b][j + 2] * (1.0f / (kOddUnit * kWeightFactor)) + zero;
+      }
+      if constexpr (kRotated) {
+        float row[kBlocks * 2];
+#pragma unroll
+        for (int i = 0; i < kBlocks * 2; ++i) row[i] = state.o[i / 2][i % 2 * 2 + j];
+        rotate<4, 16>(row, lane);
+#pragma unroll
+        for (int i = 0; i < kBlocks * 2; ++i) state.o[i / 2][i % 2 * 2 + j] = row[i];
+      }
+    }
+  }
+}
+
 __device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, const Place& place, State& state,
                                              bool direct, uint32_t group, uint32_t lane, Result& to) {
   finish_sums(state);
+  finish_quantized(state, lane);
   float factor[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const uint32_t q_head = place.record->head * group + min(2 * (lane & 3) + j, group - 1);
     const RowResult result = finish_row(state.max[j], state.sum[j], direct ? extra_logit(args, q_head) : kMinusInf);
     factor[j] = 1.0f / result.divisor;
-    if constexpr (kFp8) {
+    if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kWeightFactor;
+    if constexpr (kFp8 && !kTokenScales) {
       if (args.pool.v_scale != nullptr) {
         factor[j] *= static_cast<const float*>(args.pool.v_scale)[place.record->head];
       }

@@ -14,14 +14,25 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Number of a token's KvScale.
+__device__ __forceinline__ uint64_t scale_number(const abi::KvPoolView& pool, const Run& run, long long page,
+                                                 long long in_page) {
+  return static_cast<uint64_t>(page * pool.scale_page_stride +
+                               static_cast<long long>(run.head) * pool.scale_head_stride + in_page);
+}
+
 // Byte offsets in the pool of 32 tokens' rows, a lane each, and of the 32 behind them, which are on their way.
 struct RowWindow {
+  struct Place {
+    uint64_t row;
+    uint64_t scale;  // number of its KvScale, where tokens have one
+  };
   uint32_t first;  // token of the run that lane 0 holds in `current`
-  uint64_t current;
-  uint64_t next;
+  Place current;
+  Place next;
 
   // Tokens outside of the run take the place of its nearest one.
-  __device__ __forceinline__ static uint64_t row_of(const abi::AttentionArgs& args, const Run& run, uint32_t token) {
+  __device__ __forceinline__ static Place row_of(const abi::AttentionArgs& args, const Run& run, uint32_t token) {
     const abi::KvPoolView& pool = args.pool;
     const uint32_t entry_tokens = static_cast<uint32_t>(pool.entry_tokens);
     token = min(max(token, run.begin), run.end - 1);
@@ -32,9 +43,12 @@ struct RowWindow {
       in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
       page = static_cast<int32_t>(page) / pool.entries_per_page;
     }
-    return static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
-                                 static_cast<long long>(run.head) * pool.head_stride) *
-           kElementBits / 8;
+    Place place{};
+    place.row = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
+                                      static_cast<long long>(run.head) * pool.head_stride) *
+                kElementBits / 8;
+    if constexpr (kTokenScales) place.scale = scale_number(pool, run, page, in_page);
+    return place;
   }
   __device__ __forceinline__ void open(const abi::AttentionArgs& args, const Run& run, uint32_t lane) {
     first = run.begin & ~(kTokens - 1u);
@@ -136,6 +150,14 @@ class Loader {
     next_head_ = abi::queue_head(entry);
   }
 
+  // Scales of a slice, those of K by 16 lanes and those of V by the others. number: of the lane's token.
+  __device__ __forceinline__ void copy_scales(uint64_t number) {
+    const auto* const from = static_cast<const abi::KvScale*>(lane_ < 16 ? args_.pool.k_scale : args_.pool.v_scale);
+    ptx::cp_async_4(
+        ptx::smem_address(&shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0]) + 4 * lane_,
+        from + number);
+  }
+
   // An item that sees nothing has one slice too, with nothing in it.
   __device__ __forceinline__ void load_slice() {
     const uint32_t to = ptx::smem_address(shared_.warps[warp_].ring[slot_][0]);
@@ -160,6 +182,7 @@ class Loader {
       ptx::copy_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
       ptx::copy_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
     }
+    if constexpr (kTokenScales) copy_scales(scale_number(args_.pool, run_, page, in_page + (lane_ & 15)));
 #else
     if (empty) return;
     rows_.move_to(args_, run_, token_, lane_);
@@ -170,11 +193,14 @@ class Loader {
     for (uint32_t first = 0; first < kTokens * kChunks; first += 32) {
       const uint32_t i = first + lane_;
       const uint32_t token = i / kChunks % kTokens;
-      const uint64_t from = __shfl_sync(~0u, rows_.current, token_ - rows_.first + token) + i % kChunks * 16;
+      const uint64_t from = __shfl_sync(~0u, rows_.current.row, token_ - rows_.first + token) + i % kChunks * 16;
       if (kTokens * kChunks % 32 != 0 && i >= kTokens * kChunks) continue;
       const uint32_t at = to + tile_offset(token, i % kChunks);
       ptx::cp_async_16(at, k + from);
       ptx::cp_async_16(at + kTile, v + from);
+    }
+    if constexpr (kTokenScales) {
+      copy_scales(__shfl_sync(~0u, rows_.current.scale, token_ - rows_.first + (lane_ & 15)));
     }
 #endif
   }

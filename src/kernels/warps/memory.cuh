@@ -12,8 +12,9 @@ inline constexpr int kWarps = kConsumerWarps;
 inline constexpr int kTokens = 16;                 // of a slice
 inline constexpr int kTile = kTokens * kRowBytes;  // bytes of K, or of V
 inline constexpr int kSlots = FOVEA_SLOTS;         // slices on their way, a warp
-inline constexpr int kRecordsAhead = 8;  // items that a warp's slices can belong to, one before and one behind them
-inline constexpr uint32_t kRows = 8;     // (query token, query head) rows of an item at most
+// Items that a warp's slices can belong to, one before and one behind them.
+inline constexpr int kRecordsAhead = kSlots + 2 <= 8 ? 8 : 16;
+inline constexpr uint32_t kRows = 8;  // (query token, query head) rows of an item at most
 
 struct WarpMemory {
   alignas(1024) uint8_t ring[kSlots][2][kTile];  // [slot][K, V][panel][token][kPanelBytes], swizzled
@@ -26,6 +27,8 @@ struct SharedMemory {
                            [kBlocks > kQueryBlocks ? 32 : 1];
   float hook_rows[Variant::kHasQuery ? kWarps : 1][Variant::kHasQuery ? kHeadDim : 1];
   float lse[kWarps][8][kRows];  // of parts that meet
+  // abi::KvScale of each token of a slice, of K and of V.
+  uint32_t scales[kTokenScales ? kWarps : 1][kTokenScales ? kSlots : 1][2][kTokens];
   uint64_t full[kTma ? kWarps : 1][kSlots];
 };
 

@@ -3,7 +3,7 @@
 // the decode kernel's tile, and the weights need two `movmatrix` to become the second product's operand.
 //
 // Lane l, r = l / 4, c = l % 4: logits (token r or r + 8, row 2c or 2c + 1); outputs (dim r or r + 8 of a block, row 2c
-// or 2c + 1), for fp8 (dim 2r or 2r + 1).
+// or 2c + 1), for KV of a byte (dim 2r or 2r + 1), for int4 (of two blocks: 4r or 4r + 1, and 4r + 2 or 4r + 3).
 #pragma once
 
 #include "kernels/warps/memory.cuh"
@@ -14,6 +14,8 @@ struct State {
   float o[kBlocks][4];
   float max[2];  // of rows 2c and 2c + 1 so far, so that the weight of a row's greatest logit is exactly 1
   float sum[2];  // of this lane's tokens only, until finish_sums()
+  float zero[kIntegers ? 2 : 1];  // sums of weight * zero, as sum
+  float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
 };
 
 __device__ __forceinline__ void clear(State& state) {
@@ -24,6 +26,11 @@ __device__ __forceinline__ void clear(State& state) {
   }
   state.max[0] = state.max[1] = kMinusInf;
   state.sum[0] = state.sum[1] = 0.0f;
+  if constexpr (kIntegers) {
+    state.zero[0] = state.zero[1] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) state.weights[i] = 0.0f;
+  }
 }
 
 // Over the lanes that hold the same rows.
@@ -45,44 +52,78 @@ struct Place {
   uint32_t begin;  // tokens of the run that are seen
   uint32_t end;
   float scale[2];  // of the logits of rows 2c and 2c + 1
+  // Integers: see Queries, of the same rows.
+  float sum[kIntegers ? 2 : 1];
+  float bias[kIntegers ? 2 : 1];
 
   __device__ __forceinline__ bool sees(uint32_t token) const { return token >= begin && token < end; }
 };
 
-__device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t tile, uint32_t lane, float (&logits)[4]) {
+// Scales and zeros of the lane's tokens r and r + 8; those that the query does not see give 0.
+struct SliceScales {
+  float scale[2];
+  float zero[2];
+
+  __device__ __forceinline__ SliceScales(uint32_t scales, const Place& place, uint32_t token, uint32_t lane) {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      const uint32_t at = lane / 4 + 8 * i;
+      const uint32_t word = place.sees(token + at) ? ptx::load_shared_4(scales + 4 * at) : 0;
+      scale[i] = ptx::unpack_low<false>(word);
+      zero[i] = ptx::unpack_high<false>(word);
+    }
+  }
+};
+
+__device__ __forceinline__ void multiply_keys(const Queries& q, const Place& place, uint32_t tile, uint32_t lane,
+                                              float (&logits)[4]) {
   float odd[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) logits[i] = odd[i] = 0.0f;
+  for (int i = 0; i < 4; ++i) {
+    logits[i] = kIntegers ? place.bias[kIntegers ? i % 2 : 0] : 0.0f;
+    odd[i] = 0.0f;
+  }
   const auto product = [&]<int b>(const uint32_t(&k)[4]) {
     uint32_t a[4];
     q.get<b>(a);
     ptx::mma_16816<kMmaBf16>(b % 2 == 0 ? logits : odd, k, a[0], a[2]);
   };
   const LaneAddress at(tile, lane & 15, lane >> 4);
-  if constexpr (!kFp8) {
+  if constexpr (!kNarrow) {
     unrolled<0, kBlocks>([&]<int b>() {
       uint32_t k[4];
       ptx::ldmatrix_x4(k, at.of<2 * b>());
       product.template operator()<b>(k);
     });
   } else {
-    // A register has four neighbouring dims of a token; the query's dims are permuted to match (rows.cuh).
-    const auto halves = [&]<int b>(uint32_t low_tokens, uint32_t high_tokens) {
-      uint32_t k[4];
-      ptx::halves_of_e4m3(low_tokens, k[0], k[2]);
-      ptx::halves_of_e4m3(high_tokens, k[1], k[3]);
-      product.template operator()<b>(k);
+    // A register has four (int4: eight) neighbouring dims of a token; the query's dims are permuted to match
+    // (rows.cuh). A chunk of 16 bytes is a block of dims, or two.
+    const auto chunk = [&]<int c>(uint32_t low_tokens, uint32_t high_tokens) {
+      if constexpr (kInt4) {
+        product.template operator()<2 * c>(
+            {ptx::codes_of_half_bytes<0>(low_tokens), ptx::codes_of_half_bytes<0>(high_tokens),
+             ptx::codes_of_half_bytes<1>(low_tokens), ptx::codes_of_half_bytes<1>(high_tokens)});
+        product.template operator()<2 * c + 1>(
+            {ptx::codes_of_half_bytes<2>(low_tokens), ptx::codes_of_half_bytes<2>(high_tokens),
+             ptx::codes_of_half_bytes<3>(low_tokens), ptx::codes_of_half_bytes<3>(high_tokens)});
+      } else {
+        uint32_t k[4];
+        key_operands(low_tokens, k[0], k[2]);
+        key_operands(high_tokens, k[1], k[3]);
+        product.template operator()<c>(k);
+      }
     };
-    unrolled<0, kBlocks / 2>([&]<int b>() {
+    constexpr int kChunks = kRowBytes / 16;
+    unrolled<0, kChunks / 2>([&]<int c>() {
       uint32_t k[4];
-      ptx::ldmatrix_x4(k, at.of<2 * b>());
-      halves.template operator()<2 * b>(k[0], k[1]);
-      halves.template operator()<2 * b + 1>(k[2], k[3]);
+      ptx::ldmatrix_x4(k, at.of<2 * c>());
+      chunk.template operator()<2 * c>(k[0], k[1]);
+      chunk.template operator()<2 * c + 1>(k[2], k[3]);
     });
-    if constexpr (kBlocks % 2 != 0) {
+    if constexpr (kChunks % 2 != 0) {
       uint32_t k[2];
-      ptx::ldmatrix_x2(k, LaneAddress(tile, lane & 15, 0).of<kBlocks - 1>());
-      halves.template operator()<kBlocks - 1>(k[0], k[1]);
+      ptx::ldmatrix_x2(k, LaneAddress(tile, lane & 15, 0).of<kChunks - 1>());
+      chunk.template operator()<kChunks - 1>(k[0], k[1]);
     }
   }
 #pragma unroll
@@ -98,7 +139,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     const uint32_t first = token + 8 * i + 2 * (lane & 3);
     keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);
   }
-  if constexpr (!kFp8) {
+  if constexpr (!kNarrow) {
     const LaneAddress at(tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
     unrolled<0, kBlocks>([&]<int b>() {
       uint32_t v[4];
@@ -108,40 +149,75 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
       ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
     });
   } else {
-    // A register holds two dims of two tokens; rows 0 to 7 of the product get the even dims, the others the odd ones.
-    const auto product = [&](int b, uint32_t first, uint32_t second) {
-      first &= keep[0];
-      second &= keep[1];
-      uint32_t v[4];
-      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), v[0], v[2]);
-      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), v[1], v[3]);
+    // A register holds two (int4: four) dims of two tokens; rows 0 to 7 of the product get the even dims, the others
+    // the odd ones. Integers are finite: a weight of 0 hides them.
+    const auto product = [&](int b, const uint32_t(&v)[4]) {
       ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
     };
+    const auto chunk = [&](int c, uint32_t first, uint32_t second) {
+      if constexpr (kInt4) {
+        product(2 * c, {ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<1>(first),
+                        ptx::codes_of_half_bytes<0>(second), ptx::codes_of_half_bytes<1>(second)});
+        product(2 * c + 1, {ptx::codes_of_half_bytes<2>(first), ptx::codes_of_half_bytes<3>(first),
+                            ptx::codes_of_half_bytes<2>(second), ptx::codes_of_half_bytes<3>(second)});
+      } else if constexpr (kInt8) {
+        product(c, {ptx::codes_of_even_bytes(first), ptx::codes_of_odd_bytes(first), ptx::codes_of_even_bytes(second),
+                    ptx::codes_of_odd_bytes(second)});
+      } else {
+        first &= keep[0];
+        second &= keep[1];
+        uint32_t v[4];
+        ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), v[0], v[2]);
+        ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), v[1], v[3]);
+        product(c, v);
+      }
+    };
+    if constexpr (kIntegers) {
+      const uint32_t ones[4] = {kTwoOnes, kTwoOnes, kTwoOnes, kTwoOnes};
+      ptx::mma_16816<false>(state.weights, ones, weights[0], weights[1]);
+    }
+    constexpr int kChunks = kRowBytes / 16;
     const LaneAddress at(tile, lane & 15, lane >> 4);
-    unrolled<0, kBlocks / 2>([&]<int b>() {
+    unrolled<0, kChunks / 2>([&]<int c>() {
       uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
-      product(2 * b, v[0], v[1]);
-      product(2 * b + 1, v[2], v[3]);
+      ptx::ldmatrix_x4_trans(v, at.of<2 * c>());
+      chunk(2 * c, v[0], v[1]);
+      chunk(2 * c + 1, v[2], v[3]);
     });
-    if constexpr (kBlocks % 2 != 0) {
+    if constexpr (kChunks % 2 != 0) {
       uint32_t v[2];
-      ptx::ldmatrix_x2_trans(v, LaneAddress(tile, lane & 15, 0).of<kBlocks - 1>());
-      product(kBlocks - 1, v[0], v[1]);
+      ptx::ldmatrix_x2_trans(v, LaneAddress(tile, lane & 15, 0).of<kChunks - 1>());
+      chunk(kChunks - 1, v[0], v[1]);
     }
   }
 }
 
 // Logits of the slice as softmax takes them: scaled, through the variant, hidden ones -inf. seen: bit i for logit i.
+// scales: of the slice's keys.
 __device__ __forceinline__ uint32_t finish_logits(const abi::AttentionArgs& args, const Place& place, uint32_t token,
-                                                  uint32_t group, uint32_t lane, float (&x)[4]) {
+                                                  uint32_t group, uint32_t lane, uint32_t scales, float (&x)[4]) {
+  float scale[4], shift[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    scale[i] = place.scale[i % 2];
+    shift[i] = 0.0f;
+  }
+  if constexpr (kTokenScales) {
+    const SliceScales of(scales, place, token, lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scale[i] *= of.scale[i / 2];
+      if constexpr (kIntegers) shift[i] = of.zero[i / 2] * place.sum[i % 2];
+    }
+  }
   [[maybe_unused]] const VariantParams& params = variant_params(args);
   uint32_t seen = 0xf;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t at = token + lane / 4 + 8 * (i / 2);
     const bool exists = place.sees(at);
-    float s = x[i] * place.scale[i % 2];
+    float s = x[i] * scale[i];
+    if constexpr (kIntegers) s += shift[i];
     if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
       fovea::variant::LogitPlace<float> where{};
       where.q_pos = static_cast<float>(place.record->positions[0]);
@@ -163,8 +239,9 @@ __device__ __forceinline__ uint32_t finish_logits(const abi::AttentionArgs& args
   return seen;
 }
 
-// Weights of the slice as the second product's operand; brings the state up to them.
-__device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& state, uint32_t seen, float (&x)[4],
+// Weights of the slice as the second product's operand; brings the state up to them. scales: of the slice's values.
+__device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& state, const Place& place, uint32_t token,
+                                      uint32_t seen, uint32_t lane, uint32_t scales, float (&x)[4],
                                       uint32_t (&weights)[2]) {
   if constexpr (Variant::kSoftmax) {
     float most[2] = {fmaxf(x[0], x[2]), fmaxf(x[1], x[3])};
@@ -175,6 +252,11 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
         const float alpha = most[j] == kMinusInf ? 1.0f : ptx::exp2_approx(state.max[j] - most[j]);
         state.max[j] = most[j];
         state.sum[j] *= alpha;
+        if constexpr (kIntegers) {
+          state.zero[j] *= alpha;
+          state.weights[j] *= alpha;
+          state.weights[j + 2] *= alpha;
+        }
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
           state.o[b][j] *= alpha;
@@ -194,6 +276,15 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
     for (int i = 0; i < 4; ++i) {
       const float w = Variant::template weight<fovea::variant::ScalarMath>(variant_params(args), x[i]);
       x[i] = seen >> i & 1 ? w : 0.0f;
+    }
+  }
+  if constexpr (kTokenScales) {
+    const SliceScales of(scales, place, token, lane);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool hidden = Variant::kHasVisible && !(seen >> i & 1);  // then the scale may be anything
+      if constexpr (kIntegers) state.zero[i % 2] += hidden ? 0.0f : x[i] * of.zero[i / 2];
+      x[i] = hidden ? 0.0f : x[i] * (of.scale[i / 2] * kWeightFactor);
     }
   }
   weights[0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
