@@ -135,7 +135,6 @@ Status run_bench(BenchModelState& s) {
   s.engine.options.prefix_cache = false;  // each repeat computes its prompt
   FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, s.engine.create());
   const EngineStats stats = engine->stats();
-  const double token_bytes = static_cast<double>(stats.page_bytes) / s.engine.options.page_tokens;
 
   BenchReport report;
   const Machine machine = read_machine();
@@ -143,7 +142,7 @@ Status run_bench(BenchModelState& s) {
   report.set_machine("threads", static_cast<double>(machine.threads));
   report.set_machine("read_gb_per_s", read_rate / 1e9);
   report.set_machine("weight_mb", static_cast<double>(stats.weight_bytes) / 1e6);
-  report.set_machine("kv_bytes_per_token", token_bytes);
+  report.set_machine("dense_kv_bytes_per_token", static_cast<double>(stats.dense_token_bytes));
   for (const std::int32_t context : s.contexts) {
     if (context < 0 || context + s.steps > engine->max_context()) {
       return invalid_argument("context {} and {} steps do not fit the model's {} tokens", context, s.steps,
@@ -157,9 +156,20 @@ Status run_bench(BenchModelState& s) {
       best.per_token = std::min(best.per_token, times.per_token);
     }
     const std::string name = fmt::format("{}, context {}", engine->model_name(), context);
-    const double bytes = static_cast<double>(stats.weight_bytes) + token_bytes * (context + s.steps / 2.0);
+    // Of the last step, which reads the most: weights, K and V as the plans read them, statistics scored.
+    const EngineStats after = engine->stats();
+    const auto bytes = static_cast<double>(stats.weight_bytes) + static_cast<double>(after.step_kv_bytes);
     BenchRow decode{"model", name, "decode", 1.0 / best.per_token, "tokens/s", read_rate / bytes, "", std::nullopt};
     BenchRow prefill{"model", name, "prefill", best.first_token, "s", std::nullopt, "", std::nullopt, true};
+    if (context == *std::max_element(s.contexts.begin(), s.contexts.end())) {
+      // Of one request: tokens that were computed, in whole pages, against the same in bf16, every head keeping all.
+      const std::int32_t page = s.engine.options.page_tokens;
+      const std::int32_t pages = (std::max(context, 1) + s.steps - 1 + page - 1) / page;
+      const auto dense = static_cast<double>(stats.dense_token_bytes * pages * page);
+      const auto most = static_cast<double>(after.kv_bytes_peak);
+      report.add({"model", name, "kv_high_water", most, "bytes", std::nullopt, "", std::nullopt, true});
+      report.add({"model", name, "kv_saved", dense / most, "x of bf16 dense", std::nullopt, "", std::nullopt});
+    }
     bool beside_peer = false;
     for (const auto& [key, times] : peers) {
       if (key.second != context) continue;

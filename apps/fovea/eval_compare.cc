@@ -90,7 +90,7 @@ Result<Answer> answer(Engine& engine, const Prompt& prompt, std::int32_t max_tok
   request.sampling.temperature = 0.0f;
   request.sampling.max_tokens = max_tokens;
   request.sampling.logprobs = kAlternatives;
-  request.sparse_prompt_tokens = prompt.selecting;
+  request.sparse_prompt_tokens = sparse ? prompt.selecting : 0;
   // What one answer computed must not stand in the cache for the other, which reads other pages.
   request.cache_salt = sparse ? "compare selecting" : "compare dense";
   if (!sparse) request.sparse = "off";

@@ -81,6 +81,8 @@ Status profile_heads(ProfileState& s) {
     profile.model = engine->model_name();
     layers = engine->stats().layers;
     heads = engine->stats().kv_heads;
+    profile.num_layers = layers;
+    profile.num_kv_heads = heads;
   }
   std::int64_t asked = 0;
   Result<HeadSearch> search = [&] {

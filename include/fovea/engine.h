@@ -114,7 +114,10 @@ struct EngineStats {
   std::int64_t page_bytes = 0;                                     // all layers of the group
   std::int64_t weight_bytes = 0;                                   // of the model, as a decode step reads them
   std::int32_t layers = 0, kv_heads = 0, streaming_heads = 0;      // of the model; KV heads of a layer; of all layers
-  std::int64_t kv_bytes_in_use = 0, kv_bytes_peak = 0;  // KV pages of all groups that requests hold, now and at most
+  // KV pages of all groups that requests hold, with their statistics, now and at most.
+  std::int64_t kv_bytes_in_use = 0, kv_bytes_peak = 0;
+  std::int64_t dense_token_bytes = 0;  // what a token of all layers and KV heads takes in bf16
+  std::uint64_t step_kv_bytes = 0;     // read by attention and selection of the latest forward, statistics included
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared

@@ -52,14 +52,24 @@ Result<ModelSource> find_model(const EngineOptions& options) {
   return source;
 }
 
-// The profile that EngineOptions::streaming names, if any.
-Result<std::optional<HeadProfile>> find_head_profile(const std::string& streaming, const std::string& model_folder) {
+// The profile that EngineOptions::streaming names, if any. One that lies in the model's own folder is the model's.
+Result<std::optional<HeadProfile>> find_head_profile(const std::string& streaming, const ModelSource& model) {
   std::optional<HeadProfile> profile;
   if (streaming.empty() || streaming == "off") return profile;
-  const std::string own = model_folder + "/head_profile.json";
+  const std::string own = model.folder + "/head_profile.json";
   std::error_code error;
-  if (streaming == "auto" && !std::filesystem::is_regular_file(own, error)) return profile;
-  FOVEA_ASSIGN_OR_RETURN(profile, load_head_profile(streaming == "auto" ? own : streaming));
+  if (streaming == "auto") {
+    if (!std::filesystem::is_regular_file(own, error)) return profile;
+    FOVEA_ASSIGN_OR_RETURN(profile, load_head_profile(own));
+    return profile;
+  }
+  FOVEA_ASSIGN_OR_RETURN(profile, load_head_profile(streaming));
+  if (!profile->model.empty() && profile->model != model.name) {
+    return invalid_argument(
+        "the head profile is of the model \"{}\", this is \"{}\"; find one with `fovea profile heads`, or take "
+        "\"model\" out of the profile if both are the same",
+        profile->model, model.name);
+  }
   return profile;
 }
 
@@ -102,7 +112,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.dummy_seed = options.dummy_seed;
   load.max_forward_tokens = options.chunk_tokens;
   load.max_logit_rows = effective_max_running(options);
-  FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source.folder));
+  FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
   FOVEA_ASSIGN_OR_RETURN(parts.key_codes, load_key_codes(source.folder, parts.model->config()));
   // Random weights need no text.
@@ -154,11 +164,13 @@ Status EngineCore::set_up() {
     const RopeConfig& rope = parts_.model->config().rope;
     runner.selection->rotary_dim = rope.kind == RopeKind::kNone ? 0 : rope.rotary_dim;
     counters_.sparse_record_bytes = abi::stat_bytes(sparse_.policy->stat, parts_.model->config().head_dim);
-    counters_.sparse_heads = sparse_.layers.size() * static_cast<std::uint64_t>(parts_.model->config().num_kv_heads);
+    counters_.sparse_heads = static_cast<std::uint64_t>(heads_that_select(*parts_.model, sparse_.layers));
   }
   FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
   counters_.layers = parts_.model->config().num_layers;
   counters_.kv_heads = parts_.model->config().num_kv_heads;
+  counters_.dense_token_bytes =
+      std::int64_t{counters_.layers} * counters_.kv_heads * kv_token_bytes({}, parts_.model->config().head_dim);
   for (const KvGroupSpec& spec : specs) {
     for (std::size_t i = 0; i < spec.layers.size() && spec.streaming; ++i)
       counters_.streaming_heads += spec.heads_of(i);

@@ -192,6 +192,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     choice->tokens = asked.prompt;
     choice->prompt_length = prompt_length;
     choice->sparse = request.sparse;
+    choice->sparse.phase = hash_combine(hash_span(std::span(asked.prompt)), static_cast<std::uint64_t>(i));
     choice->max_tokens = max_context_ - prompt_length;
     if (asked.sampling.max_tokens > 0) choice->max_tokens = std::min(choice->max_tokens, asked.sampling.max_tokens);
     const std::uint64_t seed = i == 0 ? request.seed : hash_combine(request.seed, static_cast<std::uint64_t>(i));
@@ -211,7 +212,7 @@ void EngineCore::run_step() {
     fail_all(internal_error("requests wait, but none can run"));
     return;
   }
-  counters_.kv_bytes_peak = std::max(counters_.kv_bytes_peak, pool_->bytes_in_use());
+  counters_.kv_bytes_peak = std::max(counters_.kv_bytes_peak, kv_bytes_in_use());
   const std::vector<StepItem> items = step.items;
   const Status status = runner_->run(step);
   if (!status.ok()) {
@@ -234,6 +235,7 @@ void EngineCore::run_step() {
   counters_.sparse_rescorings = selected.rescorings;
   counters_.sparse_reuses = selected.reuses;
   counters_.kv_bytes_read += runner_->kv_bytes();
+  counters_.step_kv_bytes = runner_->kv_bytes() + runner_->statistics_read();
   counters_.kv_bytes_unshared += runner_->kv_bytes_unshared();
   counters_.step_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -267,6 +269,14 @@ void EngineCore::erase_ended() {
   ended_.clear();
 }
 
+std::int64_t EngineCore::kv_bytes_in_use() const {
+  std::int64_t bytes = 0;
+  for (std::size_t g = 0; g < pool_->num_groups(); ++g) {
+    bytes += (pool_->page_bytes(g) + runner_->stats_page_bytes(g)) * pool_->pages_in_use(g);
+  }
+  return bytes;
+}
+
 void EngineCore::publish_stats() {
   const bool healthy = stats_.healthy;
   stats_ = counters_;
@@ -277,7 +287,7 @@ void EngineCore::publish_stats() {
   stats_.pages_free = pool_->pages(0).num_free();
   stats_.pages_cached = scheduler_->cache().evictable(0);
   stats_.page_bytes = pool_->page_bytes(0);
-  stats_.kv_bytes_in_use = pool_->bytes_in_use();
+  stats_.kv_bytes_in_use = kv_bytes_in_use();
   stats_.retractions = scheduler_->num_retractions();
   last_step_ = Clock::now();
 }

@@ -91,6 +91,7 @@ class EngineCore final : public Engine {
   void fail_all(const Status& error);
   void erase_ended();
   void publish_stats();
+  std::int64_t kv_bytes_in_use() const;
 
   EngineParts parts_;
   SparseConfig sparse_;

@@ -1,108 +1,11 @@
 // The engine with real models (random weights): with batch_invariant, a request's tokens and log-probabilities are the
 // same bits alone, without a prefix cache and in other chunks as in a crowd that shares prefixes and loses its pages.
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <condition_variable>
-#include <filesystem>
-#include <map>
-#include <mutex>
-#include <optional>
-
-#include "base/file.h"
-#include "base/json.h"
-#include "base/random.h"
-#include "base/status.h"
-#include "engine/engine_core.h"
-#include "engine/model/head_profile.h"
+#include "engine/engine_model_test_util.h"
 
 namespace fovea {
 namespace {
 
 namespace fs = std::filesystem;
-using Tokens = std::vector<std::int32_t>;
-
-struct Answer {
-  Tokens tokens;
-  std::vector<float> logprobs;
-  std::int32_t cached = 0;
-  FinishReason finish = FinishReason::kNone;
-  friend bool operator==(const Answer& a, const Answer& b) { return a.tokens == b.tokens && a.logprobs == b.logprobs; }
-};
-
-// Of this process: the same test may run twice at a time.
-fs::path temp_config(const std::string& name) {
-  return fs::temp_directory_path() / ("fovea_" + name + "_" + std::to_string(getpid()) + "_config.json");
-}
-
-// config.json of a golden model with a context of 2048 and another window.
-std::string config_of(const std::string& golden) {
-  auto text = read_file(std::string(FOVEA_SOURCE_DIR) + "/tests/goldens/models/" + golden + "/config.json", 1 << 16);
-  EXPECT_TRUE(text.ok()) << text.status().message();
-  Json config = Json::parse(*text);
-  config["max_position_embeddings"] = 2048;
-  if (config.contains("sliding_window") && config["sliding_window"].is_number()) config["sliding_window"] = 100;
-  return config.dump();
-}
-
-std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
-                        const EngineOptions& options, const std::vector<GenerateRequest>& requests, bool together,
-                        EngineStats& stats) {
-  EngineParts parts;
-  parts.options = options;
-  parts.name = "random";
-  BackendOptions backend;
-  backend.num_threads = options.num_threads;
-  backend.batch_invariant = options.batch_invariant;
-  auto created_backend = create_backend("cpu", backend);
-  EXPECT_TRUE(created_backend.ok());
-  parts.backend = std::move(*created_backend);
-  ModelLoadOptions load;
-  load.format = LoadFormat::kDummy;
-  load.max_forward_tokens = options.chunk_tokens;
-  load.streaming = streaming;
-  auto model = load_model(config_path, *parts.backend, load);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  if (!model.ok()) return {};
-  parts.model = std::move(*model);
-  auto created = EngineCore::create(std::move(parts));
-  EXPECT_TRUE(created.ok()) << created.status().message();
-  if (!created.ok()) return {};
-  EngineCore& engine = **created;
-
-  std::vector<Answer> answers(requests.size());
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::size_t ended = 0;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    const auto id = engine.submit(requests[i], [&, i](const GenerationEvent& event) {
-      const std::lock_guard lock(mutex);
-      Answer& answer = answers[i];
-      answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
-      for (const TokenLogprob& logprob : event.logprobs) answer.logprobs.push_back(logprob.logprob);
-      answer.finish = event.finish;
-      answer.cached = event.cached_tokens;
-      EXPECT_NE(event.finish, FinishReason::kError) << event.error.message();
-      if (event.finish != FinishReason::kNone) ++ended;
-      changed.notify_all();
-    });
-    EXPECT_TRUE(id.ok()) << id.status().message();
-    std::unique_lock lock(mutex);
-    const std::size_t wanted = together ? 0 : i + 1;
-    changed.wait(lock, [&] { return ended >= wanted; });
-  }
-  std::unique_lock lock(mutex);
-  changed.wait(lock, [&] { return ended == requests.size(); });
-  lock.unlock();
-  const Status intact = engine.check_integrity();
-  EXPECT_TRUE(intact.ok()) << intact.message();
-  engine.flush_cache();
-  EXPECT_TRUE(engine.check_integrity().ok());
-  EXPECT_TRUE(engine.check_integrity().ok());
-  stats = engine.stats();
-  EXPECT_EQ(stats.pages_free, stats.pages_total);
-  return answers;
-}
 
 // Prefixes of one document, some longer than a chunk of 512 tokens, and questions of their own.
 std::vector<GenerateRequest> make_requests() {
@@ -188,10 +91,6 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
   }
 }
 
-HeadProfile profile(std::int32_t local, std::int32_t prefill_local, std::vector<ModelHead> heads) {
-  return {"test", 64, local, prefill_local, std::move(heads)};
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Families, EngineModel,
     ::testing::Values(Subject{"llama31", "llama31", {}}, Subject{"gemma2", "gemma2", {}},
@@ -248,38 +147,6 @@ INSTANTIATE_TEST_SUITE_P(Profiles, StreamingEngine,
                          [](const auto& info) { return info.param.name; });
 
 class EngineSelection : public ::testing::TestWithParam<std::string> {};
-
-// Requests over random tokens, of lengths around the budget of 256.
-std::vector<GenerateRequest> selecting_requests() {
-  PhiloxRng rng(21);
-  Tokens document;
-  for (int i = 0; i < 900; ++i) document.push_back(static_cast<std::int32_t>(rng.next_below(128)));
-  std::vector<GenerateRequest> requests;
-  for (int i = 0; i < 8; ++i) {
-    GenerateRequest request;
-    const int lengths[] = {100, 240, 700, 899};
-    request.prompt.assign(document.begin(), document.begin() + lengths[i % 4]);
-    for (int n = 0; n < 7 + i; ++n) request.prompt.push_back(static_cast<std::int32_t>(rng.next_below(128)));
-    request.sampling.max_tokens = 24;
-    request.sampling.ignore_eos = true;
-    request.sampling.temperature = 0.0f;
-    request.sampling.logprobs = 0;
-    request.sparse_prompt_tokens = i % 2 == 0 ? 5 : 0;
-    requests.push_back(request);
-  }
-  return requests;
-}
-
-EngineOptions selecting_options(const std::string& policy) {
-  EngineOptions options;
-  options.batch_invariant = true;
-  options.chunk_tokens = 512;
-  options.kv_cache_bytes = 64 << 20;
-  options.sparse = policy;
-  options.kv_budget = "256";
-  options.num_threads = 2;
-  return options;
-}
 
 // Whether a query selects, and what, depends on its request alone: not on chunks, the prefix cache, neighbours that
 // read all, or pages that are given up and computed again.
@@ -351,7 +218,8 @@ TEST_P(EngineSelection, TheCacheGivesNobodyTokensThatSelected) {
 TEST_P(EngineSelection, UnderBudgetTheBitsOfDense) {
   const fs::path path = temp_config("under_budget_" + GetParam());
   ASSERT_TRUE(write_file_atomic(path, config_of(GetParam())).ok());
-  const std::vector<GenerateRequest> requests = selecting_requests();
+  std::vector<GenerateRequest> requests = selecting_requests();
+  for (GenerateRequest& request : requests) request.sparse_prompt_tokens = 0;
   EngineOptions options = selecting_options("off");
   options.batch_invariant = false;
   EngineStats stats;
@@ -406,6 +274,10 @@ TEST(EngineSelectionOptions, SayWhyTheyAreRefused) {
   request = {};
   request.prompt = {1, 2, 3};
   refused(selecting_options("fovea"), request, "needs key_sketch.json");
+  request.sparse_prompt_tokens = 2;
+  refused(selecting_options("off"), request, "sparse_prompt_tokens is 2");
+  request.sparse = "off";
+  refused(selecting_options("quest"), request, "sparse_prompt_tokens is 2");
   ASSERT_TRUE(write_file_atomic(path, config_of("mistral")).ok());
   refused(selecting_options("quest"), request, "have a window");
   fs::remove(path);

@@ -1,4 +1,5 @@
 // The engine as users meet it: the model that the binary carries, a document, several questions at once.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,6 +67,19 @@ TEST(EmbeddedNeedle, AnswersQuestionsAboutADocumentThatItReadsOnce) {
   // Nobody reads the shared document twice in a step.
   const EngineStats stats = (*engine)->stats();
   EXPECT_LT(stats.kv_bytes_read, stats.kv_bytes_unshared);
+}
+
+TEST(EmbeddedNeedle, RefusesTheHeadProfileOfAnotherModel) {
+  EngineOptions options;
+  options.kv_cache_bytes = 64 << 20;
+  const auto streaming = [](const char* model) {
+    return fmt::format("{{\"model\": \"{}\", \"sink_tokens\": 64, \"local_tokens\": 99, \"streaming\": [[0, 0]]}}",
+                       model);
+  };
+  options.streaming = streaming("llama");
+  EXPECT_THAT(Engine::create(options).status().message(), testing::HasSubstr("of the model \"llama\""));
+  options.streaming = streaming("needle");
+  EXPECT_TRUE(Engine::create(options).ok());
 }
 
 }  // namespace

@@ -48,7 +48,8 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
   }
   if (config.layers.empty()) {
     return unsupported(
-        "no layer is left that could select pages: all have a window or streaming heads, or are named in dense_layers");
+        "no layer is left that could select pages: all heads have a window or stream, or their layers are named in "
+        "dense_layers");
   }
   return config;
 }
@@ -81,6 +82,10 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
   }
   if (request.sparse_prompt_tokens < 0) {
     return invalid_argument("sparse_prompt_tokens is {}, expected 0 or more", request.sparse_prompt_tokens);
+  }
+  if (request.sparse_prompt_tokens > 0 && setting.policy == nullptr) {
+    return invalid_argument("sparse_prompt_tokens is {}, but the request selects no pages; give sparse too",
+                            request.sparse_prompt_tokens);
   }
   const auto prompt = static_cast<std::int32_t>(request.prompt.size());
   setting.first_position = prompt - std::min(prompt, request.sparse_prompt_tokens);

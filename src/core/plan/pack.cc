@@ -230,6 +230,20 @@ Status check_lengths(const AttentionBatch& batch, const PlannerOptions& options)
 
 }  // namespace
 
+PackRule pack_rule(const PlannerOptions& options, std::uint64_t max_shared_rows) {
+  const auto group = static_cast<std::uint32_t>(options.num_qo_heads / options.num_kv_heads);
+  const abi::CostModel cost = cost_model(options);
+  PackRule rule;
+  rule.tokens_per_tile = static_cast<std::uint32_t>(options.tile_rows) / group;
+  rule.page_tokens = static_cast<std::uint32_t>(options.page_tokens);
+  rule.pages_multiple =
+      options.batch_invariant ? static_cast<std::uint32_t>(options.invariant_chunk / options.page_tokens) : 1;
+  rule.partial_row_bytes = std::uint64_t{group} * cost.partial_row;
+  rule.kv_token_bytes = cost.token;
+  rule.max_shared_rows = max_shared_rows;
+  return rule;
+}
+
 Status check_batch(const AttentionBatch& batch, const PlannerOptions& options) {
   const PlanLimits& limits = options.limits;
   if (batch.num_requests < 0 || batch.num_requests > limits.max_requests) {

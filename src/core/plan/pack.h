@@ -15,6 +15,9 @@ struct PackConfig {
   PackRule rule;
 };
 
+// When the forest of a planner with these options shares a run; at most so many (query token, part) pairs of it.
+PackRule pack_rule(const PlannerOptions& options, std::uint64_t max_shared_rows);
+
 // What packing found beside the arrays it fills.
 struct PackResult {
   std::uint64_t tokens_saved = 0;  // KV tokens (of one head) that the items do not read because runs are shared

@@ -73,12 +73,7 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   pack.page_tokens = as_u32(options.page_tokens);
   pack.num_kv_heads = as_u32(options.num_kv_heads);
   pack.share_prefixes = options.share_prefixes;
-  pack.rule.tokens_per_tile = tile.tokens_per_tile();
-  pack.rule.page_tokens = pack.page_tokens;
-  pack.rule.pages_multiple = options.batch_invariant ? as_u32(options.invariant_chunk / options.page_tokens) : 1;
-  pack.rule.partial_row_bytes = std::uint64_t{group} * cost.partial_row;
-  pack.rule.kv_token_bytes = cost.token;
-  pack.rule.max_shared_rows = capacity.shared_rows;
+  pack.rule = pack_rule(options, capacity.shared_rows);
   make_all_tiles();
   schedule(true);
   return ok_status();
@@ -318,7 +313,9 @@ PlanStats Planner::stats() const {
     const std::uint64_t bytes = pool < by_pool.size() ? by_pool[pool] : token_bytes;
     stats.kv_bytes += std::uint64_t{tile.tokens()} * tile.heads() * bytes;
   }
-  stats.kv_bytes_unshared = stats.kv_bytes + p.packed.tokens_saved * p.pack.num_kv_heads * token_bytes;
+  const std::uint64_t saved =
+      p.from_block_rows ? p.given.kv_bytes_saved : p.packed.tokens_saved * p.pack.num_kv_heads * token_bytes;
+  stats.kv_bytes_unshared = stats.kv_bytes + saved;
   for (const abi::MergeEntry& merge : p.arrays.merges) {
     stats.partial_bytes += std::uint64_t{merge.num_parts} * p.tile.group * p.tile.cost.partial_row;
   }

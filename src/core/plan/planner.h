@@ -49,6 +49,7 @@ struct BlockRowBatch {
   // By pool: bytes of K and V of a token and KV head, for PlanStats. Empty: all as PlannerOptions::kv_element_bits
   // says.
   std::span<const std::uint32_t> pool_token_bytes;
+  std::uint64_t kv_bytes_saved = 0;  // by block rows of several requests, for PlanStats::kv_bytes_unshared
 };
 
 struct PlanLimits {

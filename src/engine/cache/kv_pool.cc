@@ -106,15 +106,6 @@ void KvPool::make_views(const std::vector<KvGroupSpec>& groups, const std::vecto
   }
 }
 
-std::int64_t KvPool::bytes_in_use() const {
-  std::int64_t bytes = 0;
-  for (const Group& group : groups_) {
-    const PageAllocator& pages = group.pages;
-    bytes += group.page_bytes * (pages.total() - pages.num_free() - pages.num_idle());
-  }
-  return bytes;
-}
-
 void KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
   for (const abi::KvPoolView& view : groups_[group].layers) copy_kv_page(view, from, to);
 }

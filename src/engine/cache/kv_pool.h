@@ -43,8 +43,11 @@ class KvPool {
   }
   // Bytes of a page, all layers of the group, scales included.
   std::int64_t page_bytes(std::size_t group) const { return groups_[group].page_bytes; }
-  // Bytes of all groups' pages that sequences hold.
-  std::int64_t bytes_in_use() const;
+  // Pages that sequences hold.
+  std::int32_t pages_in_use(std::size_t group) const {
+    const PageAllocator& pages = groups_[group].pages;
+    return pages.total() - pages.num_free() - pages.num_idle();
+  }
   // By model layer and range of heads (ForwardBatch::layer_kv). Layout inside a page: [head, token, dim].
   std::span<const std::vector<abi::KvPoolView>> layer_views() const { return views_; }
   // Copies K and V of every layer of the group from one page to another.

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "abi/page_stats.h"
@@ -23,22 +22,29 @@ class PageStats {
   static Result<std::unique_ptr<PageStats>> create(Backend& backend, const std::vector<KvGroupSpec>& groups,
                                                    const KvPool& pool, abi::StatKind kind, const KeyCodes& codes,
                                                    std::int32_t rotary_dim, const std::vector<std::int32_t>& layers);
-  // Bytes that a page of a group takes, for the layers listed.
+  // Bytes that a page of a group takes, for the layers listed; heads that stream, and those with a window, have none.
   static std::int64_t page_bytes(const KvGroupSpec& group, std::int32_t page_tokens, abi::StatKind kind,
                                  const std::vector<std::int32_t>& layers);
 
-  // By model layer; views of layers that are not listed have no data.
-  const abi::PageStatsView& view(std::int32_t layer) const { return views_[static_cast<std::size_t>(layer)]; }
-  // A page was copied to another.
-  void copy_page(std::span<const std::int32_t> layers, std::int32_t from, std::int32_t to);
-  std::int64_t bytes() const { return bytes_; }
+  // Of neighbouring heads of a layer that are in one group; head 0 of the view is the first of them.
+  abi::PageStatsView view(std::int32_t layer, const HeadRange& heads) const;
+  // A page of a group was copied to another.
+  void copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
+  // Of a group's page.
+  std::int64_t page_bytes(std::size_t kv_group) const { return page_bytes_[kv_group]; }
 
  private:
+  // Heads of a layer that have statistics.
+  struct Layer {
+    std::size_t kv_group = 0;
+    std::vector<std::int32_t> heads;  // ascending; head i of the view is heads[i]
+    abi::PageStatsView view{};        // without data where the layer has none
+  };
   PageStats() = default;
 
-  std::vector<abi::PageStatsView> views_;
+  std::vector<Layer> layers_;             // by model layer
+  std::vector<std::int64_t> page_bytes_;  // by group
   std::vector<std::shared_ptr<void>> memory_;
-  std::int64_t bytes_ = 0;
 };
 
 }  // namespace fovea

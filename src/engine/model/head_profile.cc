@@ -72,12 +72,13 @@ Result<HeadProfile> load_duo_folder(const std::string& folder, double share) {
   FOVEA_ASSIGN_OR_RETURN(const Json document, read_json_file(config_path, {.max_bytes = kMaxBytes}));
   FOVEA_ASSIGN_OR_RETURN(const JsonReader config, JsonReader::create(document, config_path));
   HeadProfile profile;
-  profile.model = path.lexically_normal().filename().string();
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t sinks, config.integer("sink_size", 0, kMaxTokens));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t recent, config.integer("recent_size", 1, kMaxTokens));
   profile.sink_tokens = whole_sinks(sinks);
   profile.local_tokens = static_cast<std::int32_t>(recent);
   FOVEA_ASSIGN_OR_RETURN(const auto table, read_table(path / "full_attention_heads.tsv"));
+  profile.num_layers = static_cast<std::int32_t>(table.size());
+  profile.num_kv_heads = static_cast<std::int32_t>(table.front().size());
   std::vector<std::pair<double, ModelHead>> heads;
   for (std::size_t layer = 0; layer < table.size(); ++layer) {
     for (std::size_t head = 0; head < table[layer].size(); ++head) {
@@ -104,6 +105,10 @@ Result<HeadProfile> parse_head_profile(std::string_view json, std::string_view w
   FOVEA_ASSIGN_OR_RETURN(const JsonReader reader, JsonReader::create(document, std::string(where)));
   HeadProfile profile;
   FOVEA_ASSIGN_OR_RETURN(profile.model, reader.string_or("model", ""));
+  FOVEA_ASSIGN_OR_RETURN(const std::int64_t layers, reader.integer_or("layers", 0, 0, kMaxHeads));
+  FOVEA_ASSIGN_OR_RETURN(const std::int64_t kv_heads, reader.integer_or("kv_heads", 0, 0, kMaxHeads));
+  profile.num_layers = static_cast<std::int32_t>(layers);
+  profile.num_kv_heads = static_cast<std::int32_t>(kv_heads);
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t sinks, reader.integer("sink_tokens", 0, kMaxTokens));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t local, reader.integer("local_tokens", 1, kMaxTokens));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t prefill, reader.integer_or("prefill_local_tokens", 0, 0, kMaxTokens));
@@ -138,9 +143,12 @@ std::string to_json(const HeadProfile& profile) {
   const std::string prefill = profile.prefill_local_tokens == 0
                                   ? ""
                                   : fmt::format("\n  \"prefill_local_tokens\": {},", profile.prefill_local_tokens);
+  std::string shape;
+  if (profile.num_layers > 0) shape += fmt::format("\n  \"layers\": {},", profile.num_layers);
+  if (profile.num_kv_heads > 0) shape += fmt::format("\n  \"kv_heads\": {},", profile.num_kv_heads);
   return fmt::format(
-      "{{\n  \"model\": {},\n  \"sink_tokens\": {},\n  \"local_tokens\": {},{}\n  \"streaming\": [{}]\n}}\n",
-      Json(profile.model).dump(), profile.sink_tokens, profile.local_tokens, prefill, heads);
+      "{{\n  \"model\": {},{}\n  \"sink_tokens\": {},\n  \"local_tokens\": {},{}\n  \"streaming\": [{}]\n}}\n",
+      Json(profile.model).dump(), shape, profile.sink_tokens, profile.local_tokens, prefill, heads);
 }
 
 Result<HeadProfile> load_head_profile(const std::string& spec) {
@@ -165,6 +173,11 @@ Result<HeadProfile> load_head_profile(const std::string& spec) {
 }
 
 Status check_head_profile(const HeadProfile& profile, const ModelConfig& config) {
+  if ((profile.num_layers > 0 && profile.num_layers != config.num_layers) ||
+      (profile.num_kv_heads > 0 && profile.num_kv_heads != config.num_kv_heads)) {
+    return out_of_range("the head profile is of a model of {} layers of {} KV heads; this one has {} layers of {}",
+                        profile.num_layers, profile.num_kv_heads, config.num_layers, config.num_kv_heads);
+  }
   for (const ModelHead& head : profile.streaming) {
     if (head.layer >= config.num_layers || head.kv_head >= config.num_kv_heads) {
       return out_of_range("the head profile names layer {}, KV head {}; the model has {} layers of {} KV heads",

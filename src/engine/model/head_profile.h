@@ -31,6 +31,9 @@ struct HeadProfile {
   std::int32_t local_tokens = 256;        // a query sees itself and local_tokens - 1 before it
   std::int32_t prefill_local_tokens = 0;  // of prompt tokens, where it is larger; 0: the same
   std::vector<ModelHead> streaming;       // ascending
+  // Of the model that it was found on; 0: not known.
+  std::int32_t num_layers = 0;
+  std::int32_t num_kv_heads = 0;
 
   bool streams(std::int32_t layer, std::int32_t kv_head) const;
 };
@@ -44,8 +47,8 @@ std::string to_json(const HeadProfile& profile);
 // table, those with the lowest values stream, as many as lie below the quantile of the share.
 Result<HeadProfile> load_head_profile(const std::string& spec);
 
-// kOutOfRange when the profile names layers or heads that the model has not; kUnsupported for layers with a sliding
-// window.
+// kOutOfRange when the profile is of a model of other layers or KV heads, or names some that the model has not;
+// kUnsupported for layers with a sliding window.
 Status check_head_profile(const HeadProfile& profile, const ModelConfig& config);
 
 }  // namespace fovea

@@ -47,6 +47,28 @@ TEST(HeadProfile, ErrorsSayWhatAndWhere) {
   EXPECT_THAT(message(R"({"sink_tokens": 0, "local_tokens": 9, "streaming": [[0, 1], [0, 1]]})"), HasSubstr("twice"));
 }
 
+TEST(HeadProfile, OfAnotherModelIsRefused) {
+  ModelConfig config;
+  config.num_layers = 4;
+  config.num_kv_heads = 2;
+  config.layer_window = {0, 0, 0, 0};
+  const auto refused = [&](const std::string& rest) {
+    const auto profile =
+        parse_head_profile("{\"sink_tokens\": 64, \"local_tokens\": 9, \"streaming\": [[0, 0]]" + rest + "}", "p.json");
+    EXPECT_TRUE(profile.ok()) << profile.status().message();
+    return check_head_profile(*profile, config).message();
+  };
+  EXPECT_EQ(refused(""), "");
+  EXPECT_EQ(refused(R"(, "layers": 4, "kv_heads": 2)"), "");
+  EXPECT_THAT(refused(R"(, "layers": 32, "kv_heads": 8)"), HasSubstr("32 layers of 8 KV heads; this one has 4"));
+  EXPECT_THAT(refused(R"(, "layers": 4, "kv_heads": 1)"), HasSubstr("of 1 KV heads"));
+  const HeadProfile written{"m", 64, 9, 0, {}, 4, 2};
+  const auto again = parse_head_profile(to_json(written), "again");
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->num_layers, 4);
+  EXPECT_EQ(again->num_kv_heads, 2);
+}
+
 class DuoFolder : public ::testing::Test {
  protected:
   void SetUp() override {

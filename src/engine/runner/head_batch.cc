@@ -3,7 +3,16 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/cache/kv_pool.h"
+
 namespace fovea {
+
+PageTables::PageTables(std::size_t num_groups, std::size_t max_requests, std::size_t stride)
+    : entries(num_groups * max_requests * stride, kDummyPage), begins(num_groups) {
+  for (std::size_t i = 0; i < num_groups * max_requests; ++i) {
+    begins[i / max_requests].push_back(static_cast<std::uint32_t>(i * stride));
+  }
+}
 
 bool plans_by_request(const AttentionGroupSpec& attention, const std::vector<KvGroupSpec>& groups) {
   if (attention.ranges.size() != 1) return false;
@@ -12,57 +21,98 @@ bool plans_by_request(const AttentionGroupSpec& attention, const std::vector<KvG
 }
 
 HeadBatch::HeadBatch(const AttentionGroupSpec& attention, const std::vector<KvGroupSpec>& groups,
-                     std::vector<std::uint32_t> token_bytes, bool batch_invariant)
-    : invariant_(batch_invariant), token_bytes_(std::move(token_bytes)) {
+                     const KvFormat& format, const PlannerOptions& planner)
+    : invariant_(planner.batch_invariant), shared_rows_(SharedRows::most_shared_rows(planner)), shared_(planner) {
   for (std::size_t r = 0; r < attention.ranges.size(); ++r) {
     const HeadRange& range = attention.ranges[r];
     const KvGroupSpec& group = groups[range.kv_group];
+    const std::int32_t bits = dtype_bits(KvPool::format_of(group, format).dtype);
+    token_bytes_.push_back(static_cast<std::uint32_t>(2 * planner.head_dim * bits / 8));
     ranges_.push_back(
         {{range.head_begin, range.head_end, static_cast<std::int32_t>(r), group.window_tokens, group.sink_tokens},
          range.kv_group,
-         group.prompt_window_tokens});
+         group.prompt_window_tokens,
+         token_bytes_.back()});
   }
 }
 
 void HeadBatch::raise_limits(PlanLimits& limits) const {
-  std::int32_t runs = 0;
+  std::int32_t covered = 0;
   std::int32_t block_rows = 0;
   for (const Range& range : ranges_) {
-    runs += range.segment.window_tokens == 0 ? 1 : 2;
-    block_rows += range.segment.window_tokens == 0 ? 1 : range.prompt_window == 0 ? 2 : 4;
-  }
-  limits.max_block_rows = std::max(limits.max_block_rows, limits.max_requests * block_rows);
-  limits.max_covered_rows = std::max(limits.max_covered_rows, limits.max_rows * runs);
-  limits.max_shared_rows = std::max(limits.max_shared_rows, limits.max_rows * 2);
-}
-
-BlockRowBatch HeadBatch::make(const Step& step, std::span<const std::int32_t> positions, const PageTables& tables) {
-  block_rows_.clear();
-  for (const Range& range : ranges_) {
-    std::int32_t row = 0;
-    for (std::size_t i = 0; i < step.items.size(); ++i) {
-      const StepItem& item = step.items[i];
-      const auto list = static_cast<std::uint32_t>(tables.begin(range.kv_group, i));
-      const auto add = [&](std::int32_t begin, std::int32_t end, std::int32_t window) {
-        HeadSegment segment = range.segment;
-        segment.window_tokens = window;
-        add_head_rows(segment, {static_cast<std::uint32_t>(row), end - begin, end, list}, invariant_, block_rows_);
-        row += std::max(end - begin, 0);
-      };
-      const std::int32_t end = item.begin + item.count;
-      const std::int32_t prompt = item.sequence->prompt_length;
-      const std::int32_t change = range.prompt_window == 0 ? item.begin : std::clamp(prompt, item.begin, end);
-      add(item.begin, change, range.prompt_window);
-      add(change, end, range.segment.window_tokens);
+    if (range.segment.window_tokens == 0) {
+      block_rows += limits.max_requests + SharedRows::most_nodes(limits);
+      covered += limits.max_rows + shared_rows_;
+    } else {
+      block_rows += limits.max_requests * (range.prompt_window == 0 ? 2 : 4);
+      covered += limits.max_rows * 2;
     }
   }
+  limits.max_block_rows = std::max(limits.max_block_rows, block_rows);
+  limits.max_covered_rows = std::max(limits.max_covered_rows, covered);
+  limits.max_shared_rows = std::max({limits.max_shared_rows, limits.max_rows * 2, shared_rows_});
+}
+
+// The sinks and the window of every query, those of prompts with the window that prompts have.
+void HeadBatch::add_window(const Range& range, const Step& step, const PageTables& tables) {
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < step.items.size(); ++i) {
+    const StepItem& item = step.items[i];
+    const auto add = [&](std::int32_t begin, std::int32_t end, std::int32_t window) {
+      HeadSegment segment = range.segment;
+      segment.window_tokens = window;
+      const RequestRows rows{static_cast<std::uint32_t>(row), end - begin, end, tables.begin(range.kv_group, i)};
+      add_head_rows(segment, rows, invariant_, block_rows_);
+      row += std::max(end - begin, 0);
+    };
+    const std::int32_t end = item.begin + item.count;
+    const std::int32_t prompt = item.sequence->prompt_length;
+    const std::int32_t change = range.prompt_window == 0 ? item.begin : std::clamp(prompt, item.begin, end);
+    add(item.begin, change, range.prompt_window);
+    add(change, end, range.segment.window_tokens);
+  }
+}
+
+void HeadBatch::list_requests(const Range& range, const Step& step, const PageTables& tables,
+                              std::span<const std::int32_t> selecting) {
+  requests_.clear();
+  std::uint32_t row = 0;
+  for (std::size_t i = 0; i < step.items.size(); ++i) {
+    const StepItem& item = step.items[i];
+    const std::int32_t count = item.count - (selecting.empty() ? 0 : selecting[i]);
+    requests_.push_back({row, count, item.begin + count, tables.begin(range.kv_group, i)});
+    row += static_cast<std::uint32_t>(item.count);
+  }
+}
+
+BlockRowBatch HeadBatch::make(const Step& step, std::span<const std::int32_t> positions, const PageTables& tables,
+                              std::span<const std::int32_t> selecting) {
+  block_rows_.clear();
   row_indices_.resize(positions.size());
   std::iota(row_indices_.begin(), row_indices_.end(), 0u);
+  q_pos_.assign(positions.begin(), positions.end());
   BlockRowBatch batch;
   batch.num_rows = static_cast<std::int32_t>(positions.size());
+  bool listed = false;
+  for (const Range& range : ranges_) {
+    if (range.segment.window_tokens > 0) {
+      add_window(range, step, tables);
+      continue;
+    }
+    // Heads of a layer that keep all are in one KV group: what requests share is the same for all of them.
+    if (!listed) {
+      list_requests(range, step, tables, selecting);
+      shared_.find(requests_, tables.entries.data());
+      shared_.append_rows(row_indices_, q_pos_);
+      listed = true;
+    }
+    shared_.append_block_rows(range.segment, block_rows_);
+    const auto heads = static_cast<std::uint64_t>(range.segment.head_end - range.segment.head_begin);
+    batch.kv_bytes_saved += shared_.tokens_saved() * heads * range.token_bytes;
+  }
   batch.block_rows = block_rows_;
   batch.row_indices = row_indices_;
-  batch.q_pos = positions;
+  batch.q_pos = q_pos_;
   batch.page_entries = tables.entries.data();
   batch.pool_token_bytes = token_bytes_;
   return batch;

@@ -13,9 +13,6 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
                                                          const ModelRunnerOptions& options) {
   auto runner = std::unique_ptr<ModelRunner>(new ModelRunner(model, pool, rows, options));
   const std::vector<KvGroupSpec>& specs = model.kv_groups();
-  runner->tables_.max_requests = options.max_requests;
-  runner->tables_.stride = rows.stride();
-  runner->tables_.entries.assign(runner->tables_.begin(specs.size(), 0), kDummyPage);
   for (std::size_t g = 0; g < specs.size(); ++g) {
     Group& group = runner->groups_.emplace_back();
     group.slots.resize(options.max_forward_tokens);
@@ -47,11 +44,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
       attention.kv_group = spec.ranges[0].kv_group;
       attention.window_left = specs[attention.kv_group].window_tokens - 1;
     } else {
-      std::vector<std::uint32_t> token_bytes;
-      for (const HeadRange& range : spec.ranges) {
-        token_bytes.push_back(static_cast<std::uint32_t>(2 * planner.head_dim * dtype_bits(dtype_of(range)) / 8));
-      }
-      attention.head_rows = std::make_unique<HeadBatch>(spec, specs, std::move(token_bytes), options.batch_invariant);
+      attention.head_rows = std::make_unique<HeadBatch>(spec, specs, options.kv_format, planner);
       attention.head_rows->raise_limits(planner.limits);
     }
     FOVEA_ASSIGN_OR_RETURN(attention.op, backend.create_attention(attention.config));
@@ -60,8 +53,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
   if (options.selection.has_value()) {
     std::vector<AttentionConfig> configs;
     for (const Attention& attention : runner->attention_) configs.push_back(attention.config);
-    FOVEA_ASSIGN_OR_RETURN(runner->selection_,
-                           Selection::create(backend, model, pool, rows, configs, *options.selection));
+    FOVEA_ASSIGN_OR_RETURN(runner->selection_, Selection::create(backend, model, pool, rows, configs, options.kv_format,
+                                                                 *options.selection));
   }
   const std::size_t logits = static_cast<std::size_t>(options.max_requests) * model.config().vocab_size;
   FOVEA_ASSIGN_OR_RETURN(runner->logits_, backend.allocate(logits * sizeof(float)));
@@ -145,7 +138,8 @@ Status ModelRunner::plan(const Step& step) {
 }
 
 void ModelRunner::count_bytes() {
-  kv_bytes_ = kv_bytes_unshared_ = selection_ == nullptr ? 0 : selection_->kv_bytes();
+  kv_bytes_ = selection_ == nullptr ? 0 : selection_->kv_bytes();
+  kv_bytes_unshared_ = selection_ == nullptr ? 0 : selection_->kv_bytes_unshared();
   for (std::size_t a = 0; a < attention_.size(); ++a) {
     const std::size_t selected = selection_ == nullptr ? 0 : selection_->layers_selected(a);
     const PlanStats stats = attention_[a].op->stats();
@@ -188,7 +182,7 @@ Status ModelRunner::run(const Step& step) {
   for (const Attention& attention : attention_) batch.attention.push_back(attention.op.get());
   batch.layer_kv = pool_.layer_views();
   if (selection_ != nullptr) {
-    selection_->begin(step, batch.slots);
+    selection_->begin(step, positions_, batch.slots);
     batch.selection = selection_.get();
   }
   FOVEA_RETURN_IF_ERROR(

@@ -41,6 +41,12 @@ class ModelRunner {
   // Of the latest run, all groups and layers together.
   std::uint64_t kv_bytes() const { return kv_bytes_; }
   std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
+  // Statistics of pages that selection scored in it.
+  std::uint64_t statistics_read() const { return selection_ == nullptr ? 0 : selection_->statistics_read(); }
+  // Bytes of the statistics of a KV group's page.
+  std::int64_t stats_page_bytes(std::size_t kv_group) const {
+    return selection_ == nullptr ? 0 : selection_->stats_page_bytes(kv_group);
+  }
   // Since the runner was made.
   SelectionCounts selection_counts() const { return selection_ == nullptr ? SelectionCounts() : selection_->counts(); }
 
@@ -78,7 +84,12 @@ class ModelRunner {
   };
 
   ModelRunner(Model& model, KvPool& pool, const ReqToTokenPool& rows, const ModelRunnerOptions& options)
-      : options_(options), model_(model), pool_(pool), rows_(rows) {}
+      : options_(options),
+        model_(model),
+        pool_(pool),
+        rows_(rows),
+        tables_(model.kv_groups().size(), static_cast<std::size_t>(options.max_requests),
+                static_cast<std::size_t>(rows.stride())) {}
 
   void lay_out(const Step& step);
   // Brings the group's page table up to date.

@@ -1,6 +1,10 @@
 // Selection: the stage between append and attention of layers whose queries read selected pages only. Keeps the pages'
 // statistics up to date, makes a list for each query that selects and each KV head, and runs the layer as one plan of
-// block rows, dense queries of the same forward among them. Owned by ModelRunner; called by the model, layer by layer.
+// block rows, dense queries of the same forward and streaming heads of the layer among them. Owned by ModelRunner;
+// called by the model, layer by layer.
+//
+// With a scan every few steps, which queries scan depends on their position, the prompt's length and the request's own
+// phase alone: tokens that are computed again after a retraction, in chunks, get the lists that they had.
 //
 // A forward in which no query selects goes through the group's own plan, untouched: below its budget a request's result
 // has the bits of dense attention.
@@ -16,6 +20,7 @@
 #include "engine/cache/page_stats.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/model/model.h"
+#include "engine/runner/head_batch.h"
 #include "engine/scheduler/scheduler.h"
 
 namespace fovea {
@@ -41,8 +46,10 @@ struct SelectionCounts {
   std::uint64_t reuses = 0;        // of lists as they were
 };
 
-// Layers whose heads keep every token; those of which some heads stream, or all have a window, never select.
+// Layers of which some heads keep every token: those heads select; heads that stream or have a window never do.
 std::vector<std::int32_t> layers_that_can_select(const Model& model);
+// KV heads of these layers that select.
+std::int32_t heads_that_select(const Model& model, std::span<const std::int32_t> layers);
 
 class Selection final : public LayerSelection {
  public:
@@ -50,31 +57,38 @@ class Selection final : public LayerSelection {
   static Result<std::unique_ptr<Selection>> create(Backend& backend, const Model& model, const KvPool& pool,
                                                    const ReqToTokenPool& rows,
                                                    const std::vector<AttentionConfig>& attention,
-                                                   const SelectionOptions& options);
+                                                   const KvFormat& format, const SelectionOptions& options);
 
   // A page of a KV group was copied.
   void copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
-  // Before a forward. slots: where the tokens go, by group, borrowed until the forward ends.
-  void begin(const Step& step, std::span<const std::span<const std::int32_t>> slots);
+  // Before a forward. positions: of its tokens; slots: where the tokens go, by group; borrowed until the forward ends.
+  void begin(const Step& step, std::span<const std::int32_t> positions,
+             std::span<const std::span<const std::int32_t>> slots);
   Status appended(std::int32_t layer) override;
   Result<bool> attend(std::int32_t layer, const TensorView& q, const TensorView& out) override;
 
   const SelectionCounts& counts() const { return counts_; }
-  std::int64_t stats_bytes() const { return stats_->bytes(); }
-  // Of the latest forward: layers of an attention group that selected, and KV bytes that their plans read.
+  std::int64_t stats_page_bytes(std::size_t kv_group) const { return stats_->page_bytes(kv_group); }
+  // Of the latest forward: layers of an attention group that selected, KV bytes that their plans read, and statistics
+  // that were scored.
   std::size_t layers_selected(std::size_t group) const { return groups_[group].layers_selected; }
   std::uint64_t kv_bytes() const { return kv_bytes_; }
+  std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
+  std::uint64_t statistics_read() const { return statistics_read_; }  // bytes
 
  private:
+  // Neighbouring heads of a layer that keep all.
+  struct FullHeads {
+    HeadRange heads;
+    std::size_t range = 0;  // of the attention group: index of the pool
+  };
   // An attention group.
   struct Group {
-    std::vector<std::int32_t> layers;
-    std::int32_t num_kv_heads = 0;
-    std::size_t kv_group = 0;
+    std::vector<FullHeads> full;
     AttentionConfig config;
     std::unique_ptr<AttentionOp> attention;  // null: its layers never select
-    std::vector<abi::BlockRow> dense_rows;   // of the forward
-    std::vector<std::int32_t> dense_entries;
+    std::unique_ptr<HeadBatch> head_rows;    // of what reads no selected pages
+    BlockRowBatch unselected;                // of the forward
     std::size_t layers_selected = 0;
   };
   // A query of the forward that selects.
@@ -82,57 +96,81 @@ class Selection final : public LayerSelection {
     const Sequence* sequence = nullptr;
     std::int32_t row = 0;
     std::int32_t tokens = 0;  // it sees
-    bool decodes = false;     // alone in its request
-    bool newest = false;      // of its request
+    SelectWork work = SelectWork::kScan;
+    std::int32_t scan = -1;   // kRescore, kKeep: the query of this forward whose scan it goes by; -1: an earlier one
+    bool kept = false;        // a scan whose candidates are asked for
+    bool remembered = false;  // ..., after this forward
   };
-  // By slot of the request: what each (layer, head) remembers, and for whom.
+  // By slot of the request: what it and each (layer, head) remember, and for whom.
   struct Memory {
     std::uint64_t sequence = 0;
-    std::vector<SelectMemory> heads;  // [layers][KV heads]
+    std::int32_t selected_tokens = 0;  // seen by the last query that selected
+    std::int32_t scanned_tokens = 0;   // seen by the last that scanned, or 0
+    std::vector<SelectMemory> heads;   // [layers][KV heads]
+  };
+  struct List {
+    std::vector<std::int32_t> units, chosen;
+    SelectMemory scan;
   };
 
-  Selection(const KvPool& pool, const ReqToTokenPool& rows, const SelectionOptions& options)
-      : pool_(pool), rows_(rows), options_(options) {}
-  const abi::KvPoolView& view_of(std::int32_t layer) const {
-    return pool_.layer_views()[static_cast<std::size_t>(layer)][0];
-  }
+  Selection(const KvPool& pool, const ReqToTokenPool& rows, const KvFormat& format, std::size_t kv_groups,
+            const SelectionOptions& options)
+      : pool_(pool), rows_(rows), options_(options), format_(format), tables_(kv_groups, 0, 0) {}
+  Status add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionConfig& config);
+  // The pool of some heads of a layer, its head 0 the first of them.
+  abi::KvPoolView pool_of(std::int32_t layer, const FullHeads& full) const;
   bool selects(std::int32_t layer) const { return layer_index_[static_cast<std::size_t>(layer)] >= 0; }
+  Group& group_of(std::int32_t layer) {
+    return groups_[static_cast<std::size_t>(layer_group_[static_cast<std::size_t>(layer)])];
+  }
   ChooseRule rule_of(const Sequence& sequence, std::int32_t tokens) const;
   SelectMemory& memory_of(const Query& query, std::int32_t layer, std::int32_t head);
-  void lay_out_dense(const Step& step);
-  void make_jobs(std::int32_t layer, const Group& group);
-  Status run_plan(std::int32_t layer, Group& group, std::int32_t num_rows, const TensorView& q, const TensorView& out);
+  List& list_of(std::size_t query, std::int32_t head) {
+    return lists_[query * heads_a_layer_ + static_cast<std::size_t>(head)];
+  }
+  void begin_item(const StepItem& item, std::int32_t row);
+  void copy_tables(const Step& step);
+  void add_job(std::int32_t layer, const FullHeads& full, std::int32_t head, std::size_t index);
+  Status make_lists(std::int32_t layer, const Group& group, const TensorView& q);
+  void add_selected(const FullHeads& full, std::size_t index);
+  Status run_plan(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
+
+  // What an entry of page lists names here.
+  static constexpr std::int32_t kEntryTokens = abi::kSubPageTokens;
 
   const KvPool& pool_;
   const ReqToTokenPool& rows_;
   SelectionOptions options_;
+  KvFormat format_;
   Backend* backend_ = nullptr;
   std::unique_ptr<PageStats> stats_;
   std::vector<Group> groups_;
   std::vector<std::int32_t> layer_group_;  // by layer
   std::vector<std::int32_t> layer_index_;  // by layer: among those that select, or -1
-  std::size_t heads_a_layer_ = 0;          // room in Memory
-  std::vector<Memory> memory_;             // by slot
+  std::size_t heads_a_layer_ = 0;          // KV heads, of every layer
+  std::int32_t head_dim_ = 0;
+  std::vector<bool> full_group_;  // by KV group: it keeps all, so that queries which select need no list of it
+  std::vector<Memory> memory_;    // by slot
   SelectionCounts counts_;
   std::uint64_t kv_bytes_ = 0;
+  std::uint64_t kv_bytes_unshared_ = 0;
+  std::uint64_t statistics_read_ = 0;
 
   // Of the forward.
   std::span<const std::span<const std::int32_t>> slots_;
   std::vector<Query> queries_;
-  std::vector<std::uint32_t> row_indices_;
-  std::vector<std::int32_t> q_pos_;
+  std::vector<std::int32_t> selecting_;  // by item of the step: queries of it that select
+  bool chained_ = false;                 // some query goes by the scan of another one of this forward
+  PageTables tables_;                    // in entries of 16 tokens; behind them the layer's lists
+  std::size_t num_entries_ = 0;          // of the tables
 
   // Of the layer.
-  struct List {
-    std::vector<std::int32_t> units, chosen, candidates;
-    SelectWork work = SelectWork::kScan;
-    SelectMemory* memory = nullptr;  // to be filled, or null
-  };
   std::vector<std::int32_t> all_units_;  // 0, 1, ..
   std::vector<List> lists_;              // [queries][KV heads]
   std::vector<SelectJob> jobs_;
-  std::vector<std::int32_t> entries_, positions_;
+  std::vector<std::int32_t> positions_;  // parallel to the entries
   std::vector<abi::BlockRow> block_rows_;
+  std::vector<abi::KvPoolView> pools_;
 };
 
 }  // namespace fovea

@@ -20,6 +20,7 @@ struct SparseSetting {
   const SelectPolicy* policy = nullptr;  // null: every query reads all
   KvBudget budget;
   std::int32_t first_position = 0;  // queries before it read all
+  std::uint64_t phase = 0;          // of full scans (core/select/reuse.h): the request's own, wherever it runs
 
   // Leading tokens whose queries read all: those before first_position, and what the budget covers anyway.
   std::int32_t dense_tokens() const {

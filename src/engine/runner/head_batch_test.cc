@@ -1,0 +1,182 @@
+// Block rows of layers whose heads keep different tokens, taken apart again: every query sees each token that it should
+// once, under every head, from the page that holds it; what requests share is read once.
+#include "engine/runner/head_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/random.h"
+#include "engine/model/kv_layout.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::int32_t kHeads = 4;
+constexpr std::int32_t kPage = 16;
+constexpr std::int32_t kStride = 160;
+constexpr std::int32_t kRequests = 12;
+
+struct Random {
+  PhiloxRng rng;
+  std::int32_t below(std::int32_t n) {
+    return static_cast<std::int32_t>(rng.next_below(static_cast<std::uint32_t>(n)));
+  }
+};
+
+KvLayout layout(std::int32_t prompt_window) {
+  ModelConfig config;
+  config.num_layers = 1;
+  config.num_kv_heads = kHeads;
+  config.head_dim = 64;
+  config.layer_window = {0};
+  const HeadProfile profile{"", 64, 100, prompt_window, {{0, 1}, {0, 3}}};
+  return make_kv_layout(config, &profile);
+}
+
+PlannerOptions planner_options(bool invariant, bool share) {
+  PlannerOptions options;
+  options.num_qo_heads = 2 * kHeads;
+  options.num_kv_heads = kHeads;
+  options.head_dim = 64;
+  options.num_workers = 3;
+  options.batch_invariant = invariant;
+  options.share_prefixes = share;
+  options.limits = {kRequests, 256, kStride};
+  return options;
+}
+
+// Requests of a few families, each with a page run of its own at the front.
+struct Batch {
+  std::vector<Sequence> sequences{kRequests};
+  Step step;
+  std::vector<std::int32_t> positions;
+  PageTables tables{2, kRequests, kStride};
+  std::vector<std::int32_t> selecting;
+
+  explicit Batch(Random& random, bool decodes) {
+    const std::int32_t count = 1 + random.below(kRequests);
+    std::int32_t next_page = 1000;
+    for (std::int32_t i = 0; i < count; ++i) {
+      Sequence& sequence = sequences[static_cast<std::size_t>(i)];
+      const std::int32_t family = random.below(3);
+      const std::int32_t shared = (1 + random.below(4)) * 16 * (family + 1);  // pages
+      const std::int32_t rows = decodes ? 1 : 1 + random.below(20);
+      const std::int32_t end = std::min(kStride * kPage, shared * kPage + rows + random.below(200));
+      sequence.prompt_length = end - random.below(rows + 1);
+      step.items.push_back({&sequence, end - rows, rows, true});
+      step.num_tokens += rows;
+      for (std::int32_t p = end - rows; p < end; ++p) positions.push_back(p);
+      selecting.push_back(random.below(4) == 0 ? random.below(rows + 1) : 0);
+      for (std::size_t g = 0; g < 2; ++g) {
+        for (std::int32_t p = 0; p < kStride; ++p) {
+          const bool common = p < std::min(shared, (end - rows) / kPage);
+          tables.entries[tables.begin(g, static_cast<std::size_t>(i)) + static_cast<std::uint32_t>(p)] =
+              common ? family * 200 + p + 1 : next_page++;
+        }
+      }
+    }
+  }
+};
+
+// Tokens that a row sees under a head, and the pages it reads them from.
+using Seen = std::map<std::int32_t, std::int32_t>;
+
+void expect_seen(const KvLayout& layout, const Batch& b, const BlockRowBatch& rows, bool selecting) {
+  std::map<std::pair<std::uint32_t, std::int32_t>, Seen> seen;
+  for (const abi::BlockRow& block : rows.block_rows) {
+    EXPECT_EQ(block.pool, block.head_begin);  // one range a head here
+    for (std::uint32_t r = block.row_begin; r < block.row_begin + block.row_count; ++r) {
+      const std::int32_t position = rows.q_pos[r];
+      EXPECT_EQ(position, b.positions[rows.row_indices[r]]);
+      for (std::uint32_t t = block.first_token; t < block.num_tokens; ++t) {
+        const std::int32_t at = block.position_base + static_cast<std::int32_t>(t);
+        if (block.mask != abi::MaskKind::kNone && at > position) continue;
+        if (block.mask == abi::MaskKind::kWindow && position - at > block.window_left) continue;
+        for (std::int32_t head = block.head_begin; head < block.head_end; ++head) {
+          const bool fresh =
+              seen[{rows.row_indices[r], head}].emplace(at, rows.page_entries[block.list_begin + t / kPage]).second;
+          EXPECT_TRUE(fresh) << "row " << r << " meets token " << at << " twice";
+        }
+      }
+    }
+  }
+  std::uint32_t row = 0;
+  for (std::size_t i = 0; i < b.step.items.size(); ++i) {
+    const StepItem& item = b.step.items[i];
+    for (std::int32_t j = 0; j < item.count; ++j, ++row) {
+      const std::int32_t position = item.begin + j;
+      for (std::int32_t head = 0; head < kHeads; ++head) {
+        const std::size_t kv_group = layout.attention[0].ranges[static_cast<std::size_t>(head)].kv_group;
+        const KvGroupSpec& spec = layout.groups[kv_group];
+        const std::int32_t window = position < item.sequence->prompt_length ? spec.most_window() : spec.window_tokens;
+        const bool left_out = selecting && window == 0 && j >= item.count - b.selecting[i];
+        Seen expected;
+        for (std::int32_t t = 0; t <= position && !left_out; ++t) {
+          if (window > 0 && t >= spec.sink_tokens && position - t >= window) continue;
+          expected[t] = b.tables.entries[b.tables.begin(kv_group, i) + static_cast<std::uint32_t>(t / kPage)];
+        }
+        ASSERT_TRUE((seen[{row, head}] == expected)) << "item " << i << ", position " << position << ", head " << head;
+      }
+    }
+  }
+}
+
+TEST(HeadBatch, EveryQuerySeesItsTokensOnce) {
+  Random random{PhiloxRng(11)};
+  bool shared = false;
+  for (int trial = 0; trial < 28; ++trial) {
+    SCOPED_TRACE(trial);
+    const bool invariant = trial % 3 == 1;
+    const KvLayout made = layout(trial % 2 == 0 ? 0 : 300);
+    PlannerOptions options = planner_options(invariant, trial % 7 != 0);
+    HeadBatch heads(made.attention[0], made.groups, {}, options);
+    heads.raise_limits(options.limits);
+    Planner planner = *Planner::create(options);
+    const Batch batch(random, trial % 2 == 0);
+    for (const bool selecting : {false, true}) {
+      const BlockRowBatch rows = heads.make(batch.step, batch.positions, batch.tables,
+                                            selecting ? batch.selecting : std::vector<std::int32_t>());
+      expect_seen(made, batch, rows, selecting);
+      if (selecting) continue;
+      const Status planned = planner.plan_block_rows(rows);
+      ASSERT_TRUE(planned.ok()) << planned.message();
+      EXPECT_EQ(planner.stats().kv_bytes_unshared, planner.stats().kv_bytes + rows.kv_bytes_saved);
+      shared |= rows.kv_bytes_saved > 0;
+      EXPECT_TRUE(trial % 7 != 0 || rows.kv_bytes_saved == 0);
+    }
+  }
+  EXPECT_TRUE(shared);
+}
+
+// The bytes of sharing are those that plans of requests have for the same lists.
+TEST(HeadBatch, SharesWhatAPlanOfRequestsShares) {
+  Random random{PhiloxRng(12)};
+  for (int trial = 0; trial < 20; ++trial) {
+    SCOPED_TRACE(trial);
+    const KvLayout made = layout(0);
+    PlannerOptions options = planner_options(trial % 2 == 1, true);
+    const Batch batch(random, trial % 3 != 0);
+    std::vector<std::int32_t> q_lens, kv_lens;
+    for (const StepItem& item : batch.step.items) {
+      q_lens.push_back(item.count);
+      kv_lens.push_back(item.begin + item.count);
+    }
+    AttentionBatch requests;
+    requests.num_requests = static_cast<std::int32_t>(q_lens.size());
+    requests.q_lens = q_lens.data();
+    requests.kv_lens = kv_lens.data();
+    requests.page_table = batch.tables.entries.data();
+    requests.page_table_stride = kStride;
+    options.limits.max_shared_rows = 1024;
+    Planner planner = *Planner::create(options);
+    ASSERT_TRUE(planner.plan(requests).ok());
+    const std::uint64_t all_heads = planner.stats().kv_bytes_unshared - planner.stats().kv_bytes;
+    HeadBatch heads(made.attention[0], made.groups, {}, options);
+    const BlockRowBatch rows = heads.make(batch.step, batch.positions, batch.tables);
+    EXPECT_EQ(rows.kv_bytes_saved * 2, all_heads);  // two of four heads are full
+  }
+}
+
+}  // namespace
+}  // namespace fovea

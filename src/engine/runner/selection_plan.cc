@@ -1,0 +1,95 @@
+// The plan of a layer that selects: block rows of what reads all and of streaming heads, as HeadBatch makes them, and a
+// page list for each query and head that select.
+#include <algorithm>
+
+#include "base/status.h"
+#include "engine/runner/selection.h"
+
+namespace fovea {
+
+abi::KvPoolView Selection::pool_of(std::int32_t layer, const FullHeads& full) const {
+  return abi::shift_heads(pool_.layer_views()[static_cast<std::size_t>(layer)][full.range], -full.heads.head_begin);
+}
+
+// In entries of 16 tokens. Requests all of whose queries select need no list of the groups that keep all.
+void Selection::copy_tables(const Step& step) {
+  const std::int32_t page_tokens = pool_.page_tokens();
+  const std::int32_t entries_a_page = page_tokens / kEntryTokens;
+  tables_.entries.clear();
+  for (std::size_t g = 0; g < tables_.begins.size(); ++g) {
+    tables_.begins[g].clear();
+    for (std::size_t i = 0; i < step.items.size(); ++i) {
+      const StepItem& item = step.items[i];
+      tables_.begins[g].push_back(static_cast<std::uint32_t>(tables_.entries.size()));
+      if (full_group_[g] && selecting_[i] == item.count) continue;
+      const auto pages = rows_.row(item.sequence->slot, static_cast<std::int32_t>(g));
+      for (std::int32_t p = 0; p < num_units(item.begin + item.count, page_tokens); ++p) {
+        for (std::int32_t e = 0; e < entries_a_page; ++e) {
+          tables_.entries.push_back(pages[static_cast<std::size_t>(p)] * entries_a_page + e);
+        }
+      }
+    }
+  }
+  num_entries_ = tables_.entries.size();
+  positions_.assign(num_entries_, 0);  // runs in the order of their tokens need none
+}
+
+void Selection::add_selected(const FullHeads& full, std::size_t index) {
+  const Query& query = queries_[index];
+  const std::int32_t entries_a_page = pool_.page_tokens() / kEntryTokens;
+  const auto pages = rows_.row(query.sequence->slot, static_cast<std::int32_t>(full.heads.kv_group));
+  const std::int32_t unit_entries = query.sequence->sparse.policy->unit_tokens / kEntryTokens;
+  const std::int32_t last = (query.tokens - 1) / kEntryTokens;
+  for (std::int32_t head = full.heads.head_begin; head < full.heads.head_end; ++head) {
+    abi::BlockRow made{};
+    made.row_begin = static_cast<std::uint32_t>(query.row);
+    made.row_count = 1;
+    made.list_begin = made.positions_begin = static_cast<std::uint32_t>(tables_.entries.size());
+    made.length_slot = abi::kNone;
+    made.head_begin = static_cast<std::uint16_t>(head);
+    made.head_end = static_cast<std::uint16_t>(head + 1);
+    made.pool = static_cast<std::uint16_t>(full.range);
+    made.flags = abi::kRowsContiguous;
+    made.num_requests = 1;
+    for (const std::int32_t unit : list_of(index, head).chosen) {
+      for (std::int32_t e = unit * unit_entries; e < std::min((unit + 1) * unit_entries, last + 1); ++e) {
+        const std::int32_t page = pages[static_cast<std::size_t>(e / entries_a_page)];
+        tables_.entries.push_back(page * entries_a_page + e % entries_a_page);
+        positions_.push_back(e * kEntryTokens);
+      }
+    }
+    const auto count = static_cast<std::int32_t>(tables_.entries.size() - made.list_begin);
+    // The newest entry is the last, and only it may be filled in part: so every token listed is seen.
+    made.num_tokens = static_cast<std::uint32_t>(count * kEntryTokens - ((last + 1) * kEntryTokens - query.tokens));
+    made.mask = abi::MaskKind::kNone;
+    block_rows_.push_back(made);
+    counts_.pages_read += static_cast<std::uint64_t>(count);
+    counts_.pages_kept += static_cast<std::uint64_t>(last) + 1;
+    ++counts_.queries;
+  }
+}
+
+Status Selection::run_plan(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out) {
+  BlockRowBatch batch = group.unselected;
+  tables_.entries.resize(num_entries_);
+  positions_.resize(num_entries_);
+  block_rows_.assign(batch.block_rows.begin(), batch.block_rows.end());
+  for (std::size_t i = 0; i < queries_.size(); ++i) {
+    for (const FullHeads& full : group.full) add_selected(full, i);
+  }
+  batch.block_rows = block_rows_;
+  batch.page_entries = tables_.entries.data();
+  batch.kv_positions = positions_.data();
+  FOVEA_RETURN_IF_ERROR(group.attention->plan_block_rows(batch));
+  const PlanStats stats = group.attention->stats();
+  kv_bytes_ += stats.kv_bytes;
+  kv_bytes_unshared_ += stats.kv_bytes_unshared;
+  pools_ = pool_.layer_views()[static_cast<std::size_t>(layer)];
+  for (abi::KvPoolView& pool : pools_) {
+    pool.entry_tokens = kEntryTokens;
+    pool.entries_per_page = pool_.page_tokens() / kEntryTokens;
+  }
+  return group.attention->run(q, pools_, out, nullptr);
+}
+
+}  // namespace fovea

@@ -1,0 +1,255 @@
+// One layer whose KV heads partly stream: full heads read the pages that a plain reading of the policy names, streaming
+// heads sinks and window, dense requests of the same step all; against attention in double over exactly those tokens.
+#include "engine/runner/selection.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "base/half.h"
+#include "base/random.h"
+#include "engine/model/kv_layout.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::int32_t kHeads = 4;
+constexpr std::int32_t kGroup = 2;
+constexpr std::int32_t kDim = 32;
+constexpr std::int32_t kWindow = 100;
+constexpr std::int32_t kSinks = 64;
+constexpr std::int32_t kPages = 240;
+constexpr std::int32_t kBudget = 256;
+
+class OneLayer final : public Model {
+ public:
+  explicit OneLayer(const HeadProfile& profile) {
+    config_.num_layers = 1;
+    config_.num_qo_heads = kHeads * kGroup;
+    config_.num_kv_heads = kHeads;
+    config_.head_dim = kDim;
+    config_.layer_window = {0};
+    layout_ = make_kv_layout(config_, &profile);
+  }
+  const ModelConfig& config() const override { return config_; }
+  const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
+  const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
+  AttentionConfig attention_config(std::size_t) const override {
+    AttentionConfig attention;
+    attention.planner.num_qo_heads = kHeads * kGroup;
+    attention.planner.num_kv_heads = kHeads;
+    attention.planner.head_dim = kDim;
+    attention.sm_scale = 0.5f;
+    return attention;
+  }
+  Status forward(const ForwardBatch&, const TensorView&) override { return ok_status(); }
+  std::size_t weight_bytes() const override { return 0; }
+
+ private:
+  ModelConfig config_;
+  KvLayout layout_;
+};
+
+// Multiples of 1/8, so that fp16 statistics are exact and choices have no ties by rounding.
+std::vector<float> numbers(PhiloxRng& rng, std::size_t count) {
+  std::vector<float> made(count);
+  for (float& x : made) x = (static_cast<float>(rng.next_below(129)) - 64.0f) / 8.0f;
+  return made;
+}
+
+class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
+ protected:
+  // lengths: tokens that the newest query of each request sees; counts: its query tokens of this step.
+  void run(const std::vector<std::int32_t>& lengths, const std::vector<std::int32_t>& counts,
+           const std::vector<const char*>& policies) {
+    const std::int32_t page_tokens = GetParam();
+    OneLayer model({"", kSinks, kWindow, 0, {{0, 1}, {0, 3}}});
+    ASSERT_EQ(model.kv_groups().size(), 2u);
+    BackendOptions threads;
+    threads.num_threads = 2;
+    threads.bf16_products = false;
+    auto backend = create_backend("cpu", threads);
+    ASSERT_TRUE(backend.ok());
+    KvPoolOptions memory;
+    memory.format.dtype = DType::kF32;
+    memory.page_tokens = page_tokens;
+    memory.bytes = std::int64_t{kPages} * page_tokens * kHeads * kDim * 8;
+    memory.max_running = 8;
+    auto pool = KvPool::create(**backend, model.kv_groups(), model.attention_groups(), memory);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    ReqToTokenPool rows(static_cast<std::int32_t>(lengths.size()), 2, kPages);
+
+    AttentionConfig config = model.attention_config(0);
+    config.kv_dtype = DType::kF32;
+    config.planner.num_workers = 2;
+    config.planner.kv_element_bits = 32;
+    config.planner.page_tokens = page_tokens;
+    config.planner.limits = {8, 64, kPages};
+    SelectionOptions options;
+    options.stat = abi::StatKind::kMinMaxF16;
+    options.layers = {0};
+    options.rotary_dim = kDim;
+    auto selection = Selection::create(**backend, model, **pool, rows, {config}, memory.format, options);
+    ASSERT_TRUE(selection.ok()) << selection.status().message();
+
+    // All tokens are appended, in this forward's append; queries are the last of each request.
+    PhiloxRng rng(7);
+    std::vector<Sequence> sequences(lengths.size());
+    Step step;
+    std::vector<std::int32_t> positions;
+    std::vector<std::vector<std::vector<float>>> k(lengths.size()), v(lengths.size());  // [request][head]: [token, dim]
+    std::vector<std::vector<std::int32_t>> slots(2);
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+      Sequence& sequence = sequences[r];
+      sequence.id = r + 1;
+      sequence.slot = rows.allocate();
+      sequence.prompt_length = lengths[r] - counts[r];
+      sequence.tokens.resize(static_cast<std::size_t>(lengths[r]));
+      if (policies[r] != nullptr) sequence.sparse.policy = *find_select_policy(policies[r]);
+      sequence.sparse.budget = {kBudget, 0};
+      sequence.sparse.first_position = sequence.prompt_length;
+      step.items.push_back({&sequence, lengths[r] - counts[r], counts[r], true});
+      step.num_tokens += counts[r];
+      for (std::int32_t i = lengths[r] - counts[r]; i < lengths[r]; ++i) positions.push_back(i);
+      for (std::int32_t g = 0; g < 2; ++g) {
+        for (std::int32_t p = 0; p * page_tokens < lengths[r]; ++p) {
+          const std::int32_t page = (*pool)->pages(static_cast<std::size_t>(g)).allocate();
+          ASSERT_NE(page, kNoPage);
+          rows.push(sequence.slot, g, page);
+        }
+      }
+      for (std::int32_t h = 0; h < kHeads; ++h) {
+        k[r].push_back(numbers(rng, static_cast<std::size_t>(lengths[r] * kDim)));
+        v[r].push_back(numbers(rng, static_cast<std::size_t>(lengths[r] * kDim)));
+      }
+    }
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+      for (std::size_t range = 0; range < model.attention_groups()[0].ranges.size(); ++range) {
+        const HeadRange& heads = model.attention_groups()[0].ranges[range];
+        std::vector<std::int32_t> to;
+        for (std::int32_t t = 0; t < lengths[r]; ++t) {
+          const auto row = rows.row(sequences[r].slot, static_cast<std::int32_t>(heads.kv_group));
+          to.push_back(row[static_cast<std::size_t>(t / page_tokens)] * page_tokens + t % page_tokens);
+        }
+        for (std::int32_t h = heads.head_begin; h < heads.head_end; ++h) {
+          const auto at = static_cast<std::size_t>(h);
+          const abi::KvPoolView view = abi::shift_heads((*pool)->layer_views()[0][range], -h);
+          ASSERT_TRUE((*backend)
+                          ->append_kv(cpu_tensor(k[r][at].data(), DType::kF32, lengths[r], 1, kDim),
+                                      cpu_tensor(v[r][at].data(), DType::kF32, lengths[r], 1, kDim), to.data(), view)
+                          .ok());
+        }
+        if (range == 0) slots[0].insert(slots[0].end(), to.begin(), to.end());
+        if (range == 1) slots[1].insert(slots[1].end(), to.begin(), to.end());
+      }
+    }
+    const std::vector<std::span<const std::int32_t>> all_slots(slots.begin(), slots.end());
+    (*selection)->begin(step, positions, all_slots);
+    ASSERT_TRUE((*selection)->appended(0).ok());
+    std::vector<float> q = numbers(rng, positions.size() * kHeads * kGroup * kDim);
+    for (float& x : q) x /= 16.0f;
+    std::vector<float> out(q.size(), std::nanf(""));
+    const auto n = static_cast<std::int64_t>(positions.size());
+    const auto done = (*selection)
+                          ->attend(0, cpu_tensor(q.data(), DType::kF32, n, kHeads * kGroup, kDim),
+                                   cpu_tensor(out.data(), DType::kF32, n, kHeads * kGroup, kDim));
+    ASSERT_TRUE(done.ok()) << done.status().message();
+    ASSERT_TRUE(*done);
+
+    std::uint64_t pages_read = 0;
+    std::size_t row = 0;
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+      for (std::int32_t i = lengths[r] - counts[r]; i < lengths[r]; ++i, ++row) {
+        for (std::int32_t h = 0; h < kHeads; ++h) {
+          const float* queries = q.data() + (row * kHeads + static_cast<std::size_t>(h)) * kGroup * kDim;
+          const bool streams = h == 1 || h == 3;
+          const std::vector<float>& keys = k[r][static_cast<std::size_t>(h)];
+          std::set<std::int32_t> seen;
+          const bool selects = !streams && policies[r] != nullptr && i + 1 > kBudget;
+          if (selects) seen = chosen_units(policies[r], keys, queries, i + 1);
+          pages_read += seen.size();
+          for (std::int32_t g = 0; g < kGroup; ++g) {
+            const auto sees = [&](std::int32_t t) {
+              return streams ? t < kSinks || i - t < kWindow : !selects || seen.contains(t / 16);
+            };
+            const float* got =
+                out.data() +
+                ((row * kHeads + static_cast<std::size_t>(h)) * kGroup + static_cast<std::size_t>(g)) * kDim;
+            expect_attention(keys, v[r][static_cast<std::size_t>(h)], queries + g * kDim, i + 1, sees, got);
+          }
+        }
+      }
+    }
+    EXPECT_EQ((*selection)->counts().pages_read, pages_read);
+  }
+
+  // Of 16 tokens: the first, the newest two (16 tokens back), and the best others.
+  static std::set<std::int32_t> chosen_units(const std::string& policy, const std::vector<float>& keys, const float* q,
+                                             std::int32_t tokens) {
+    const std::int32_t units = (tokens + 15) / 16;
+    std::set<std::int32_t> chosen = {0};
+    for (std::int32_t u = (tokens - 16) / 16; u < units; ++u) chosen.insert(u);
+    std::vector<std::pair<double, std::int32_t>> scores;
+    for (std::int32_t u = 0; u < units; ++u) {
+      double best = -1e30;
+      for (std::int32_t g = 0; g < kGroup; ++g) {
+        double bound = 0.0;
+        std::vector<double> products(16, 0.0);
+        for (std::int32_t d = 0; d < kDim; ++d) {
+          double most = -1e30;
+          for (std::int32_t t = u * 16; t < std::min((u + 1) * 16, tokens); ++t) {
+            const double product = double{q[g * kDim + d]} * keys[static_cast<std::size_t>(t * kDim + d)];
+            most = std::max(most, product);
+            products[static_cast<std::size_t>(t % 16)] += product;
+          }
+          bound += most;
+        }
+        if (policy == "oracle") bound = *std::max_element(products.begin(), products.end());
+        best = std::max(best, bound);
+      }
+      scores.push_back({-best, u});
+    }
+    std::sort(scores.begin(), scores.end());
+    for (const auto& [score, unit] : scores) {
+      if (chosen.size() < kBudget / 16) chosen.insert(unit);
+    }
+    return chosen;
+  }
+
+  template <typename Sees>
+  static void expect_attention(const std::vector<float>& k, const std::vector<float>& v, const float* q,
+                               std::int32_t tokens, Sees sees, const float* got) {
+    std::vector<double> logits(static_cast<std::size_t>(tokens), -1e30);
+    double top = -1e30;
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      if (!sees(t)) continue;
+      double dot = 0.0;
+      for (std::int32_t d = 0; d < kDim; ++d) dot += double{q[d]} * k[static_cast<std::size_t>(t * kDim + d)];
+      logits[static_cast<std::size_t>(t)] = 0.5 * dot;
+      top = std::max(top, 0.5 * dot);
+    }
+    double sum = 0.0;
+    std::vector<double> out(kDim, 0.0);
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      const double weight = std::exp(logits[static_cast<std::size_t>(t)] - top);
+      sum += weight;
+      for (std::int32_t d = 0; d < kDim; ++d) {
+        out[static_cast<std::size_t>(d)] += weight * v[static_cast<std::size_t>(t * kDim + d)];
+      }
+    }
+    for (std::int32_t d = 0; d < kDim; ++d) ASSERT_NEAR(got[d], out[static_cast<std::size_t>(d)] / sum, 2e-4);
+  }
+};
+
+TEST_P(MixedLayer, FullHeadsSelectBesideStreamingOnes) {
+  run({700, 500, 90, 640, 300}, {1, 1, 1, 1, 1}, {"quest", nullptr, "quest", "oracle", "quest"});
+}
+
+// A request that is computed again has many queries that select; a prompt in the same step has none.
+TEST_P(MixedLayer, ChunksAndPromptsInOneStep) { run({500, 420}, {9, 20}, {"quest", nullptr}); }
+
+INSTANTIATE_TEST_SUITE_P(PageTokens, MixedLayer, ::testing::Values(16, 32));
+
+}  // namespace
+}  // namespace fovea
