@@ -34,6 +34,8 @@ void EngineFlags::declare(Options& table) {
             "Queries read selected KV pages: auto, " + select_policy_names() + "; off: all of them");
   table.add("kv-budget", options.kv_budget,
             "Tokens a query reads then: a number, or T/8 for an eighth of those it sees");
+  table.add("sparse-prefill", options.sparse_prefill,
+            "With --sparse: tokens that prompts read, in blocks that select together, as --kv-budget; off: all");
   table.add("dense-layers", options.dense_layers, "Layers that read all whatever the policy");
   table.add("sparse-interval", options.sparse_interval,
             "Steps from one scan of all pages' statistics to the next; in between its candidates are scored");
@@ -104,6 +106,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   add("--streaming", options.streaming, defaults.streaming);
   add("--sparse", options.sparse, defaults.sparse);
   add("--kv-budget", options.kv_budget, defaults.kv_budget);
+  add("--sparse-prefill", options.sparse_prefill, defaults.sparse_prefill);
   for (const std::int32_t layer : options.dense_layers) add("--dense-layers", layer, -1);
   add("--sparse-interval", options.sparse_interval, defaults.sparse_interval);
   add("--sparse-candidates", options.sparse_candidates, defaults.sparse_candidates);

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::string_view kAll =
     "dense,random,lserve,quest,quest-f8,mean-dev,mass,fovea-local,fovea,oracle,lserve:256,quest:256,mean-dev:256,"
-    "fovea-local:256,fovea:256,oracle:256,fovea+every:4,fovea:256+every:4,quest+keep:4,streaming,fovea+streaming,fp8,"
+    "fovea-local:256,fovea:256,oracle:256,fovea+every:4,fovea:256+every:4,quest+keep:4,fovea+prefill:T/"
+    "8,streaming,fovea+streaming,fp8,"
     "int8,int4,int4-hadamard,int8+streaming,int4+streaming,int4-hadamard+streaming,fovea+int4+streaming";
 
 std::vector<std::string_view> split(std::string_view text, char at) {
@@ -45,6 +46,10 @@ Status read_part(std::string_view part, EngineOptions* options) {
     options->streaming = has_value ? std::string(value) : options->streaming == "off" ? "auto" : options->streaming;
     return ok_status();
   }
+  if (word == "prefill") {
+    options->sparse_prefill = value;
+    return parse_kv_budget(value).status();
+  }
   if (word == "every" || word == "keep") {
     if (word == "keep") options->sparse_candidates = 0;
     return read_steps(part, value, &options->sparse_interval);
@@ -52,7 +57,8 @@ Status read_part(std::string_view part, EngineOptions* options) {
   const auto policy = find_select_policy(word);
   if (!policy.ok()) {
     return invalid_argument(
-        "settings: no part is named \"{}\"; there are dense, streaming, every:N, keep:N, types of KV (bf16, f16, f32, "
+        "settings: no part is named \"{}\"; there are dense, streaming, every:N, keep:N, prefill:BUDGET, types of KV "
+        "(bf16, f16, f32, "
         "fp8, int8, int4, int4-hadamard) and policies (auto, {})",
         part, select_policy_names());
   }
@@ -72,7 +78,10 @@ abi::StatKind stat_of(const EngineOptions& options) {
 
 // What requests of one engine cannot differ in, beside statistics.
 auto fixed_of(const EngineOptions& o) {
-  return std::tuple(o.kv_dtype, o.kv_rotated, o.streaming, o.sparse_interval, o.sparse_candidates);
+  // A prompt that selects is read by the policy and budget of the request.
+  const bool prompts = o.sparse_prefill != "off";
+  return std::tuple(o.kv_dtype, o.kv_rotated, o.streaming, o.sparse_interval, o.sparse_candidates, o.sparse_prefill,
+                    prompts ? o.sparse + " " + o.kv_budget : std::string());
 }
 
 }  // namespace
@@ -88,8 +97,9 @@ Result<std::vector<EvalSetting>> parse_eval_settings(std::string_view list, cons
     setting.engine.sparse = "off";
     for (const std::string_view part : split(name, '+')) FOVEA_RETURN_IF_ERROR(read_part(part, &setting.engine));
     if (!streams) setting.engine.streaming = "off";
-    if (setting.engine.sparse == "off" && setting.engine.sparse_interval != base.sparse_interval) {
-      return invalid_argument("settings: \"{}\" says how often lists are made, but no policy makes any", name);
+    if (setting.engine.sparse == "off" && (setting.engine.sparse_interval != base.sparse_interval ||
+                                           setting.engine.sparse_prefill != base.sparse_prefill)) {
+      return invalid_argument("settings: \"{}\" says when pages are selected, but no policy selects any", name);
     }
     if (std::any_of(settings.begin(), settings.end(), [&](const EvalSetting& other) { return other.name == name; })) {
       return invalid_argument("settings: \"{}\" is there twice", name);

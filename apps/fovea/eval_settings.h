@@ -19,6 +19,7 @@ struct EvalSetting {
 //   dense                     nothing; for a setting that has no other part
 //   POLICY, POLICY:BUDGET     page selection, "fovea:T/16"; without a budget that of `base`
 //   every:N, keep:N           with a policy: a scan at every Nth step, candidates rescored, or lists kept, in between
+//   prefill:BUDGET            with a policy: prompts read so much
 //   streaming, streaming:WHAT the heads of WHAT stream (EngineOptions::streaming); without WHAT those of `base`, or
 //   auto bf16, f16, f32, fp8, int8, int4, int4-hadamard   elements of the KV cache
 // and "all" for those of all_eval_settings(). What a setting does not say is as in `base`, which selects nothing.

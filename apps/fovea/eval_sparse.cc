@@ -56,4 +56,26 @@ Status SparseCheck::check(const EngineStats& before, const EngineStats& after) c
       policy_->name, queries, read, kept, queries_ * heads, pages_read_ * heads, pages_kept_ * heads, heads);
 }
 
+Result<std::uint64_t> prompt_pages_expected(const EngineOptions& options, std::int32_t tokens) {
+  constexpr std::int32_t kBlock = 64;
+  FOVEA_ASSIGN_OR_RETURN(const SelectPolicy* policy, find_select_policy(options.sparse));
+  FOVEA_ASSIGN_OR_RETURN(const KvBudget own, parse_kv_budget(options.kv_budget));
+  FOVEA_ASSIGN_OR_RETURN(const KvBudget prompt, parse_kv_budget(options.sparse_prefill));
+  const std::int32_t unit = policy->unit_tokens;
+  const auto budget_at = [&](std::int32_t seen) { return std::max(own.at(seen), prompt.at(seen)); };
+  if (options.chunk_tokens % kBlock != 0 || policy->mass > 0.0f) {
+    return unsupported("pages of prompts are counted for chunks that are multiples of {} tokens and fixed budgets",
+                       kBlock);
+  }
+  std::uint64_t pages = 0;
+  for (std::int32_t begin = 0; begin < tokens; begin += kBlock) {
+    const std::int32_t end = std::min(begin + kBlock, tokens);
+    if (ceil_div(begin + 1, unit) <= budget_at(begin + 1) / unit) continue;
+    const std::int32_t before = begin / unit * unit;
+    const std::int32_t chosen = std::min((budget_at(end) - (end - before)) / unit, before / unit);
+    pages += static_cast<std::uint64_t>(chosen * (unit / kPage) + ceil_div(end - before, kPage));
+  }
+  return pages;
+}
+
 }  // namespace fovea::app

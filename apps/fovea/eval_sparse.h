@@ -34,4 +34,8 @@ class SparseCheck {
   std::uint64_t pages_kept_ = 0;
 };
 
+// Pages that the blocks of a prompt of so many tokens read, of one layer and KV head, where nothing of it was cached
+// and nothing else ran (EngineOptions::sparse_prefill).
+Result<std::uint64_t> prompt_pages_expected(const EngineOptions& options, std::int32_t tokens);
+
 }  // namespace fovea::app

@@ -30,7 +30,7 @@ EngineStats stats_after(const Engine& engine, const EngineStats& before, std::si
 }
 
 // Reads the document into the prefix cache, as far as all of its questions share it.
-Status read_document(Engine& engine, const NeedleDocument& document) {
+Status read_document(Engine& engine, const NeedleDocument& document, const EngineOptions& setting) {
   GenerateRequest request;
   FOVEA_ASSIGN_OR_RETURN(request.prompt, engine.encode_chat({{"user", document.text}}, true, ""));
   const std::string question = "\n\n" + document.questions.front().question;
@@ -42,12 +42,21 @@ Status read_document(Engine& engine, const NeedleDocument& document) {
   request.prompt.resize(std::max<std::size_t>(common, 1));
   request.sampling.temperature = 0.0f;
   request.sampling.max_tokens = 1;
-  request.sparse = "off";
+  // Documents that select their pages are found by requests that select alike.
+  const bool selects = setting.sparse_prefill != "off";
+  request.sparse = selects ? setting.sparse : "off";
+  if (selects) request.kv_budget = setting.kv_budget;
+  const auto tokens = static_cast<std::int32_t>(request.prompt.size());
   const EngineStats before = engine.stats();
   const Result<RequestId> id = engine.submit(std::move(request), [](const GenerationEvent&) {});
   if (!id.ok()) return id.status();
-  stats_after(engine, before, 1);
-  return ok_status();
+  const EngineStats after = stats_after(engine, before, 1);
+  if (!selects) return ok_status();
+  FOVEA_ASSIGN_OR_RETURN(const std::uint64_t expected, prompt_pages_expected(setting, tokens));
+  const std::uint64_t read = after.sparse_prompt_pages_read - before.sparse_prompt_pages_read;
+  if (read == expected * after.sparse_heads) return ok_status();
+  return internal_error("a document of {} tokens read {} pages; expected {}", tokens, read,
+                        expected * after.sparse_heads);
 }
 
 class Sweep {
@@ -81,7 +90,7 @@ class Sweep {
         FOVEA_ASSIGN_OR_RETURN(const NeedleDocument* document, document_of(*engine, c, number, left));
         left -= static_cast<std::int32_t>(document->questions.size());
         const Clock::time_point begin = Clock::now();
-        FOVEA_RETURN_IF_ERROR(read_document(*engine, *document));
+        FOVEA_RETURN_IF_ERROR(read_document(*engine, *document, group.engine));
         const double seconds = seconds_since(begin);
         for (const std::size_t index : group.settings) {
           rows_[index].cells[c].read_seconds += seconds;

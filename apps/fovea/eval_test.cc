@@ -16,10 +16,10 @@ TEST(EvalSettings, NamesSayPolicyBudgetStreamingAndType) {
   base.kv_budget = "T/16";
   const auto settings = parse_eval_settings(
       "dense,fovea,lserve:256,quest+every:4,quest+keep:2,int4-hadamard+streaming,"
-      "mass+fp8+streaming:heads.json",
+      "mass+fp8+streaming:heads.json,quest:256+prefill:T/8",
       base);
   ASSERT_TRUE(settings.ok()) << settings.status().message();
-  ASSERT_EQ(settings->size(), 7u);
+  ASSERT_EQ(settings->size(), 8u);
   const auto engine = [&](std::size_t i) { return (*settings)[i].engine; };
   EXPECT_EQ(engine(0).sparse, "off");
   EXPECT_EQ(engine(0).streaming, "off");
@@ -34,6 +34,8 @@ TEST(EvalSettings, NamesSayPolicyBudgetStreamingAndType) {
   EXPECT_EQ(engine(5).streaming, "auto");
   EXPECT_EQ(engine(6).kv_dtype, DType::kF8E4M3);
   EXPECT_EQ(engine(6).streaming, "heads.json");
+  EXPECT_EQ(engine(6).sparse_prefill, "off");
+  EXPECT_EQ(engine(7).sparse_prefill, "T/8");
   EXPECT_EQ((*settings)[6].name, "mass+fp8+streaming:heads.json");
 }
 
@@ -44,6 +46,7 @@ TEST(EvalSettings, WrongOnesSayWhichPart) {
                                                                                    {"quest:12", "kv_budget"},
                                                                                    {"quest+every:0", "every:0"},
                                                                                    {"every:4", "no policy"},
+                                                                                   {"prefill:256", "no policy"},
                                                                                    {"dense,dense", "twice"}}) {
     const auto settings = parse_eval_settings(list, {});
     ASSERT_FALSE(settings.ok()) << list;
@@ -53,14 +56,17 @@ TEST(EvalSettings, WrongOnesSayWhichPart) {
 }
 
 TEST(EvalSettings, ThoseOfOneEngineAreGrouped) {
-  const auto settings = parse_eval_settings("dense,random,quest,lserve:256,fovea,int8,fovea+every:4", {});
+  const auto settings = parse_eval_settings(
+      "dense,random,quest,lserve:256,fovea,int8,fovea+every:4,fovea+prefill:256,fovea:256+prefill:256", {});
   ASSERT_TRUE(settings.ok());
   const std::vector<EvalGroup> groups = group_eval_settings(*settings);
-  ASSERT_EQ(groups.size(), 4u);
+  ASSERT_EQ(groups.size(), 6u);
   EXPECT_EQ(groups[0].settings, (std::vector<std::size_t>{2, 3, 0, 1}));  // min/max, and those that need nothing
   EXPECT_EQ(groups[1].settings, (std::vector<std::size_t>{4}));
   EXPECT_EQ(groups[2].settings, (std::vector<std::size_t>{6}));
-  EXPECT_EQ(groups[3].settings, (std::vector<std::size_t>{5}));
+  EXPECT_EQ(groups[3].settings, (std::vector<std::size_t>{7}));  // their prompts read differently
+  EXPECT_EQ(groups[4].settings, (std::vector<std::size_t>{8}));
+  EXPECT_EQ(groups[5].settings, (std::vector<std::size_t>{5}));
   const auto all = parse_eval_settings("all", {});
   ASSERT_TRUE(all.ok()) << all.status().message();
   std::size_t grouped = 0;
@@ -69,7 +75,7 @@ TEST(EvalSettings, ThoseOfOneEngineAreGrouped) {
 }
 
 TEST(EvalSweep, AsksTheSameQuestionsUnderEverySetting) {
-  const auto settings = parse_eval_settings("dense,quest:256,random:256,fovea+streaming", {});
+  const auto settings = parse_eval_settings("dense,quest:256,random:256,fovea+streaming,quest:256+prefill:256", {});
   ASSERT_TRUE(settings.ok());
   NeedleEvalOptions options;
   options.contexts = {700};
@@ -77,8 +83,8 @@ TEST(EvalSweep, AsksTheSameQuestionsUnderEverySetting) {
   std::int64_t last = 0;
   const auto rows = sweep_needle(*settings, options, 0.0, [&](std::int64_t done, std::int64_t) { last = done; });
   ASSERT_TRUE(rows.ok()) << rows.status().message();
-  ASSERT_EQ(rows->size(), 4u);
-  EXPECT_EQ(last, 24);
+  ASSERT_EQ(rows->size(), 5u);
+  EXPECT_EQ(last, 30);
   for (const SweepRow& row : *rows) EXPECT_EQ(row.cells[0].marks.size(), 6u) << row.setting.name;
   EXPECT_EQ(rows->front().cells[0].pages_kept, 0u);
   const SweepCell& quest = (*rows)[1].cells[0];

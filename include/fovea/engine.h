@@ -41,7 +41,10 @@ struct EngineOptions {
   // Queries read selected pages instead of all: a policy ("auto", "quest", "lserve", ...; core/select/policy.h), or
   // "off". On, pages carry the statistics that the policy reads, and requests may choose otherwise for themselves.
   std::string sparse = "off";
-  std::string kv_budget = "4096";          // tokens that a query reads, or "T/8" for an eighth of those it sees
+  std::string kv_budget = "4096";  // tokens that a query reads, or "T/8" for an eighth of those it sees
+  // Prompts too read selected pages, blocks of 64 tokens together: so many tokens each, as kv_budget says it; "off":
+  // prompts read all. Needs `sparse`.
+  std::string sparse_prefill = "off";
   std::vector<std::int32_t> dense_layers;  // layers that read all whatever the policy
   std::int32_t sparse_interval = 1;    // steps from one scan of all statistics to the next; in between candidates of it
   std::int32_t sparse_candidates = 4;  // candidates kept, in budgets; 0: lists stay as they are until the next scan
@@ -126,7 +129,8 @@ struct EngineStats {
   std::int32_t sparse_record_bytes = 0;                        // statistics of a page (one KV head) that they read
   std::uint64_t sparse_queries = 0;                            // that selected, once for each layer and KV head
   std::uint64_t sparse_pages_read = 0, sparse_pages_kept = 0;  // by them; and what they would have read densely
-  std::uint64_t sparse_records_read = 0;                       // statistics of pages that were scored
+  std::uint64_t sparse_prompt_pages_read = 0, sparse_prompt_pages_kept = 0;      // by blocks of prompts that selected
+  std::uint64_t sparse_records_read = 0;                                         // statistics of pages that were scored
   std::uint64_t sparse_refreshes = 0, sparse_rescorings = 0, sparse_reuses = 0;  // how their lists were made
   double step_seconds = 0.0;                                                     // spent in forwards
   double seconds_since_step = 0.0;  // heartbeat of the engine thread while it has work

@@ -188,7 +188,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     choice->id = ++next_sequence_;
     choice->arrival = request.id;
     choice->priority = asked.priority;
-    choice->salt = asked.cache_salt;
+    choice->salt = asked.cache_salt + prompt_salt(request.sparse);
     choice->tokens = asked.prompt;
     choice->prompt_length = prompt_length;
     choice->sparse = request.sparse;
@@ -230,6 +230,8 @@ void EngineCore::run_step() {
   counters_.sparse_queries = selected.queries;
   counters_.sparse_pages_read = selected.pages_read;
   counters_.sparse_pages_kept = selected.pages_kept;
+  counters_.sparse_prompt_pages_read = selected.prompt_pages_read;
+  counters_.sparse_prompt_pages_kept = selected.prompt_pages_kept;
   counters_.sparse_records_read = selected.records_read;
   counters_.sparse_refreshes = selected.refreshes;
   counters_.sparse_rescorings = selected.rescorings;

@@ -24,6 +24,19 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
     return invalid_argument("sparse_candidates is {}; expected 0 to 1024 budgets", options.sparse_candidates);
   }
   config.reuse = {options.sparse_interval, options.sparse_candidates};
+  if (options.sparse_prefill != "off") {
+    const auto budget = parse_kv_budget(options.sparse_prefill);
+    if (!budget.ok()) return invalid_argument("sparse_prefill: {}", budget.status().message());
+    if (options.sparse == "off") {
+      return invalid_argument("sparse_prefill is \"{}\", but no policy selects; give sparse too",
+                              options.sparse_prefill);
+    }
+    if (options.batch_invariant) {
+      return unsupported(
+          "sparse_prefill lets tokens of a chunk choose together, which batch_invariant rules out; leave one out");
+    }
+    config.prompt_budget = *budget;
+  }
   if (options.sparse == "off") return config;
   const bool automatic = options.sparse == "auto";
   FOVEA_ASSIGN_OR_RETURN(config.policy,
@@ -56,6 +69,7 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
 
 Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request) {
   SparseSetting setting{config.policy, config.budget, 0};
+  setting.prompt_budget = config.prompt_budget;
   if (request.sparse == "off") {
     setting.policy = nullptr;
   } else if (!request.sparse.empty() && (request.sparse != "auto" || config.policy == nullptr)) {
@@ -90,6 +104,13 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
   const auto prompt = static_cast<std::int32_t>(request.prompt.size());
   setting.first_position = prompt - std::min(prompt, request.sparse_prompt_tokens);
   return setting;
+}
+
+std::string prompt_salt(const SparseSetting& setting) {
+  if (setting.policy == nullptr || !setting.prompt_budget.has_value()) return "";
+  const KvBudget& prompt = *setting.prompt_budget;
+  return fmt::format("\x1fsparse prefill {} {}/{} {}/{}", setting.policy->name, prompt.tokens, prompt.divisor,
+                     setting.budget.tokens, setting.budget.divisor);
 }
 
 std::int64_t without_page_stats(std::int64_t bytes, const std::vector<KvGroupSpec>& groups,

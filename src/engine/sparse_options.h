@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/select/policy.h"
@@ -18,6 +20,7 @@ struct SparseConfig {
   KvBudget budget;
   std::vector<std::int32_t> layers;  // that may select: all but those named dense and those with a window
   ReuseRule reuse;
+  std::optional<KvBudget> prompt_budget;  // of prompts; none: they read all
 };
 
 // kInvalidArgument and kNotFound name the option; kUnsupported says why this model or page size cannot select.
@@ -26,6 +29,10 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
 
 // Of a request: the engine's where it says nothing. kUnsupported where the engine keeps no statistics for its policy.
 Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request);
+
+// What a request's salt ends in: prompts whose tokens select are found by those that select alike. Empty: they read
+// all.
+std::string prompt_salt(const SparseSetting& setting);
 
 // What is left for KV of so many bytes for KV and statistics.
 std::int64_t without_page_stats(std::int64_t bytes, const std::vector<KvGroupSpec>& groups,

@@ -20,9 +20,12 @@ Status check_job(const SelectJob& job, const TensorView& q, const abi::KvPoolVie
   if (job.policy == nullptr || job.chosen == nullptr || job.pages == nullptr || job.tokens < 1) {
     return invalid_argument("a selection job lacks policy, lists, pages or tokens");
   }
-  if (job.row < 0 || job.row >= q.shape[0] || job.head < 0 || job.head >= heads) {
-    return out_of_range("a selection of row {} and KV head {}, expected below {} and {}", job.row, job.head, q.shape[0],
-                        heads);
+  if (job.rows < 1 || job.mean_rows < 1) {
+    return invalid_argument("a selection for {} queries by means of {}, expected 1 or more", job.rows, job.mean_rows);
+  }
+  if (job.row < 0 || job.row + std::int64_t{job.rows} > q.shape[0] || job.head < 0 || job.head >= heads) {
+    return out_of_range("a selection of rows [{}, {}) and KV head {}, expected below {} and {}", job.row,
+                        job.row + std::int64_t{job.rows}, job.head, q.shape[0], heads);
   }
   if (job.rule.unit_tokens != job.policy->unit_tokens) {
     return invalid_argument("units of {} tokens for the policy {}, which has {}", job.rule.unit_tokens,
@@ -64,23 +67,30 @@ void join_masses(float* scores, std::int32_t group, std::int64_t units) {
 void SelectWorkspace::prepare(const TensorView& q, float sm_scale, const abi::PageStatsView& stats,
                               const SelectJob& job, std::int32_t group, Prepared& prepared) {
   const auto head_dim = static_cast<std::int32_t>(q.shape[2]);
-  prepared.q.resize(static_cast<std::size_t>(group) * head_dim);
-  for (std::int32_t g = 0; g < group; ++g) {
-    float* to = prepared.q.data() + static_cast<std::size_t>(g) * head_dim;
-    const float* from = static_cast<const float*>(q.data) + job.row * q.strides[0] +
-                        (std::int64_t{job.head} * group + g) * q.strides[1];
-    for (std::int32_t d = 0; d < head_dim; ++d) to[d] = from[d] * sm_scale;
+  const std::int32_t means = num_units(job.rows, job.mean_rows);
+  prepared.queries = means * group;
+  prepared.q.assign(static_cast<std::size_t>(prepared.queries) * head_dim, 0.0f);
+  for (std::int32_t query = 0; query < prepared.queries; ++query) {
+    float* to = prepared.q.data() + static_cast<std::size_t>(query) * head_dim;
+    const std::int32_t first = query / group * job.mean_rows;
+    const std::int32_t count = std::min(job.mean_rows, job.rows - first);
+    const float scale = sm_scale / static_cast<float>(count);
+    for (std::int32_t row = job.row + first; row < job.row + first + count; ++row) {
+      const float* from = static_cast<const float*>(q.data) + row * q.strides[0] +
+                          (std::int64_t{job.head} * group + query % group) * q.strides[1];
+      for (std::int32_t d = 0; d < head_dim; ++d) to[d] += from[d] * scale;
+    }
   }
-  prepared.score_rows = job.policy->score == SelectScore::kMass ? group : 1;
+  prepared.score_rows = job.policy->score == SelectScore::kMass ? prepared.queries : 1;
   prepared.q_parts.clear();
   prepared.code_queries.clear();
   if (job.policy->stat == abi::StatKind::kCodes) {
-    for (std::int32_t g = 0; g < group; ++g) {
+    for (std::int32_t g = 0; g < prepared.queries; ++g) {
       prepared.code_queries.push_back(
           code_query(stats.codes[job.head], prepared.q.data() + static_cast<std::size_t>(g) * head_dim));
     }
   } else if (job.policy->stat == abi::StatKind::kLocalCodes) {
-    for (std::int32_t i = 0; i < group * abi::kCodeChannels; ++i) {
+    for (std::int32_t i = 0; i < prepared.queries * abi::kCodeChannels; ++i) {
       const std::int32_t channel = abi::local_channel(i % abi::kCodeChannels, head_dim, stats.rotary_dim);
       prepared.q_parts.push_back(prepared.q[static_cast<std::size_t>(i / abi::kCodeChannels * head_dim + channel)]);
     }
@@ -134,7 +144,7 @@ Status SelectWorkspace::select(const TensorView& q, float sm_scale, const abi::K
                            made.q.data(),
                            made.q_parts.data(),
                            made.code_queries.empty() ? nullptr : made.code_queries.data(),
-                           group,
+                           made.queries,
                            job.head,
                            stats.head_dim,
                            job.tokens,
@@ -154,7 +164,8 @@ Status SelectWorkspace::select(const TensorView& q, float sm_scale, const abi::K
           const SelectJob& job = jobs[static_cast<std::size_t>(j)];
           float* scores = scores_.data() + prepared_[static_cast<std::size_t>(j)].scores_begin;
           if (job.policy->score == SelectScore::kMass) {
-            join_masses(scores, group, static_cast<std::int64_t>(job.units.size()));
+            join_masses(scores, prepared_[static_cast<std::size_t>(j)].queries,
+                        static_cast<std::int64_t>(job.units.size()));
           }
           choose_units(job.units, {scores, job.units.size()}, job.rule, job.tokens,
                        scratch_[static_cast<std::size_t>(worker)], job.chosen, job.num_candidates, job.candidates);

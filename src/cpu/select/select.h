@@ -25,6 +25,7 @@ class SelectWorkspace {
 
  private:
   struct Prepared {
+    std::int32_t queries = 1;       // of all heads and means: what ScoreArgs calls the group
     std::vector<float> q, q_parts;  // see ScoreArgs
     std::vector<CodeQuery> code_queries;
     std::int64_t scores_begin = 0;

@@ -405,6 +405,62 @@ TEST(Select, MassFollowsWhereTheMassIsAndRandomDoesNot) {
   EXPECT_NE(select("random", 1), select("random", 2));
 }
 
+// Queries that choose together are as many query heads more, each the mean of its neighbours.
+TEST(Select, NeighboursChooseByTheirMeans) {
+  ThreadPool threads(2);
+  PhiloxRng rng(17);
+  constexpr std::int32_t kRows = 41, kMean = 16, kMeans = 3, kFirst = 5, kTokens = 60 * 16;
+  std::vector<float> q((kFirst + kRows + 2) * kHeads * kGroup * kDim);
+  for (float& x : q) x = rng.next_normal();
+  std::vector<float> wide(kHeads * kMeans * kGroup * kDim, 0.0f);
+  for (std::int32_t h = 0; h < kHeads; ++h) {
+    for (std::int32_t row = 0; row < kRows; ++row) {
+      const float count = static_cast<float>(std::min(kMean, kRows - row / kMean * kMean));
+      for (std::int32_t i = 0; i < kGroup * kDim; ++i) {
+        wide[static_cast<std::size_t>((h * kMeans + row / kMean) * kGroup * kDim + i)] +=
+            q[static_cast<std::size_t>(((kFirst + row) * kHeads + h) * kGroup * kDim + i)] * (0.25f / count);
+      }
+    }
+  }
+  std::vector<std::int32_t> list(15);
+  std::iota(list.rbegin(), list.rend(), 0);
+  for (const SelectPolicy& policy : select_policies()) {
+    if (policy.score == SelectScore::kCodes) continue;  // made for wider heads
+    Pages pages(policy.stat == abi::StatKind::kNone ? abi::StatKind::kMinMaxF16 : policy.stat, 64, 15);
+    pages.append(rng, list, 0, kTokens, 1.0f, threads);
+    std::vector<std::int32_t> units(static_cast<std::size_t>(num_units(kTokens, policy.unit_tokens)));
+    std::iota(units.begin(), units.end(), 0);
+    for (std::int32_t h = 0; h < kHeads; ++h) {
+      std::vector<std::int32_t> together, apart;
+      SelectJob job;
+      job.policy = &policy;
+      job.rule.unit_tokens = policy.unit_tokens;
+      job.rule.budget_tokens = 256;
+      job.head = h;
+      job.pages = list.data();
+      job.tokens = kTokens;
+      job.units = units;
+      job.row = kFirst;
+      job.rows = kRows;
+      job.mean_rows = kMean;
+      job.chosen = &together;
+      SelectWorkspace workspace;
+      const TensorView narrow_q = cpu_tensor(q.data(), DType::kF32, kFirst + kRows + 2, kHeads * kGroup, kDim);
+      ASSERT_TRUE(workspace.select(narrow_q, 0.25f, pages.pool, pages.stats, {&job, 1}, threads).ok());
+      job.row = 0;
+      job.rows = 1;
+      job.chosen = &apart;
+      const TensorView wide_q = cpu_tensor(wide.data(), DType::kF32, 1, kHeads * kMeans * kGroup, kDim);
+      ASSERT_TRUE(workspace.select(wide_q, 1.0f, pages.pool, pages.stats, {&job, 1}, threads).ok());
+      EXPECT_EQ(together, apart) << policy.name;
+      EXPECT_GE(together.size(), 4u);
+      job.rows = 2;  // beyond the only row
+      EXPECT_EQ(workspace.select(wide_q, 1.0f, pages.pool, pages.stats, {&job, 1}, threads).code(),
+                StatusCode::kOutOfRange);
+    }
+  }
+}
+
 TEST(Select, SaysWhyAJobIsRefused) {
   ThreadPool threads(1);
   Pages pages(abi::StatKind::kMeanDevF16, 16, 4);

@@ -132,9 +132,7 @@ void Selection::begin(const Step& step, std::span<const std::int32_t> positions,
   kv_bytes_ = kv_bytes_unshared_ = statistics_read_ = 0;
   std::int32_t row = 0;
   for (const StepItem& item : step.items) {
-    const std::size_t before = queries_.size();
-    begin_item(item, row);
-    selecting_.push_back(static_cast<std::int32_t>(queries_.size() - before));
+    selecting_.push_back(begin_prompt(item, row) + begin_item(item, row));
     row += item.count;
   }
   for (Group& group : groups_) group.layers_selected = 0;
@@ -145,10 +143,39 @@ void Selection::begin(const Step& step, std::span<const std::int32_t> positions,
   }
 }
 
-// The queries of a request that select are its last.
-void Selection::begin_item(const StepItem& item, std::int32_t row) {
+ChooseRule Selection::prompt_rule(const Sequence& sequence, std::int32_t tokens) const {
+  ChooseRule rule = rule_of(sequence, tokens);
+  rule.budget_tokens = std::max(rule.budget_tokens, sequence.sparse.prompt_budget->at(tokens));
+  rule.recent_tokens = options_.prompt_recent;
+  return rule;
+}
+
+// The blocks of a prompt that select; how many queries they have. Whether one selects is decided by where it begins:
+// those behind it then do too, also by the smaller budget of single queries.
+std::int32_t Selection::begin_prompt(const StepItem& item, std::int32_t row) {
+  const SparseSetting& sparse = item.sequence->sparse;
+  if (sparse.policy == nullptr || !sparse.prompt_budget.has_value()) return 0;
+  const std::int32_t end = std::min(item.begin + item.count, sparse.first_position);
+  std::int32_t selecting = 0;
+  for (std::int32_t begin = item.begin; begin < end;) {
+    const std::int32_t block = begin / options_.prompt_block * options_.prompt_block;
+    const std::int32_t rows = std::min(end, block + options_.prompt_block) - begin;
+    if (!under_budget(prompt_rule(*item.sequence, block + 1), block + 1)) {
+      Query query{item.sequence, row + begin - item.begin, begin + rows, rows};
+      query.prompt = true;
+      queries_.push_back(query);
+      selecting += rows;
+    }
+    begin += rows;
+  }
+  return selecting;
+}
+
+// The queries of a request that select are its last; how many.
+std::int32_t Selection::begin_item(const StepItem& item, std::int32_t row) {
   const Sequence& sequence = *item.sequence;
-  if (sequence.sparse.policy == nullptr) return;
+  if (sequence.sparse.policy == nullptr) return 0;
+  const std::size_t before = queries_.size();
   Memory& memory = memory_[static_cast<std::size_t>(sequence.slot)];
   std::int32_t scan = -1;
   for (std::int32_t i = std::max(0, sequence.sparse.first_position - item.begin); i < item.count; ++i) {
@@ -178,6 +205,7 @@ void Selection::begin_item(const StepItem& item, std::int32_t row) {
   }
   const std::int32_t most = num_units(item.begin + item.count, kEntryTokens);
   for (auto unit = static_cast<std::int32_t>(all_units_.size()); unit < most; ++unit) all_units_.push_back(unit);
+  return static_cast<std::int32_t>(queries_.size() - before);
 }
 
 Status Selection::appended(std::int32_t layer) {
@@ -210,8 +238,9 @@ void Selection::add_job(std::int32_t layer, const FullHeads& full, std::int32_t 
   job.seed = hash_combine(hash_combine(static_cast<std::uint64_t>(layer), static_cast<std::uint64_t>(head)),
                           static_cast<std::uint64_t>(query.tokens));
   job.chosen = &list.chosen;
+  if (query.prompt) set_prompt_job(query, job);
   if (query.work == SelectWork::kScan) {
-    job.units = std::span(all_units_).first(static_cast<std::size_t>(num_units(query.tokens, job.rule.unit_tokens)));
+    job.units = std::span(all_units_).first(static_cast<std::size_t>(num_units(job.tokens, job.rule.unit_tokens)));
     if (query.kept) {
       const std::int32_t most = job.rule.budget_tokens / job.rule.unit_tokens;
       // Lists that are kept as they are leave room for what will be written.
@@ -237,6 +266,16 @@ void Selection::add_job(std::int32_t layer, const FullHeads& full, std::int32_t 
   counts_.records_read += records;
   statistics_read_ += records * static_cast<std::size_t>(abi::stat_bytes(job.policy->stat, head_dim_));
   jobs_.push_back(job);
+}
+
+// Chosen are whole units before the block; what is left of the budget goes to them.
+void Selection::set_prompt_job(const Query& query, SelectJob& job) const {
+  job.rule = prompt_rule(*query.sequence, query.tokens);
+  const std::int32_t unit = job.rule.unit_tokens;
+  job.tokens = (query.tokens - query.rows) / unit * unit;
+  job.rule.budget_tokens -= query.tokens - job.tokens;
+  job.rows = query.rows;
+  job.mean_rows = options_.prompt_mean;
 }
 
 Status Selection::make_lists(std::int32_t layer, const Group& group, const TensorView& q) {

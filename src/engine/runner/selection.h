@@ -33,6 +33,12 @@ struct SelectionOptions {
   ReuseRule reuse;
   std::int32_t sink_tokens = 16;    // always read
   std::int32_t recent_tokens = 16;  // always read
+  // Queries of prompts that select do so together, those of a block at a multiple of prompt_block: sinks, the
+  // prompt_recent tokens before the block, its own up to each query, and the best units by means of prompt_mean
+  // neighbouring queries. A block that two forwards share chooses in two parts.
+  std::int32_t prompt_block = 64;
+  std::int32_t prompt_recent = 64;
+  std::int32_t prompt_mean = 16;
 };
 
 // Since the engine began; a page is 16 tokens of one layer, KV head and query.
@@ -44,6 +50,8 @@ struct SelectionCounts {
   std::uint64_t refreshes = 0;     // full scans
   std::uint64_t rescorings = 0;    // of candidates
   std::uint64_t reuses = 0;        // of lists as they were
+  // By blocks of prompts, a page once for all queries of a block.
+  std::uint64_t prompt_pages_read = 0, prompt_pages_kept = 0;
 };
 
 // Layers of which some heads keep every token: those heads select; heads that stream or have a window never do.
@@ -91,11 +99,13 @@ class Selection final : public LayerSelection {
     BlockRowBatch unselected;                // of the forward
     std::size_t layers_selected = 0;
   };
-  // A query of the forward that selects.
+  // A query of the forward that selects, or several of a prompt.
   struct Query {
     const Sequence* sequence = nullptr;
     std::int32_t row = 0;
-    std::int32_t tokens = 0;  // it sees
+    std::int32_t tokens = 0;  // it sees, or the last of them
+    std::int32_t rows = 1;
+    bool prompt = false;  // a block of a prompt
     SelectWork work = SelectWork::kScan;
     std::int32_t scan = -1;   // kRescore, kKeep: the query of this forward whose scan it goes by; -1: an earlier one
     bool kept = false;        // a scan whose candidates are asked for
@@ -124,14 +134,17 @@ class Selection final : public LayerSelection {
     return groups_[static_cast<std::size_t>(layer_group_[static_cast<std::size_t>(layer)])];
   }
   ChooseRule rule_of(const Sequence& sequence, std::int32_t tokens) const;
+  ChooseRule prompt_rule(const Sequence& sequence, std::int32_t tokens) const;
   SelectMemory& memory_of(const Query& query, std::int32_t layer, std::int32_t head);
   List& list_of(std::size_t query, std::int32_t head) {
     return lists_[query * heads_a_layer_ + static_cast<std::size_t>(head)];
   }
-  void begin_item(const StepItem& item, std::int32_t row);
+  std::int32_t begin_prompt(const StepItem& item, std::int32_t row);
+  std::int32_t begin_item(const StepItem& item, std::int32_t row);
   void copy_tables(const Step& step);
   void add_job(std::int32_t layer, const FullHeads& full, std::int32_t head, std::size_t index);
   Status make_lists(std::int32_t layer, const Group& group, const TensorView& q);
+  void set_prompt_job(const Query& query, SelectJob& job) const;
   void add_selected(const FullHeads& full, std::size_t index);
   Status run_plan(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
 

@@ -40,10 +40,13 @@ void Selection::add_selected(const FullHeads& full, std::size_t index) {
   const auto pages = rows_.row(query.sequence->slot, static_cast<std::int32_t>(full.heads.kv_group));
   const std::int32_t unit_entries = query.sequence->sparse.policy->unit_tokens / kEntryTokens;
   const std::int32_t last = (query.tokens - 1) / kEntryTokens;
+  // A block of a prompt reads what was chosen before it, and all from `own` on.
+  const std::int32_t unit = unit_entries * kEntryTokens;
+  const std::int32_t own = query.prompt ? (query.tokens - query.rows) / unit * unit_entries : last + 1;
   for (std::int32_t head = full.heads.head_begin; head < full.heads.head_end; ++head) {
     abi::BlockRow made{};
     made.row_begin = static_cast<std::uint32_t>(query.row);
-    made.row_count = 1;
+    made.row_count = static_cast<std::uint32_t>(query.rows);
     made.list_begin = made.positions_begin = static_cast<std::uint32_t>(tables_.entries.size());
     made.length_slot = abi::kNone;
     made.head_begin = static_cast<std::uint16_t>(head);
@@ -51,17 +54,31 @@ void Selection::add_selected(const FullHeads& full, std::size_t index) {
     made.pool = static_cast<std::uint16_t>(full.range);
     made.flags = abi::kRowsContiguous;
     made.num_requests = 1;
-    for (const std::int32_t unit : list_of(index, head).chosen) {
-      for (std::int32_t e = unit * unit_entries; e < std::min((unit + 1) * unit_entries, last + 1); ++e) {
+    const auto list = [&](std::int32_t begin, std::int32_t end) {
+      for (std::int32_t e = begin; e < end; ++e) {
         const std::int32_t page = pages[static_cast<std::size_t>(e / entries_a_page)];
         tables_.entries.push_back(page * entries_a_page + e % entries_a_page);
         positions_.push_back(e * kEntryTokens);
       }
+    };
+    for (const std::int32_t chosen : list_of(index, head).chosen) {
+      list(chosen * unit_entries, std::min((chosen + 1) * unit_entries, last + 1));
     }
+    if (query.prompt) list(own, last + 1);
     const auto count = static_cast<std::int32_t>(tables_.entries.size() - made.list_begin);
     // The newest entry is the last, and only it may be filled in part: so every token listed is seen.
     made.num_tokens = static_cast<std::uint32_t>(count * kEntryTokens - ((last + 1) * kEntryTokens - query.tokens));
     made.mask = abi::MaskKind::kNone;
+    if (query.prompt) {
+      // A causal run that ends where the block does: what was chosen moves up to it, and stays before every query.
+      made.mask = abi::MaskKind::kCausal;
+      made.positions_begin = abi::kNone;
+      made.position_base = (last + 1 - count) * kEntryTokens;
+      block_rows_.push_back(made);
+      counts_.prompt_pages_read += static_cast<std::uint64_t>(count);
+      counts_.prompt_pages_kept += static_cast<std::uint64_t>(last) + 1;
+      continue;
+    }
     block_rows_.push_back(made);
     counts_.pages_read += static_cast<std::uint64_t>(count);
     counts_.pages_kept += static_cast<std::uint64_t>(last) + 1;

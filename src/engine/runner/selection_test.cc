@@ -60,9 +60,11 @@ std::vector<float> numbers(PhiloxRng& rng, std::size_t count) {
 
 class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
  protected:
-  // lengths: tokens that the newest query of each request sees; counts: its query tokens of this step.
+  // lengths: tokens that the newest query of each request sees; counts: its query tokens of this step; prompts: those
+  // of them that are tokens of a prompt and select together.
   void run(const std::vector<std::int32_t>& lengths, const std::vector<std::int32_t>& counts,
-           const std::vector<const char*>& policies) {
+           const std::vector<const char*>& policies, std::vector<std::int32_t> prompts = {}) {
+    prompts.resize(lengths.size(), 0);
     const std::int32_t page_tokens = GetParam();
     OneLayer model({"", kSinks, kWindow, 0, {{0, 1}, {0, 3}}});
     ASSERT_EQ(model.kv_groups().size(), 2u);
@@ -104,11 +106,12 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
       Sequence& sequence = sequences[r];
       sequence.id = r + 1;
       sequence.slot = rows.allocate();
-      sequence.prompt_length = lengths[r] - counts[r];
+      sequence.prompt_length = lengths[r] - counts[r] + prompts[r];
       sequence.tokens.resize(static_cast<std::size_t>(lengths[r]));
       if (policies[r] != nullptr) sequence.sparse.policy = *find_select_policy(policies[r]);
       sequence.sparse.budget = {kBudget, 0};
       sequence.sparse.first_position = sequence.prompt_length;
+      if (prompts[r] > 0) sequence.sparse.prompt_budget = KvBudget{kBudget, 0};
       step.items.push_back({&sequence, lengths[r] - counts[r], counts[r], true});
       step.num_tokens += counts[r];
       for (std::int32_t i = lengths[r] - counts[r]; i < lengths[r]; ++i) positions.push_back(i);
@@ -158,6 +161,7 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
     ASSERT_TRUE(*done);
 
     std::uint64_t pages_read = 0;
+    std::uint64_t prompt_pages_read = 0;
     std::size_t row = 0;
     for (std::size_t r = 0; r < lengths.size(); ++r) {
       for (std::int32_t i = lengths[r] - counts[r]; i < lengths[r]; ++i, ++row) {
@@ -166,9 +170,21 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
           const bool streams = h == 1 || h == 3;
           const std::vector<float>& keys = k[r][static_cast<std::size_t>(h)];
           std::set<std::int32_t> seen;
-          const bool selects = !streams && policies[r] != nullptr && i + 1 > kBudget;
-          if (selects) seen = chosen_units(policies[r], keys, queries, i + 1);
-          pages_read += seen.size();
+          const std::int32_t start = lengths[r] - counts[r];
+          const bool prompt = i < start + prompts[r];
+          const std::int32_t block = i / 64 * 64;
+          const bool selects = !streams && policies[r] != nullptr && (prompt ? block : i) + 1 > kBudget;
+          if (selects && prompt) {
+            const std::int32_t first = std::max(block, start);
+            const std::int32_t end = std::min(block + 64, start + prompts[r]);
+            const std::size_t stride = kHeads * kGroup * kDim;
+            seen = chosen_for_block(policies[r], keys, queries - static_cast<std::size_t>(i - first) * stride, stride,
+                                    first, end);
+            if (i == first) prompt_pages_read += seen.size();
+          } else if (selects) {
+            seen = chosen_units(policies[r], keys, queries, i + 1);
+            pages_read += seen.size();
+          }
           for (std::int32_t g = 0; g < kGroup; ++g) {
             const auto sees = [&](std::int32_t t) {
               return streams ? t < kSinks || i - t < kWindow : !selects || seen.contains(t / 16);
@@ -182,18 +198,49 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
       }
     }
     EXPECT_EQ((*selection)->counts().pages_read, pages_read);
+    EXPECT_EQ((*selection)->counts().prompt_pages_read, prompt_pages_read);
   }
 
   // Of 16 tokens: the first, the newest two (16 tokens back), and the best others.
   static std::set<std::int32_t> chosen_units(const std::string& policy, const std::vector<float>& keys, const float* q,
                                              std::int32_t tokens) {
+    return best_units(policy, keys, {q, q + kGroup * kDim}, tokens, tokens - 16, kBudget / 16);
+  }
+
+  // Queries [first, end) of a block: its own units, those of the 64 tokens before them, the first, and the best others
+  // by means of 16 queries.
+  static std::set<std::int32_t> chosen_for_block(const std::string& policy, const std::vector<float>& keys,
+                                                 const float* q, std::size_t stride, std::int32_t first,
+                                                 std::int32_t end) {
+    std::vector<float> means;
+    for (std::int32_t row = first; row < end; row += 16) {
+      const std::int32_t count = std::min(16, end - row);
+      for (std::int32_t i = 0; i < kGroup * kDim; ++i) {
+        float sum = 0.0f;
+        for (std::int32_t j = row - first; j < row - first + count; ++j)
+          sum += q[static_cast<std::size_t>(j) * stride + static_cast<std::size_t>(i)];
+        means.push_back(sum / static_cast<float>(count));
+      }
+    }
+    const std::int32_t before = first / 16 * 16;
+    std::set<std::int32_t> chosen =
+        best_units(policy, keys, means, before, before - 64, (kBudget - (end - before)) / 16);
+    for (std::int32_t u = before / 16; u < (end + 15) / 16; ++u) chosen.insert(u);
+    return chosen;
+  }
+
+  // The first unit, those from token `recent` on, and the best others by the queries [.., kGroup, kDim].
+  static std::set<std::int32_t> best_units(const std::string& policy, const std::vector<float>& keys,
+                                           const std::vector<float>& queries, std::int32_t tokens, std::int32_t recent,
+                                           std::int32_t most) {
     const std::int32_t units = (tokens + 15) / 16;
     std::set<std::int32_t> chosen = {0};
-    for (std::int32_t u = (tokens - 16) / 16; u < units; ++u) chosen.insert(u);
+    for (std::int32_t u = recent / 16; u < units; ++u) chosen.insert(u);
     std::vector<std::pair<double, std::int32_t>> scores;
+    const float* q = queries.data();
     for (std::int32_t u = 0; u < units; ++u) {
       double best = -1e30;
-      for (std::int32_t g = 0; g < kGroup; ++g) {
+      for (std::int32_t g = 0; g < static_cast<std::int32_t>(queries.size()) / kDim; ++g) {
         double bound = 0.0;
         std::vector<double> products(16, 0.0);
         for (std::int32_t d = 0; d < kDim; ++d) {
@@ -212,7 +259,7 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
     }
     std::sort(scores.begin(), scores.end());
     for (const auto& [score, unit] : scores) {
-      if (chosen.size() < kBudget / 16) chosen.insert(unit);
+      if (static_cast<std::int32_t>(chosen.size()) < most) chosen.insert(unit);
     }
     return chosen;
   }
@@ -248,6 +295,14 @@ TEST_P(MixedLayer, FullHeadsSelectBesideStreamingOnes) {
 
 // A request that is computed again has many queries that select; a prompt in the same step has none.
 TEST_P(MixedLayer, ChunksAndPromptsInOneStep) { run({500, 420}, {9, 20}, {"quest", nullptr}); }
+
+// Blocks of a prompt that select together, the first of them below the budget or cut by the chunk, beside a request
+// whose prompt reads all, one that decodes, and a prompt whose last tokens select each for itself.
+TEST_P(MixedLayer, PromptsSelectInBlocks) {
+  run({672, 420, 600, 408}, {32, 10, 1, 16}, {"quest", nullptr, "quest", "quest"}, {32, 0, 0, 8});
+}
+TEST_P(MixedLayer, APromptThatOutgrowsItsBudget) { run({304}, {64}, {"quest"}, {64}); }
+TEST_P(MixedLayer, APromptByExactProducts) { run({592, 560}, {24, 40}, {"oracle", "quest"}, {24, 40}); }
 
 INSTANTIATE_TEST_SUITE_P(PageTokens, MixedLayer, ::testing::Values(16, 32));
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,14 @@ namespace fovea {
 struct SparseSetting {
   const SelectPolicy* policy = nullptr;  // null: every query reads all
   KvBudget budget;
-  std::int32_t first_position = 0;  // queries before it read all
-  std::uint64_t phase = 0;          // of full scans (core/select/reuse.h): the request's own, wherever it runs
+  std::int32_t first_position = 0;  // queries before it read all, or what prompt_budget allows
+  // Of tokens before first_position, in blocks of neighbours (engine/runner/selection.h); where the budget of the
+  // others is larger, that holds for them too. None: they read all.
+  std::optional<KvBudget> prompt_budget;
+  std::uint64_t phase = 0;  // of full scans (core/select/reuse.h): the request's own, wherever it runs
 
-  // Leading tokens whose queries read all: those before first_position, and what the budget covers anyway.
+  // Leading tokens that are the same for every sequence of equal salt: those before first_position, and what the budget
+  // covers anyway.
   std::int32_t dense_tokens() const {
     if (policy == nullptr) return std::numeric_limits<std::int32_t>::max();
     return std::max(first_position, budget.at(1) / policy->unit_tokens * policy->unit_tokens);

@@ -85,6 +85,13 @@ ServerMetrics::ServerMetrics(const Engine& engine)
       "fovea_sparse_pages_total", pages_help_sparse, [](Stats s) { return s.sparse_pages_read; }, "state=\"read\"");
   counter(
       "fovea_sparse_pages_total", pages_help_sparse, [](Stats s) { return s.sparse_pages_kept; }, "state=\"kept\"");
+  const char* prompt_help = "Pages (16 tokens of one layer and KV head) of blocks of prompts that selected";
+  counter(
+      "fovea_sparse_prompt_pages_total", prompt_help, [](Stats s) { return s.sparse_prompt_pages_read; },
+      "state=\"read\"");
+  counter(
+      "fovea_sparse_prompt_pages_total", prompt_help, [](Stats s) { return s.sparse_prompt_pages_kept; },
+      "state=\"kept\"");
   counter("fovea_sparse_queries_total", "Queries that selected, once for each layer and KV head",
           [](Stats s) { return s.sparse_queries; });
   counter("fovea_sparse_records_total", "Statistics of pages that were scored",
