@@ -76,11 +76,11 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
       AskOptions ask;
       ask.context = context;
       ask.logprobs = options.logprobs;
-      ask.selects = sparse.has_value();
+      ask.question_selects = sparse.has_value() && options.engine.sparse_prefill == "off";
       FOVEA_ASSIGN_OR_RETURN(std::vector<NeedleAnswer> answers,
                              ask_about(engine, document, ask, [&] { progress(++done, total); }));
       for (NeedleAnswer& answer : answers) {
-        if (sparse.has_value()) sparse->add(answer.last, answer.own_tokens);
+        if (sparse.has_value()) sparse->add(answer.last, ask.question_selects ? answer.own_tokens : 0);
         count_answer(answer, score);
         report.answers.push_back(std::move(answer));
       }

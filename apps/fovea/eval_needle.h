@@ -39,8 +39,9 @@ Result<NeedleDocument> needle_document(const Engine& engine, const NeedleEvalOpt
 
 // Each document is read once: its first question is asked alone, and the others find it in the prefix cache and are
 // asked together. Where the engine selects pages, the question's tokens and the answer's do, the
-// document's do not. `progress` gets (answers so far, answers in all). kOutOfRange where a context is longer than the
-// engine's; kInternal where selection did not read the pages it must have read.
+// document's do not, unless prompts select (EngineOptions::sparse_prefill): then the question's do as a part of them.
+// `progress` gets (answers so far, answers in all). kOutOfRange where a context is longer than the engine's; kInternal
+// where selection did not read the pages it must have read.
 Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& options,
                                      const std::function<void(std::int64_t, std::int64_t)>& progress);
 

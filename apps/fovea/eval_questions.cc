@@ -75,7 +75,7 @@ Status submit(Engine& engine, Question question, std::size_t index, const AskOpt
   request.prompt = std::move(question.prompt);
   request.sparse = options.sparse;
   request.kv_budget = options.kv_budget;
-  request.sparse_prompt_tokens = options.selects ? question.own_tokens : 0;
+  request.sparse_prompt_tokens = options.question_selects ? question.own_tokens : 0;
   request.sampling.temperature = 0.0f;
   request.sampling.max_tokens = kAnswerTokens;
   if (options.logprobs) request.sampling.logprobs = 0;

@@ -28,7 +28,7 @@ struct NeedleAnswer {
 struct AskOptions {
   std::int32_t context = 0;       // copied into the answers
   bool logprobs = false;          // fill NeedleAnswer::logprob
-  bool selects = false;           // requests select pages: the question's tokens and the answer's do
+  bool question_selects = false;  // each of the question's tokens selects pages for itself
   std::string sparse, kv_budget;  // of the requests
 };
 

@@ -120,8 +120,9 @@ class Sweep {
     AskOptions ask;
     ask.context = options_.contexts[c];
     ask.sparse = row.setting.engine.sparse;
-    ask.selects = check.has_value();
-    if (ask.selects) ask.kv_budget = row.setting.engine.kv_budget;
+    // Where prompts select in blocks, questions are a part of them.
+    ask.question_selects = check.has_value() && row.setting.engine.sparse_prefill == "off";
+    if (check.has_value()) ask.kv_budget = row.setting.engine.kv_budget;
     const EngineStats before = engine.stats();
     const Clock::time_point begin = Clock::now();
     FOVEA_ASSIGN_OR_RETURN(const std::vector<NeedleAnswer> answers,
@@ -129,7 +130,7 @@ class Sweep {
     cell.answer_seconds += seconds_since(begin);
     const EngineStats after = stats_after(engine, before, answers.size());
     for (const NeedleAnswer& answer : answers) {
-      if (check.has_value()) check->add(answer.last, answer.own_tokens);
+      if (check.has_value()) check->add(answer.last, ask.question_selects ? answer.own_tokens : 0);
       count_answer(answer, cell.score);
       cell.marks += answer.right ? '1' : '0';
       cell.answer_tokens += answer.last.completion_tokens;
