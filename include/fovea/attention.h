@@ -201,7 +201,8 @@ class Attention {
   Status plan_selected(const SelectedBatch& batch, Stream stream = {});
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
   // must hold the new pages already; host lists are read again. Where page lists lie on a CUDA device, a kernel there
-  // cuts the plan again and the host only launches it. kUnsupported after plan_cascade() and for bit masks.
+  // cuts the plan again and the host only launches it. kUnsupported after plan_cascade() and for bit masks. Lengths
+  // that are refused leave the plan as it was.
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 
   // grow() for lengths that only the device knows: i32 [num_requests] there (on the CPU: here). On a CUDA device one

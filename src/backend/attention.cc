@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backend/attention_checks.h"
 #include "backend/attention_impl.h"
@@ -26,13 +27,18 @@ Status check_options(const AttentionOptions& o) {
         "or more",
         o.sm_scale, o.softcap, o.sigmoid_bias);
   }
-  if (o.num_threads < 0 || o.num_threads > 4096 || o.num_workers < 0 || o.max_mask_bytes < 0 ||
-      o.max_cascade_levels < 0 || o.max_cascade_levels > 64 || o.max_selected < 0) {
-    return invalid_argument(
-        "num_threads is {}, num_workers {}, max_mask_bytes {}, max_cascade_levels {} and max_selected {}; expected 0 "
-        "or "
-        "more, at most 4096 threads and 64 levels",
-        o.num_threads, o.num_workers, o.max_mask_bytes, o.max_cascade_levels, o.max_selected);
+  struct Count {
+    const char* name;
+    std::int64_t value, most;
+  };
+  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [name, value, most] :
+       {Count{"num_threads", o.num_threads, 4096}, Count{"num_workers", o.num_workers, kAny},
+        Count{"max_page_entries", o.max_page_entries, std::int64_t{1} << 40},
+        Count{"max_mask_bytes", o.max_mask_bytes, std::int64_t{1} << 40},
+        Count{"max_cascade_levels", o.max_cascade_levels, 64}, Count{"max_selected", o.max_selected, kAny}}) {
+    if (value < 0) return invalid_argument("{} is {}, expected 0 or more", name, value);
+    if (value > most) return invalid_argument("{} is {}, expected {} at most", name, value, most);
   }
   return ok_status();
 }

@@ -239,6 +239,11 @@ TEST(AttentionApi, GrownEqualsPlannedAnew) {
     const std::vector<std::int32_t> before = {70, 33, 40};
     batch.view.kv_lens = before.data();
     ASSERT_TRUE(attention->plan(batch.view).ok());
+    // What is refused leaves the plan as it was.
+    const std::vector<std::int32_t> shorter = {80, 32, 47}, longer = {80, 33, 1 << 20};
+    EXPECT_EQ(attention->grow(shorter).code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(attention->grow(longer).code(), StatusCode::kOutOfRange);
+    EXPECT_EQ(attention->grow({before.data(), 2}).code(), StatusCode::kInvalidArgument);
     const Status grown = attention->grow(c.spec.kv_lens);
     ASSERT_TRUE(grown.ok()) << grown.to_string();
     expect_near(oracle_attention(c, scaled(c)), run_case(*attention, c), 2e-5, lists ? "lists" : "table");

@@ -5,6 +5,11 @@
 #include "base/status.h"
 
 namespace fovea {
+namespace {
+
+constexpr std::int64_t kRoom = 8;  // pages more of a packed list, so that lengths may grow
+
+}  // namespace
 
 void BatchTranslator::note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -25,12 +30,13 @@ Status BatchTranslator::check_pages(std::int64_t num_pages) const {
 // Checks that the lists lie in page_indices, and packs them where they are to be packed.
 Result<bool> BatchTranslator::read_lists(const std::int32_t* kv_lens) {
   smallest_ = largest_ = {};
+  const std::int64_t most = given_begins_.empty() ? std::min<std::int64_t>(page_stride_, options_.max_pages_per_request)
+                                                  : options_.max_pages_per_request;
+  lists_fit_ = page_indices_ == nullptr;
   for (std::size_t i = 0; i < static_cast<std::size_t>(num_requests_); ++i) {
-    const std::int64_t most = given_begins_.empty()
-                                  ? std::min<std::int64_t>(page_stride_, options_.max_pages_per_request)
-                                  : options_.max_pages_per_request;
-    const std::int64_t count = std::clamp<std::int64_t>(num_pages(kv_lens[i]), 0, most);
+    const std::int64_t count = std::min(num_pages(kv_lens[i]), most);
     const std::int64_t begin = source_begin(i);
+    lists_fit_ = lists_fit_ && (num_page_indices_ == 0 || begin <= num_page_indices_ - most);
     if (begin < 0 || (num_page_indices_ > 0 && begin > num_page_indices_ - count)) {
       return out_of_range("request {} has {} pages from entry {} of page_indices on, which has {}", i, count, begin,
                           num_page_indices_);
@@ -73,12 +79,9 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   made.window_left = batch.window_left;
   entries_.clear();
   if (pack_lists_ && page_indices_ != nullptr) {
-    // Room for some pages more, so that lengths may grow.
-    constexpr std::int64_t kRoom = 8;
     packed_begins_.assign(1, 0);
     for (std::size_t i = 0; i < requests; ++i) {
-      const std::int64_t pages =
-          std::clamp<std::int64_t>(num_pages(batch.kv_lens[i]), 0, options_.max_pages_per_request);
+      const std::int64_t pages = std::min<std::int64_t>(num_pages(batch.kv_lens[i]), options_.max_pages_per_request);
       packed_begins_.push_back(packed_begins_.back() + pages + kRoom);
     }
     entries_.resize(static_cast<std::size_t>(packed_begins_.back()));
@@ -117,14 +120,35 @@ Status BatchTranslator::check_mask(const RequestBatch& batch, AttentionBatch& ma
   return ok_status();
 }
 
-Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std::int32_t> kv_lens) {
+// That packed lists of these lengths stay within what was declared.
+Status BatchTranslator::check_room(std::span<const std::int32_t> kv_lens) const {
+  std::int64_t entries = 0;
+  for (const std::int32_t tokens : kv_lens) {
+    entries += std::min<std::int64_t>(num_pages(tokens), options_.max_pages_per_request) + kRoom;
+  }
+  if (options_.max_page_entries == 0 || entries <= options_.max_page_entries) return ok_status();
+  return out_of_range("page lists of {} entries, declared were {}; raise max_page_entries", entries,
+                      options_.max_page_entries);
+}
+
+Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std::int32_t> kv_lens,
+                                                            const Planner& planner) {
   if (num_requests_ < 0) return unsupported("grow() after plan_cascade(): plan the longer levels again");
   if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
     return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
   }
   if (last_.mask == AttentionMask::kBits) return unsupported("grow() with a bit mask: plan() again, with longer masks");
-  FOVEA_ASSIGN_OR_RETURN(const bool fits, read_lists(kv_lens.data()));
-  if (fits) return std::optional<AttentionBatch>();
+  if (lists_fit_) return std::optional<AttentionBatch>();
+  FOVEA_RETURN_IF_ERROR(planner.check_growth(kv_lens.data()));
+  const Extreme smallest = smallest_, largest = largest_;
+  const Result<bool> fits = read_lists(kv_lens.data());
+  Status status = fits.ok() && !*fits ? check_room(kv_lens) : fits.status();
+  if (!status.ok()) {
+    smallest_ = smallest;
+    largest_ = largest;
+    return status;
+  }
+  if (*fits) return std::optional<AttentionBatch>();
   RequestBatch longer = last_;
   longer.kv_lens = kv_lens.data();
   const std::vector<std::int64_t> begins = given_begins_;  // which requests() writes

@@ -2,6 +2,7 @@
 // block rows. Held by each implementation of Attention; allocates only when a batch is larger than any before.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,10 +26,10 @@ class BatchTranslator {
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
   // Plans into the caller's lists, on the host as on a device.
   Result<BlockRowBatch> selected(const SelectedBatch& batch);
-  // Reads the page lists of the last requests() again, for lengths that grew. The batch to plan anew where packed lists
-  // had no room for the new pages, else nothing: the planner may grow. kUnsupported after cascade() and selected(), and
-  // for bit masks.
-  Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens);
+  // Reads the page lists of the last requests() again, for lengths that grew: those of `planner`'s plan. The batch to
+  // plan anew where packed lists had no room for the new pages, else nothing: the planner may grow. kUnsupported after
+  // cascade() and selected(), and for bit masks. A failure changes nothing.
+  Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens, const Planner& planner);
 
   // Of the last requests(); -1 after cascade() and selected().
   std::int32_t num_requests() const { return num_requests_; }
@@ -38,14 +39,17 @@ class BatchTranslator {
   Status check_pages(std::int64_t num_pages) const;
 
  private:
+  // tokens: 0 or more, below 2^31.
   std::int64_t num_pages(std::int64_t tokens) const {
-    return (tokens + options_.page_tokens - 1) / options_.page_tokens;
+    const auto page = static_cast<std::uint32_t>(options_.page_tokens);  // 32 bits: a fourth of the time of 64
+    return (static_cast<std::uint32_t>(std::max<std::int64_t>(tokens, 0)) + page - 1) / page;
   }
   std::int64_t source_begin(std::size_t request) const {
     return given_begins_.empty() ? static_cast<std::int64_t>(request) * page_stride_ : given_begins_[request];
   }
   // False when packed lists have no room.
   Result<bool> read_lists(const std::int32_t* kv_lens);
+  Status check_room(std::span<const std::int32_t> kv_lens) const;
   Status check_mask(const RequestBatch& batch, AttentionBatch& made);
   void note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count);
 
@@ -58,6 +62,7 @@ class BatchTranslator {
   std::int64_t num_page_indices_ = 0;
   std::int64_t page_stride_ = 0;
   std::int32_t num_requests_ = 0;           // -1 after the other two
+  bool lists_fit_ = false;                  // on a device, and within num_page_indices_ whatever the lengths
   std::vector<std::int64_t> given_begins_;  // empty: a table of page_stride_
 
   std::vector<std::int32_t> entries_;

@@ -59,9 +59,8 @@ class CpuPagedAttention : public Attention::Impl {
   }
   Status grow(std::span<const std::int32_t> kv_lens, Stream) override {
     if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
-    planned_ = false;
-    FOVEA_RETURN_IF_ERROR(translator_.grow(kv_lens).status());
-    return done(planner_.grow(kv_lens.data()));
+    FOVEA_RETURN_IF_ERROR(translator_.grow(kv_lens, planner_).status());
+    return planner_.grow(kv_lens.data());
   }
 
   Status grow_on_device(const TensorView& kv_lens, Stream stream) override {

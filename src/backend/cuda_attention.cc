@@ -301,7 +301,10 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
 
 // grow() for page lists on the device: one launch.
 Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stream stream) {
-  for (std::size_t i = 0; i < kv_lens.size(); ++i) {
+  std::int32_t wrong = 0;  // no way out of the loop, so that it is one of vectors
+  const auto most = static_cast<std::int32_t>(std::min<std::int64_t>(most_tokens_, INT32_MAX));
+  for (std::size_t i = 0; i < kv_lens.size(); ++i) wrong |= (kv_lens[i] < kv_lens_[i]) | (kv_lens[i] > most);
+  for (std::size_t i = 0; wrong != 0 && i < kv_lens.size(); ++i) {
     if (kv_lens[i] < kv_lens_[i]) {
       return invalid_argument("request {} shrank from {} to {} tokens; plan() again", i, kv_lens_[i], kv_lens[i]);
     }
@@ -505,16 +508,13 @@ Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stre
 
 Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream stream) {
   if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
-  planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
-  FOVEA_ASSIGN_OR_RETURN(const std::optional<AttentionBatch> packed, translator_.grow(kv_lens));
-  if (can_recut_ && lists_on_device_ && lens_known_ && !graph_grows_) {
-    FOVEA_RETURN_IF_ERROR(recut_for(kv_lens, stream));
-    planned_ = true;
-    return ok_status();
-  }
+  FOVEA_ASSIGN_OR_RETURN(const std::optional<AttentionBatch> packed, translator_.grow(kv_lens, active_->planner));
+  if (can_recut_ && lists_on_device_ && lens_known_ && !graph_grows_) return recut_for(kv_lens, stream);
+  FOVEA_RETURN_IF_ERROR(active_->planner.check_growth(kv_lens.data()));
+  planned_ = false;
   FOVEA_RETURN_IF_ERROR(packed.has_value() ? plan_batch(*packed) : active_->planner.grow(kv_lens.data()));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));

@@ -366,19 +366,31 @@ TEST_F(CudaAttentionTest, GrowingIsOneLaunchWhereListsLieOnTheDevice) {
   const Status shrank = attention.grow(kv_lens);
   EXPECT_EQ(shrank.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(shrank.message(), HasSubstr("request 1 shrank"));
-  EXPECT_EQ(attention.grow(grown).code(), StatusCode::kInvalidArgument);  // the plan is gone
-  ASSERT_TRUE(attention.plan(b).ok());
   kv_lens[1] = kPages * kPage + 1;
   EXPECT_EQ(attention.grow(kv_lens).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(attention.grow({kv_lens.data(), 2}).code(), StatusCode::kInvalidArgument);
+  // What is refused changes nothing.
+  kv_lens = grown;
+  EXPECT_EQ(run(attention, true).out, run(reference, true).out);
+  ASSERT_TRUE(attention.grow(grown).ok());
+
+  // Lists that lie within page_indices as long as lengths stay small.
+  kv_lens[5] = 90;
+  b.num_page_indices = 5 * b.page_stride + 6;
+  ASSERT_TRUE(attention.plan(b).ok());
+  kv_lens[5] = 6 * kPage + 1;
+  EXPECT_EQ(attention.grow(kv_lens).code(), StatusCode::kOutOfRange);
+  b.num_page_indices = 0;
 
   // Without what the device needs the host does it.
+  recuts_ = 0;
   options_.device_growth = false;
   Attention by_host = make();
   kv_lens = grown;
   ASSERT_TRUE(by_host.plan(b).ok());
   ++kv_lens[0];
   ASSERT_TRUE(by_host.grow(kv_lens).ok());
-  EXPECT_EQ(recuts_, 100);
+  EXPECT_EQ(recuts_, 0);
 }
 
 TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord) {

@@ -239,9 +239,9 @@ Status Planner::plan_block_rows(const BlockRowBatch& batch) {
   return status;
 }
 
-Status Planner::grow(const std::int32_t* kv_lens) {
-  Impl& p = *impl_;
-  PlanArrays& a = p.arrays;
+Status Planner::check_growth(const std::int32_t* kv_lens) const {
+  const Impl& p = *impl_;
+  const PlanArrays& a = p.arrays;
   if (p.from_block_rows) return unsupported("grow() after plan_block_rows(): plan the grown block rows again");
   if (a.kv_lens.size == 0) return ok_status();
   if (kv_lens == nullptr) return invalid_argument("grow() needs {} lengths", a.kv_lens.size);
@@ -255,6 +255,14 @@ Status Planner::grow(const std::int32_t* kv_lens) {
                          kv_lens[i], most_tokens);
     }
   }
+  return ok_status();
+}
+
+Status Planner::grow(const std::int32_t* kv_lens) {
+  Impl& p = *impl_;
+  PlanArrays& a = p.arrays;
+  FOVEA_RETURN_IF_ERROR(check_growth(kv_lens));
+  if (a.kv_lens.size == 0) return ok_status();
   if (p.repacks()) return p.repack(kv_lens);
   for (std::uint32_t i = 0; i < a.kv_lens.size; ++i) grow_request(a, i, kv_lens[i]);
   for (std::uint32_t k = p.num_rows; k < a.row_indices.size; ++k) a.q_pos[k] = a.q_pos[a.row_indices[k]];

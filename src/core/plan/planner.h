@@ -141,6 +141,8 @@ class Planner {
   Status plan(const AttentionBatch& batch);
   // Same requests, same page table rows, lengths grew (each by >= 0): cuts again, keeps the packing.
   Status grow(const std::int32_t* kv_lens);
+  // Whether grow() would take these lengths; it refuses before it changes anything.
+  Status check_growth(const std::int32_t* kv_lens) const;
 
   // The second entry, for producers of block rows (sparse heads, selected pages, cascades, rings): the same tile, cut
   // and merge steps over block rows as given. Every (query token, KV head) must stand in at least one block row.
