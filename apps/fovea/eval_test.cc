@@ -4,12 +4,23 @@
 
 #include <CLI/CLI.hpp>
 
+#include "environment.h"
 #include "eval_settings.h"
 #include "eval_sweep.h"
 #include "options.h"
 
 namespace fovea::app {
 namespace {
+
+TEST(Environment, NamesThatNothingReadsAreSaidWithTheNearest) {
+  const auto lines = unknown_variables({"PATH=/bin", "FOVEA_CACHE_DIR=/tmp", "FOVEA_MAX_CONTEXT=4096",
+                                        "FOVEA_MAX_CONTXT=1=2", "FOVEA_LOG_LEVL", "FOVEA_ZZZZ=1"},
+                                       {"FOVEA_MAX_CONTEXT", ""});
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "the environment sets \"FOVEA_MAX_CONTXT\", which nothing reads; FOVEA_MAX_CONTEXT is near");
+  EXPECT_EQ(lines[1], "the environment sets \"FOVEA_LOG_LEVL\", which nothing reads; FOVEA_LOG_LEVEL is near");
+  EXPECT_EQ(lines[2], "the environment sets \"FOVEA_ZZZZ\", which nothing reads");
+}
 
 TEST(EvalSettings, NamesSayPolicyBudgetStreamingAndType) {
   EngineOptions base;

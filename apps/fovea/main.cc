@@ -1,6 +1,7 @@
 // The fovea command line: serve, generate, chat, demo, eval, bench, plan, doctor. This file builds the tree of commands
 // from commands.cc, reads --config, parses and dispatches.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "command.h"
 #include "config_file.h"
 #include "console.h"
+#include "environment.h"
 #include "fovea/version.h"
 
 namespace fovea::app {
@@ -81,6 +83,18 @@ std::string unknown_command(const CLI::App& root, int argc, char** argv) {
   return "";
 }
 
+// Names in the environment that no command reads: most likely slips.
+void warn_about_environment(const std::vector<Declared>& declared) {
+  std::vector<std::string> known, environment;
+  for (const Declared& command : declared) {
+    for (const OptionEntry& entry : command.options->entries()) known.push_back(entry.env);
+  }
+  for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
+  for (const std::string& line : unknown_variables(environment, std::move(known))) {
+    fmt::print(stderr, "fovea: {}\n", line);
+  }
+}
+
 // What was printed may still wait in the buffer: a full disk must not look like success.
 int finish(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
@@ -128,6 +142,7 @@ int run(int argc, char** argv) {
   }
   for (const Declared& command : declared) {
     if (!command.app->parsed()) continue;
+    warn_about_environment(declared);
     if (print) {
       print_config(command);
       return kExitOk;

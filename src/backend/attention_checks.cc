@@ -4,6 +4,7 @@
 #include <charconv>
 #include <limits>
 
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -28,7 +29,7 @@ Result<DevicePlace> parse_device(const std::string& text) {
     const auto [stop, error] = std::from_chars(text.data() + 5, end, place.index);
     if (error == std::errc() && stop == end && place.index >= 0) return place;
   }
-  return invalid_argument("device is \"{}\", expected \"cpu\", \"cuda\" or \"cuda:N\"", text);
+  return invalid_argument("device is {}, expected \"cpu\", \"cuda\" or \"cuda:N\"", quote(text));
 }
 
 Status check_place(const char* name, const TensorView& tensor, DevicePlace place) {
@@ -157,6 +158,11 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
     }
     for (const bool keys : {true, false}) {
       const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
+      if (is_empty(scale)) {
+        return invalid_argument("{} is missing; {} pools need scales and zeros, f16 [{}, {}, {}, 2]",
+                                keys ? "k_scale" : "v_scale", dtype_name(kv.k.dtype), pool.num_pages, num_kv_heads,
+                                pool.page_tokens);
+      }
       FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale,
                                         {pool.num_pages, num_kv_heads, pool.page_tokens, 2}, DType::kF16, place));
       (keys ? pool.k_scale : pool.v_scale) = scale.data;

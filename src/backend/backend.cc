@@ -2,6 +2,7 @@
 #include "backend/backend.h"
 
 #include "backend/cpu_backend.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -31,7 +32,7 @@ Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const Bac
     if (entry.name == name) return entry.create(options);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
   }
-  return not_found("there is no backend \"{}\", expected one of: {}", name, known);
+  return not_found("there is no backend {}, expected one of: {}", quote(name), known);
 }
 
 }  // namespace fovea

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -46,7 +47,7 @@ Result<std::int64_t> env_int(EnvVar id, std::int64_t min, std::int64_t max) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
-    return invalid_argument("{} is \"{}\", expected an integer from {} to {}", env_entry(id).name, text, min, max);
+    return invalid_argument("{} is {}, expected an integer from {} to {}", env_entry(id).name, quote(text), min, max);
   }
   return value;
 }

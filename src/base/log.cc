@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/env.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -52,7 +53,7 @@ Result<LogLevel> parse_log_level(std::string_view text) {
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] == text) return static_cast<LogLevel>(i);
   }
-  return invalid_argument("log level is \"{}\", expected trace, debug, info, warning, error or off", text);
+  return invalid_argument("log level is {}, expected trace, debug, info, warning, error or off", quote(text));
 }
 
 LogLevel log_level() { return level_slot().load(std::memory_order_relaxed); }

@@ -3,6 +3,7 @@
 
 #include <hwy/highway.h>
 
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea::cpu {
@@ -38,11 +39,11 @@ Status set_simd_cap(std::string_view name) {
   for (const Target& target : kTargets) {
     if (target.name == name) {
       known = true;
-      if (!(machine & target.bits)) return unsupported("simd is \"{}\", but this CPU lacks it", name);
+      if (!(machine & target.bits)) return unsupported("simd is {}, but this CPU lacks it", quote(name));
     }
     if (known) allowed |= machine & target.bits;
   }
-  if (!known) return invalid_argument("simd is \"{}\", expected avx512, avx2, scalar or nothing", name);
+  if (!known) return invalid_argument("simd is {}, expected avx512, avx2, scalar or nothing", quote(name));
   hwy::SetSupportedTargetsForTest(allowed);
   hwy::GetChosenTarget().Update(allowed);
   return ok_status();

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/env.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "engine/embedded_model.h"
 #include "engine/engine_core.h"
@@ -85,7 +86,7 @@ Status check_engine_options(const EngineOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));
   if (options.load_format != "auto" && options.load_format != "dummy") {
-    return invalid_argument("load_format is \"{}\"; expected \"auto\" or \"dummy\"", options.load_format);
+    return invalid_argument("load_format is {}; expected \"auto\" or \"dummy\"", quote(options.load_format));
   }
   return ok_status();
 }

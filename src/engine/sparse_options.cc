@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "engine/cache/page_stats.h"
 #include "engine/runner/selection.h"
@@ -89,8 +90,8 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
   }
   if (!request.kv_budget.empty()) {
     if (setting.policy == nullptr) {
-      return invalid_argument("kv_budget is \"{}\", but the request selects no pages; give sparse too",
-                              request.kv_budget);
+      return invalid_argument("kv_budget is {}, but the request selects no pages; give sparse too",
+                              quote(request.kv_budget));
     }
     FOVEA_ASSIGN_OR_RETURN(setting.budget, parse_kv_budget(request.kv_budget));
   }

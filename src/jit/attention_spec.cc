@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
 
@@ -52,7 +53,7 @@ Result<int> kernel_arch(const std::string& arch) {
   constexpr std::string_view kPrefix = "sm_";
   if (arch.starts_with(kPrefix)) std::from_chars(arch.data() + kPrefix.size(), arch.data() + arch.size(), number);
   if (number < 80) {
-    return unsupported("the architecture is \"{}\", expected sm_80 or later (sm_80, sm_89, sm_90a, ..)", arch);
+    return unsupported("the architecture is {}, expected sm_80 or later (sm_80, sm_89, sm_90a, ..)", quote(arch));
   }
   return arch == "sm_90a" ? 900 : 800;
 }

@@ -7,6 +7,7 @@
 
 #include "abi/attention_args.h"
 #include "base/file.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea::jit {
@@ -199,20 +200,20 @@ Result<VariantSpec> read_variant(const std::string& path, const std::string& nam
 
 Status check_variant(const VariantSpec& spec) {
   if (!jit::is_identifier(spec.name)) {
-    return invalid_argument("the variant's name is \"{}\", expected the C++ name of its struct", spec.name);
+    return invalid_argument("the variant's name is {}, expected the C++ name of its struct", quote(spec.name));
   }
   if (spec.source.empty() && !spec.params.empty()) {
-    return invalid_argument("variant {} has parameters but no source that reads them", spec.name);
+    return invalid_argument("variant {} has parameters but no source that reads them", quote(spec.name));
   }
   if (spec.source.size() > jit::kMaxSourceBytes) {
-    return out_of_range("the source of variant {} has {} bytes, expected at most {}", spec.name, spec.source.size(),
-                        jit::kMaxSourceBytes);
+    return out_of_range("the source of variant {} has {} bytes, expected at most {}", quote(spec.name),
+                        spec.source.size(), jit::kMaxSourceBytes);
   }
   for (std::size_t i = 0; i < spec.params.size(); ++i) {
     const std::string& name = spec.params[i].name;
     if (!jit::is_identifier(name)) {
-      return invalid_argument("parameter {} of variant {} is named \"{}\", expected a C++ identifier", i, spec.name,
-                              name);
+      return invalid_argument("parameter {} of variant {} is named {}, expected a C++ identifier", i, quote(spec.name),
+                              quote(name));
     }
     if (std::find(std::begin(jit::kShippedParams), std::end(jit::kShippedParams), name) !=
         std::end(jit::kShippedParams)) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "workload/lengths.h"
 
@@ -140,7 +141,7 @@ Status read_mask(const JsonReader& root, PagedBatch& batch) {
     FOVEA_ASSIGN_OR_RETURN(const std::int64_t window, root.integer("window", 0, kMaxTokens));
     set_window(batch, static_cast<std::int32_t>(window));
   } else {
-    return invalid_argument("{}: unknown mask \"{}\", expected none, causal or window", root.path("mask"), mask);
+    return invalid_argument("{}: unknown mask {}, expected none, causal or window", root.path("mask"), quote(mask));
   }
   return ok_status();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/quote.h"
 #include "base/random.h"
 #include "base/status.h"
 
@@ -67,7 +68,8 @@ Result<std::vector<std::int32_t>> named_lengths(std::string_view name, std::int3
   if (name == "uniform") return uniform_lengths(count, (average + 1) / 2, average + average / 2, seed);
   if (name == "zipf") return zipf_lengths(count, total, 1.2, seed);
   if (name == "one_long") return one_long_lengths(count, total);
-  return invalid_argument("unknown distribution of lengths \"{}\", expected constant, uniform, zipf or one_long", name);
+  return invalid_argument("unknown distribution of lengths {}, expected constant, uniform, zipf or one_long",
+                          quote(name));
 }
 
 }  // namespace fovea

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "base/quote.h"
 #include "base/random.h"
 #include "base/status.h"
 
@@ -127,13 +128,13 @@ Result<PrefixTree> parse_prefix_tree(std::string_view text) {
   }
   if (tree.nodes.empty() || tree.nodes.size() != tree.tokens.size()) {
     return invalid_argument(
-        "prefix tree \"{}\": expected nodes and tokens of each level as \"n1,n2,..,B_l1,l2,..,lk\", for example "
+        "prefix tree {}: expected nodes and tokens of each level as \"n1,n2,..,B_l1,l2,..,lk\", for example "
         "\"1,4,256_1024,256,32\"",
-        text);
+        quote(text));
   }
   for (const std::int32_t n : tree.nodes) {
     if (tree.num_requests() % n != 0) {
-      return invalid_argument("prefix tree \"{}\": {} requests do not divide evenly among {} nodes", text,
+      return invalid_argument("prefix tree {}: {} requests do not divide evenly among {} nodes", quote(text),
                               tree.num_requests(), n);
     }
   }

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -40,7 +41,7 @@ Result<const SelectPolicy*> find_select_policy(std::string_view name) {
     if (policy.name == wanted) return &policy;
     names += fmt::format(", {}", policy.name);
   }
-  return invalid_argument("sparse is \"{}\", and no selection policy has that name; there are {}", name, names);
+  return invalid_argument("sparse is {}, and no selection policy has that name; there are {}", quote(name), names);
 }
 
 std::int32_t KvBudget::at(std::int32_t length) const {
@@ -54,7 +55,8 @@ Result<KvBudget> parse_kv_budget(std::string_view text) {
   std::int32_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || end != digits.data() + digits.size() || number < 1) {
-    return invalid_argument("kv_budget is \"{}\"; expected tokens, as 4096, or a share of what is seen, as T/8", text);
+    return invalid_argument("kv_budget is {}; expected tokens, as 4096, or a share of what is seen, as T/8",
+                            quote(text));
   }
   if (!share && number < kLeastBudgetTokens) {
     return invalid_argument("kv_budget is {} tokens; expected {} or more", number, kLeastBudgetTokens);

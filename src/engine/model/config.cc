@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -55,7 +56,7 @@ Result<const Family*> find_family(const JsonReader& json) {
     if (family.model_type == type) return &family;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family.model_type);
   }
-  return unsupported("{} is \"{}\", expected one of {}", json.path("model_type"), type, known);
+  return unsupported("{} is {}, expected one of {}", json.path("model_type"), quote(type), known);
 }
 
 Status read_sizes(const JsonReader& json, const Family& family, ModelConfig& config) {
@@ -96,7 +97,7 @@ Result<Activation> read_activation(const JsonReader& json, const Family& family)
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "gelu") return Activation::kGelu;
-  return unsupported("{} is \"{}\", expected silu, gelu_pytorch_tanh or gelu", json.path(key), name);
+  return unsupported("{} is {}, expected silu, gelu_pytorch_tanh or gelu", json.path(key), quote(name));
 }
 
 Result<double> positive(const JsonReader& json, std::string_view key, double fallback) {
@@ -138,7 +139,7 @@ Status read_rope_scaling(const JsonReader& json, ModelConfig& config) {
   FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string_or(key, "default"));
   if (type == "default") return ok_status();
   if (type != "linear" && type != "llama3" && type != "yarn") {
-    return unsupported("{} is \"{}\", expected default, linear, llama3 or yarn", json.path(key), type);
+    return unsupported("{} is {}, expected default, linear, llama3 or yarn", json.path(key), quote(type));
   }
   FOVEA_RETURN_IF_ERROR(json.number("factor").status());
   FOVEA_ASSIGN_OR_RETURN(rope.factor, positive(json, "factor", 1.0));
@@ -214,8 +215,8 @@ Status read_windows(const JsonReader& json, const Family& family, ModelConfig& c
       const std::string& type = types[static_cast<std::size_t>(layer)];
       windowed = type == "sliding_attention";
       if (!windowed && type != "full_attention") {
-        return unsupported("{}[{}] is \"{}\", expected full_attention or sliding_attention", json.path("layer_types"),
-                           layer, type);
+        return unsupported("{}[{}] is {}, expected full_attention or sliding_attention", json.path("layer_types"),
+                           layer, quote(type));
       }
       if (windowed && window == 0) {
         return invalid_argument("{}[{}] is sliding_attention, but sliding_window is null", json.path("layer_types"),
@@ -290,7 +291,7 @@ Status read_dtype(const JsonReader& json, ModelConfig& config) {
   } else if (name == "float32") {
     config.dtype = DType::kF32;
   } else {
-    return unsupported("{} is \"{}\", expected bfloat16, float16 or float32", json.path(key), name);
+    return unsupported("{} is {}, expected bfloat16, float16 or float32", json.path(key), quote(name));
   }
   return ok_status();
 }

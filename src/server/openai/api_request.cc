@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "server/openai/field_reader.h"
 
 namespace fovea::server {
@@ -209,10 +210,10 @@ bool read_content(const Json& message, const std::string& where, FieldReader& fi
                                  : std::string("?");
     const bool text = (type == "text" || type == "input_text") && part.contains("text") && part["text"].is_string();
     if (!text) {
-      fields.fail(
-          where + ".content",
-          fmt::format("{}.content holds a part of type \"{}\"; this server reads parts of type \"text\"", where, type),
-          "unsupported_parameter");
+      fields.fail(where + ".content",
+                  fmt::format("{}.content holds a part of type {}; this server reads parts of type \"text\"", where,
+                              quote(type)),
+                  "unsupported_parameter");
       return false;
     }
     *out += part["text"].get<std::string>();
@@ -237,7 +238,7 @@ void read_messages(const Json& list, FieldReader& fields, std::vector<ChatMessag
     if (chat.role == "developer") chat.role = "system";  // the newer name of the same role
     if (chat.role != "system" && chat.role != "user" && chat.role != "assistant") {
       fields.fail(where + ".role",
-                  fmt::format("{}.role is \"{}\", expected system, developer, user or assistant", where, chat.role));
+                  fmt::format("{}.role is {}, expected system, developer, user or assistant", where, quote(chat.role)));
       return;
     }
     const auto calls = message.find("tool_calls");

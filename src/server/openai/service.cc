@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "base/quote.h"
 #include "fovea/version.h"
 #include "server/openai/chunk_writer.h"
 
@@ -105,14 +106,14 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
     if (request.method == candidate.method) route = &candidate;
   }
   if (route == nullptr && !allowed.empty()) {
-    HttpResponse response =
-        error_response(405, fmt::format("{} is asked for with {}, not {}", request.path, allowed, request.method));
+    HttpResponse response = error_response(
+        405, fmt::format("{} is asked for with {}, not {}", shorten(request.path), allowed, shorten(request.method)));
     response.headers.emplace_back("Allow", allowed + ", OPTIONS");
     reply(exchange, request, std::move(response));
     return;
   }
   if (route == nullptr) {
-    reply_error(exchange, request, {404, fmt::format("there is no {} here", request.path), "", ""});
+    reply_error(exchange, request, {404, fmt::format("there is no {} here", shorten(request.path)), "", ""});
     return;
   }
   if (!route->open && !authorized(request)) {
@@ -124,7 +125,7 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
     const std::string type = media_type(request.header("content-type"));
     if (!type.empty() && type != "application/json") {
       reply_error(exchange, request,
-                  {415, fmt::format("the content type is {}, expected application/json", type), "", ""});
+                  {415, fmt::format("the content type is {}, expected application/json", shorten(type)), "", ""});
       return;
     }
   }
@@ -203,7 +204,7 @@ bool Service::unknown_model(const std::string& name, const HttpRequest& request,
                             const std::shared_ptr<Exchange>& exchange) {
   if (known_model(name)) return false;
   reply_error(exchange, request,
-              {404, fmt::format("the model `{}` does not exist; this server has `{}`", name, name_), "model",
+              {404, fmt::format("the model `{}` does not exist; this server has `{}`", shorten(name), name_), "model",
                "model_not_found"});
   return true;
 }
