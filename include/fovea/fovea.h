@@ -51,9 +51,10 @@ typedef struct fovea_tensor {
 } fovea_tensor;
 
 /* Values of fovea::DType. */
-enum { FOVEA_F32 = 0, FOVEA_F16 = 1, FOVEA_BF16 = 2, FOVEA_F8E4M3 = 3 };
+enum { FOVEA_F32 = 0, FOVEA_F16 = 1, FOVEA_BF16 = 2, FOVEA_F8E4M3 = 3, FOVEA_I8 = 4, FOVEA_I4 = 5 };
 enum { FOVEA_MASK_NONE = 0, FOVEA_MASK_CAUSAL = 1, FOVEA_MASK_WINDOW = 2, FOVEA_MASK_BITS = 3 };
 enum { FOVEA_NHD = 0, FOVEA_HND = 1 };
+enum { FOVEA_DECODE_AUTO = 0, FOVEA_DECODE_CTAS = 1, FOVEA_DECODE_WARPS = 2 };
 
 /* A parameter of a variant and its value (fovea/variant.h): a number, or a float32 or int32 tensor. */
 enum { FOVEA_PARAM_FLOAT = 0, FOVEA_PARAM_INT = 1, FOVEA_PARAM_FLOAT_TENSOR = 2, FOVEA_PARAM_INT_TENSOR = 3 };
@@ -96,6 +97,8 @@ typedef struct fovea_attention_options {
   const fovea_variant_value* variant_values;
   int32_t num_variant_values;
   int32_t device_growth;
+  int32_t max_selected;
+  int32_t decode_kernel;
 } fovea_attention_options;
 
 /* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host. */
@@ -128,13 +131,31 @@ typedef struct fovea_cascade_level {
   int32_t causal;
 } fovea_cascade_level;
 
-/* fovea::PagedKv; scales may be NULL. A uint8 pool is taken as fp8_e4m3. */
+/* fovea::SelectedBatch. page_indices and list_tokens lie on the attention's device, the others on the host. */
+typedef struct fovea_selected_batch {
+  size_t struct_bytes;
+  int32_t num_requests;
+  int32_t budget_tokens;
+  const int32_t* kv_lens;
+  const int32_t* page_indices;
+  int64_t num_page_indices;
+  const int64_t* list_begins;
+  const int64_t* selected_begins;
+  int64_t selected_stride;
+  const int32_t* list_tokens;
+} fovea_selected_batch;
+
+/* fovea::PagedKv; scales may be NULL for pools that need none. DLPack has no int4 and few producers have fp8, so pools
+ * of quantized types come as bytes, uint8 or int8: rows of head_dim bytes for fp8_e4m3 and int8, of head_dim / 2 for
+ * int4 (strides in bytes then). What the bytes hold, fovea_attention_run() knows from the attention's kv_dtype;
+ * fovea_append_paged_kv() takes kv_dtype: FOVEA_F8E4M3 (or 0), FOVEA_I8 or FOVEA_I4. */
 typedef struct fovea_paged_kv {
   const fovea_tensor* k;
   const fovea_tensor* v;
   const fovea_tensor* k_scale;
   const fovea_tensor* v_scale;
   int32_t layout;
+  int32_t kv_dtype;
 } fovea_paged_kv;
 
 /* fovea::AttentionStats. */
@@ -163,6 +184,8 @@ FOVEA_API fovea_status fovea_attention_plan(fovea_attention* attention, const fo
 FOVEA_API fovea_status fovea_attention_plan_cascade(fovea_attention* attention, int32_t num_rows,
                                                     const fovea_cascade_level* levels, int32_t num_levels,
                                                     void* stream);
+FOVEA_API fovea_status fovea_attention_plan_selected(fovea_attention* attention, const fovea_selected_batch* batch,
+                                                     void* stream);
 FOVEA_API fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_lens, int32_t num_requests,
                                             void* stream);
 FOVEA_API fovea_status fovea_attention_grow_on_device(fovea_attention* attention, const fovea_tensor* kv_lens,

@@ -14,9 +14,10 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_i
 from pathlib import Path
 
 CPU, CUDA = 1, 2  # DLPack device types
-DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "fp8_e4m3": 3}
+DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "fp8_e4m3": 3, "int8": 4, "int4": 5}
 MASKS = {"none": 0, "causal": 1, "window": 2, "bits": 3}
 LAYOUTS = {"NHD": 0, "HND": 1}
+DECODE_KERNELS = {"auto": 0, "ctas": 1, "warps": 2}
 
 
 class Error(RuntimeError):
@@ -60,6 +61,7 @@ class Options(Structure):
         ("share_prefixes", c_int32), ("batch_invariant", c_int32), ("checked", c_int32), ("num_threads", c_int32),
         ("num_workers", c_int32), ("variant_name", c_char_p), ("variant_source", c_char_p),
         ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32), ("device_growth", c_int32),
+        ("max_selected", c_int32), ("decode_kernel", c_int32),
     ]
 
 
@@ -79,8 +81,17 @@ class CascadeLevel(Structure):
     ]
 
 
+class SelectedBatch(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t), ("num_requests", c_int32), ("budget_tokens", c_int32), ("kv_lens", c_void_p),
+        ("page_indices", c_void_p), ("num_page_indices", c_int64), ("list_begins", c_void_p), ("selected_begins", c_void_p),
+        ("selected_stride", c_int64), ("list_tokens", c_void_p),
+    ]
+
+
 class PagedKv(Structure):
-    _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p), ("layout", c_int32)]
+    _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p), ("layout", c_int32),
+                ("kv_dtype", c_int32)]
 
 
 class Stats(Structure):
@@ -114,6 +125,7 @@ def _load() -> ctypes.CDLL:
         ("fovea_attention_destroy", None, [void]),
         ("fovea_attention_plan", c_int32, [void, POINTER(Batch), void]),
         ("fovea_attention_plan_cascade", c_int32, [void, c_int32, POINTER(CascadeLevel), c_int32, void]),
+        ("fovea_attention_plan_selected", c_int32, [void, POINTER(SelectedBatch), void]),
         ("fovea_attention_grow", c_int32, [void, void, c_int32, void]),
         ("fovea_attention_grow_on_device", c_int32, [void, tensor, void]),
         ("fovea_attention_run", c_int32, [void, tensor, POINTER(PagedKv), tensor, tensor, void]),
@@ -184,6 +196,11 @@ def device_of(x) -> tuple[int, int]:
         return (CUDA, x.device.index or 0) if x.is_cuda else (CPU, 0)
     kind, index = x.__dlpack_device__()
     return (CUDA, int(index)) if int(kind) in (2, 13) else (CPU, 0)
+
+
+def device_name(place: tuple[int, int]) -> str:
+    """"cpu" or "cuda:N"."""
+    return "cpu" if place[0] == CPU else f"cuda:{place[1]}"
 
 
 def check_tensor(name, x, shape: str) -> None:

@@ -13,7 +13,7 @@ def _dtype(name) -> int:
     text = getattr(name, "__name__", None) or str(name)
     text = text.split(".")[-1]
     text = {"float32": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float8_e4m3fn": "fp8_e4m3",
-            "float8_e4m3": "fp8_e4m3"}.get(text, text)
+            "float8_e4m3": "fp8_e4m3", "uint8": "int8"}.get(text, text)
     if text not in lib.DTYPES:
         raise lib.InvalidArgument(f"type {name} is none of {', '.join(lib.DTYPES)}")
     return lib.DTYPES[text]
@@ -37,21 +37,25 @@ def split_kv(kv):
     return kv[:, 0], kv[:, 1]
 
 
-def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None):
+def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None, kv_dtype=0):
     k, v = split_kv(kv)
-    return lib.PagedKv(borrow(k), borrow(v), borrow(k_scale), borrow(v_scale), _number(lib.LAYOUTS, "kv_layout", layout))
+    return lib.PagedKv(borrow(k), borrow(v), borrow(k_scale), borrow(v_scale), _number(lib.LAYOUTS, "kv_layout", layout),
+                       kv_dtype)
 
 
 class Attention:
     """Plans batches of the declared maxima and runs them. One call at a time.
 
-    device: "cpu", "cuda" or "cuda:N". q_dtype (of q and the output) and kv_dtype: "bf16", "f16", "f32" (CPU), and
-    "fp8_e4m3" for kv_dtype on CUDA; types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given. softcap:
+    device: "cpu", "cuda" or "cuda:N". q_dtype (of q and the output) and kv_dtype: "bf16", "f16", "f32" (CPU); kv_dtype
+    also "fp8_e4m3", "int8" and "int4", whose pools are tensors of bytes (run() says how they lie). On CUDA a 16-bit
+    kv_dtype is that of q. Types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given. softcap:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
     the pool. variant: (name, C++ text) of a variant of your own (docs/variants.md); variant_values: its parameters by
     name, whose types are those of the values (float, int, float32 or int32 tensor). device_growth:
-    on CUDA, plans are cut again on the device when lengths grew. max_*: memory follows from these alone, and larger batches raise OutOfRange.
+    on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto", "ctas" or "warps".
+    max_selected: requests of plan_selected() that read lists. max_*: memory follows from these alone, and larger batches
+    raise OutOfRange.
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
@@ -60,7 +64,8 @@ class Attention:
                  max_pages_per_request: int = 2048, max_page_entries: int = 0, max_cascade_levels: int = 0,
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
                  checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
-                 variant_values: dict | None = None, device_growth: bool = True):
+                 variant_values: dict | None = None, device_growth: bool = True, max_selected: int = 0,
+                 decode_kernel: str = "auto"):
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
@@ -68,8 +73,10 @@ class Attention:
         lib.library.fovea_attention_options_init(byref(o))
         o.device = str(device).encode()
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "page_tokens", "max_requests", "max_rows",
-                     "max_pages_per_request", "max_cascade_levels", "num_threads", "num_workers"):
+                     "max_pages_per_request", "max_cascade_levels", "max_selected", "num_threads", "num_workers"):
             lib.check_integer(name, given[name])
+        for name in ("max_page_entries", "max_mask_bytes"):
+            lib.check_integer(name, given[name], ctypes.c_int64)
         o.num_qo_heads, o.num_kv_heads, o.head_dim, o.page_tokens = num_qo_heads, num_kv_heads, head_dim, page_tokens
         o.q_dtype = _dtype(q_dtype)
         o.kv_dtype = o.q_dtype if kv_dtype is None else _dtype(kv_dtype)
@@ -80,6 +87,7 @@ class Attention:
         o.max_page_entries, o.max_cascade_levels, o.max_mask_bytes = max_page_entries, max_cascade_levels, max_mask_bytes
         o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
         o.num_threads, o.num_workers, o.device_growth = num_threads, num_workers, device_growth
+        o.max_selected, o.decode_kernel = max_selected, _number(lib.DECODE_KERNELS, "decode_kernel", decode_kernel)
         values = self._set_variant(o, variant, variant_values or {}, borrow)
         handle = ctypes.c_void_p()
         lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
@@ -212,9 +220,55 @@ class Attention:
                                                            lib.stream_of(stream, pages)))
         self._rows = num_rows
 
+    def plan_selected(self, kv_lens, page_indices, page_indptr, selected_begins, selected_stride: int, *,
+                      budget_tokens: int = 4096, list_tokens=None, stream=None) -> None:
+        """Plans a decode step (one query token a request) over chosen pages, of a list a KV head.
+
+        kv_lens: integers [requests]. page_indices: int32 of rank 1 on the attention's device, read there at every run, so
+        that a kernel may write lists after this call; on the CPU lists are those of now. Request i with more than
+        budget_tokens (a multiple of page_tokens) reads budget_tokens / page_tokens pages under KV head h, those of the list
+        at selected_begins[i] + h * selected_stride, ascending, the newest page last; others, and those whose
+        selected_begins is negative, read all of their pages, from page_indptr[i] on. list_tokens: int32 [requests] on the
+        attention's device, tokens in the list or lists of a request, read by run(); None: as kv_lens say. Needs
+        max_selected. OutOfRange: lists that reach beyond page_indices, more requests than declared. Unsupported: slopes,
+        variants of your own, batch_invariant.
+        """
+        lens, n = lib.host_array(kv_lens, name="kv_lens")
+        begins, num_lists = lib.host_array(page_indptr, ctypes.c_int64, "page_indptr")
+        chosen, num_chosen = lib.host_array(selected_begins, ctypes.c_int64, "selected_begins")
+        if num_lists < n or num_chosen < n:
+            raise lib.InvalidArgument(f"{n} kv_lens, {num_lists} page_indptr and {num_chosen} selected_begins; expected one a "
+                                      "request of each")
+        for name, value in (("selected_stride", selected_stride), ("budget_tokens", budget_tokens)):
+            lib.check_integer(name, value)
+        borrow = lib.Borrowed()
+        b = lib.SelectedBatch(struct_bytes=ctypes.sizeof(lib.SelectedBatch), num_requests=n, budget_tokens=budget_tokens,
+                              kv_lens=ctypes.addressof(lens), list_begins=ctypes.addressof(begins),
+                              selected_begins=ctypes.addressof(chosen), selected_stride=selected_stride)
+        b.page_indices, b.num_page_indices = self._device_list("page_indices", page_indices, borrow)
+        if list_tokens is not None:
+            b.list_tokens, count = self._device_list("list_tokens", list_tokens, borrow)
+            if count < n:
+                raise lib.InvalidArgument(f"list_tokens has {count} entries for {n} requests")
+        self._lent = ([page_indices, list_tokens], borrow)
+        lib.check(lib.library.fovea_attention_plan_selected(self._handle, byref(b), lib.stream_of(stream, page_indices)))
+        self._rows = n
+
+    def _device_list(self, name, x, borrow):
+        """(address, entries) of an int32 tensor of rank 1 where the attention is."""
+        lib.check_tensor(name, x, "[entries]")
+        place = lib.device_of(x)
+        if place != self._place:
+            raise lib.InvalidArgument(f"{name} is on {lib.device_name(place)}, expected it on {lib.device_name(self._place)}")
+        t = lib.describe(borrow(x))
+        if t.code != 0 or t.bits != 32 or (t.strides and t.shape[0] > 1 and t.strides[0] != 1):
+            raise lib.InvalidArgument(f"{name} must be a contiguous int32 tensor")
+        return (t.data or 0) + t.byte_offset, t.shape[0]
+
     def grow(self, kv_lens, *, stream=None) -> None:
         """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages. With lists
-        on a CUDA device the plan is cut again there, and the host only launches that."""
+        on a CUDA device the plan is cut again there, and the host only launches that. What is refused leaves the plan as
+        it was."""
         lens, count = lib.host_array(kv_lens, name="kv_lens")
         pages = self._lent[0][0] if self._lent else None
         lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_of(stream, pages)))
@@ -231,7 +285,9 @@ class Attention:
 
         kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
         [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are. lse: float32 [rows, num_qo_heads], base
-        2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools. On CUDA this only enqueues, on the caller's current
+        2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools; of int8 and int4 pools float16 [pages, num_kv_heads,
+        page_tokens, 2], scale and zero of each token and head (see append_paged_kv). Pools of fp8, int8 and int4 are uint8
+        or int8, the last dim of int4 head_dim / 2. On CUDA this only enqueues, on the caller's current
         stream unless one is given, and can be captured in a graph.
         """
         lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
@@ -269,14 +325,20 @@ class Attention:
 
 
 def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None, page_indices=None, page_indptr=None,
-                    kv_layout: str = "NHD", stream=None) -> None:
+                    kv_layout: str = "NHD", kv_dtype=None, k_scale=None, v_scale=None, stream=None) -> None:
     """Writes rows k, v [rows, num_kv_heads, head_dim] to the pages of kv, converted to their type.
+
+    kv: as in run(). Pools of bytes (uint8, int8) hold kv_dtype: "fp8_e4m3" (the default), with k_scale and v_scale float32
+    [num_kv_heads] that stored numbers are multiplied by (None: 1); or "int8" or "int4", whose k_scale and v_scale, float16
+    [pages, num_kv_heads, page_tokens, 2], are written here too: scale and zero of each token and head. A stored number u
+    then stands for scale * (u - 128) + zero, of int4 for scale * (u - 8) + zero, element d in byte d // 2, even d in the
+    low half.
 
     Either slots (int32 [rows]: page * page_tokens + token in the page; negative skips the row), or batch_indices and
     positions (int32 [rows]) with the lists page_indices, page_indptr (int32). All on the device of kv.
     """
     borrow = lib.Borrowed()
-    pool = _paged_kv(borrow, kv, kv_layout)
+    pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale, 0 if kv_dtype is None else _dtype(kv_dtype))
     places = [borrow(x) for x in (slots, batch_indices, positions, page_indices, page_indptr)]
     lib.check(lib.library.fovea_append_paged_kv(borrow(k), borrow(v), *places, byref(pool), lib.stream_of(stream, k)))
 

@@ -12,7 +12,6 @@
 
 struct fovea_attention {
   fovea::Attention attention;
-  bool fp8_pool;
 };
 
 namespace {
@@ -107,6 +106,17 @@ Status view_of(const char* name, const fovea_tensor* t, TensorView& view) {
   return {};
 }
 
+// A pool of bytes as the pool of `stored` that it holds. int4: a byte has two elements, so dims and strides are twice
+// as many of those.
+void take_as(DType stored, TensorView& pool) {
+  if (pool.dtype != DType::kU8 && pool.dtype != DType::kI8) return;
+  if (stored != DType::kF8E4M3 && stored != DType::kI8 && stored != DType::kI4) return;
+  pool.dtype = stored;
+  if (stored != DType::kI4 || pool.rank != 4) return;
+  pool.shape[3] *= 2;
+  for (int d = 0; d < 3; ++d) pool.strides[d] *= 2;
+}
+
 // The first failure of several conversions.
 class Views {
  public:
@@ -120,7 +130,8 @@ class Views {
     if (t == nullptr && status_.ok()) status_ = invalid(std::string(name) + " is NULL");
     return get(name, t);
   }
-  fovea::PagedKv kv(const fovea_paged_kv* p, bool fp8_pool) {
+  // Pools of bytes stay what they are.
+  fovea::PagedKv kv(const fovea_paged_kv* p) {
     fovea::PagedKv kv;
     if (p == nullptr) {
       if (status_.ok()) status_ = invalid("kv is NULL");
@@ -132,9 +143,6 @@ class Views {
     kv.layout = p->layout == FOVEA_HND ? fovea::KvLayout::kHND : fovea::KvLayout::kNHD;
     kv.k = required("k", p->k);
     kv.v = required("v", p->v);
-    for (TensorView* pool : {&kv.k, &kv.v}) {
-      if (fp8_pool && pool->dtype == DType::kU8) pool->dtype = DType::kF8E4M3;
-    }
     kv.k_scale = get("k_scale", p->k_scale);
     kv.v_scale = get("v_scale", p->v_scale);
     return kv;
@@ -159,8 +167,8 @@ Result<T> versioned(const T* given, const char* name) {
 }
 
 Status check_kind(std::int32_t dtype, const char* name) {
-  if (dtype >= FOVEA_F32 && dtype <= FOVEA_F8E4M3) return {};
-  return invalid(std::string(name) + " is " + std::to_string(dtype) + ", expected FOVEA_F32 to FOVEA_F8E4M3");
+  if (dtype >= FOVEA_F32 && dtype <= FOVEA_I4) return {};
+  return invalid(std::string(name) + " is " + std::to_string(dtype) + ", expected FOVEA_F32 to FOVEA_I4");
 }
 
 DeviceKind kind_of(std::int32_t dl_device) { return is_device(dl_device) ? DeviceKind::kCuda : DeviceKind::kCpu; }
@@ -194,6 +202,11 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   fovea::AttentionOptions options;
   if (Status s = check_kind(o.q_dtype, "q_dtype"); !s.ok()) return s;
   if (Status s = check_kind(o.kv_dtype, "kv_dtype"); !s.ok()) return s;
+  if (o.decode_kernel < FOVEA_DECODE_AUTO || o.decode_kernel > FOVEA_DECODE_WARPS) {
+    return invalid("decode_kernel is " + std::to_string(o.decode_kernel) +
+                   ", expected FOVEA_DECODE_AUTO to FOVEA_DECODE_WARPS");
+  }
+  options.decode_kernel = static_cast<fovea::DecodeKernel>(o.decode_kernel);
   if (o.device != nullptr) options.device = o.device;
   options.num_qo_heads = o.num_qo_heads;
   options.num_kv_heads = o.num_kv_heads;
@@ -212,6 +225,7 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   options.max_pages_per_request = o.max_pages_per_request;
   options.max_page_entries = o.max_page_entries;
   options.max_cascade_levels = o.max_cascade_levels;
+  options.max_selected = o.max_selected;
   options.max_mask_bytes = o.max_mask_bytes;
   options.share_prefixes = o.share_prefixes != 0;
   options.batch_invariant = o.batch_invariant != 0;
@@ -223,7 +237,7 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   if (!views.status().ok()) return views.status();
   Result<fovea::Attention> made = fovea::Attention::create(options);
   if (!made.ok()) return made.status();
-  *attention = new fovea_attention{std::move(*made), options.kv_dtype == DType::kF8E4M3};
+  *attention = new fovea_attention{std::move(*made)};
   return {};
 }
 
@@ -250,6 +264,17 @@ Status plan(fovea_attention* attention, const fovea_batch* given, void* stream) 
   batch.mask_bytes = b.mask_bytes;
   batch.mask_offsets = b.mask_offsets;
   return attention->attention.plan(batch, {stream});
+}
+
+Status plan_selected(fovea_attention* attention, const fovea_selected_batch* given, void* stream) {
+  if (attention == nullptr) return invalid("attention is NULL");
+  const Result<fovea_selected_batch> versioned_batch = versioned(given, "batch");
+  if (!versioned_batch.ok()) return versioned_batch.status();
+  const fovea_selected_batch& b = *versioned_batch;
+  return attention->attention.plan_selected(
+      {b.num_requests, b.kv_lens, b.budget_tokens, b.page_indices, b.num_page_indices, b.list_begins, b.selected_begins,
+       b.selected_stride, b.list_tokens},
+      {stream});
 }
 
 Status plan_cascade(fovea_attention* attention, std::int32_t num_rows, const fovea_cascade_level* levels,
@@ -308,6 +333,11 @@ fovea_status fovea_attention_plan_cascade(fovea_attention* attention, int32_t nu
   return guarded([&] { return plan_cascade(attention, num_rows, levels, num_levels, stream); });
 }
 
+fovea_status fovea_attention_plan_selected(fovea_attention* attention, const fovea_selected_batch* batch,
+                                           void* stream) {
+  return guarded([&] { return plan_selected(attention, batch, stream); });
+}
+
 fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_lens, int32_t num_requests,
                                   void* stream) {
   return guarded([&]() -> Status {
@@ -334,8 +364,9 @@ fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor*
     const TensorView q_view = views.required("q", q);
     const TensorView out_view = views.required("out", out);
     const TensorView lse_view = views.get("lse", lse);
-    const fovea::PagedKv pool = views.kv(kv, attention->fp8_pool);
+    fovea::PagedKv pool = views.kv(kv);
     if (!views.status().ok()) return views.status();
+    for (TensorView* part : {&pool.k, &pool.v}) take_as(attention->attention.options().kv_dtype, *part);
     return attention->attention.run(q_view, pool, out_view, lse_view, {stream});
   });
 }
@@ -373,8 +404,11 @@ fovea_status fovea_append_paged_kv(const fovea_tensor* k, const fovea_tensor* v,
     const fovea::AppendPlaces places{views.get("slots", slots), views.get("batch_indices", batch_indices),
                                      views.get("positions", positions), views.get("page_indices", page_indices),
                                      views.get("page_indptr", page_indptr)};
-    const fovea::PagedKv pool = views.kv(kv, true);
+    fovea::PagedKv pool = views.kv(kv);
     if (!views.status().ok()) return views.status();
+    if (Status s = check_kind(kv->kv_dtype, "kv_dtype"); !s.ok()) return s;
+    const auto stored = static_cast<DType>(kv->kv_dtype);
+    for (TensorView* part : {&pool.k, &pool.v}) take_as(stored == DType::kF32 ? DType::kF8E4M3 : stored, *part);
     return fovea::append_paged_kv(k_view, v_view, places, pool, {stream});
   });
 }
