@@ -42,11 +42,12 @@ enum class AttentionMask : std::uint8_t {
   kBits = 3,    // a bit for each (query token, KV token)
 };
 
-// Which of the two CUDA kernels runs plans of decode: one query token a request, no prefix shared, no mask of bits.
+// Which of the three CUDA kernels runs plans of decode: one query token a request, no prefix shared, no mask of bits.
 enum class DecodeKernel : std::uint8_t {
   kAuto = 0,   // by requests, heads and lengths; a run recorded in a graph keeps it for later plans of as many rows
   kCtas = 1,   // the one that runs all other plans
   kWarps = 2,  // the one for large batches
+  kFew = 3,    // the one for few requests
 };
 
 // What is fixed for the life of an Attention. Memory follows from the maxima alone.

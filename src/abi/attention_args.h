@@ -45,6 +45,8 @@ struct AttentionArgs {
   uint32_t num_pages;      // of the pool, for checked builds
   uint32_t first_merges;   // 1: of a divided pair, the worker of the first part waits for the others and merges, unless
                            // queues are claimed; needs a device that runs two CTAs at once. 0: who comes last
+  uint32_t lists_fixed;    // 1: page_entries are written with the plan, and no kernel ahead of this one writes them
+  uint32_t reserved;
   KvPoolView pool;
   alignas(16) uint8_t variant_params[kVariantParamBytes];  // the variant's parameter struct
 };

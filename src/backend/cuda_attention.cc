@@ -54,6 +54,8 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
   need.batch_invariant = o.batch_invariant;
   need.transforms_kv = jit::may_transform_kv(variant);
+  need.transforms_q = jit::may_transform_q(variant);
+  need.plain_logits = variant.source.empty() && (variant.name == "Plain" || variant.name == "Sinks");
   need.checked = o.checked;
   return need;
 }
@@ -76,6 +78,16 @@ std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, cons
   return *std::move(choice);
 }
 
+// The kernel for few decode requests, where there is one for these options.
+std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
+  const bool wanted =
+      o.decode_kernel == DecodeKernel::kAuto ? tune::few_pays(o.num_kv_heads) : o.decode_kernel == DecodeKernel::kFew;
+  if (!wanted || o.num_workers > 0) return std::nullopt;
+  Result<tune::AttentionChoice> choice = tune::choose_few_attention(need);
+  if (!choice.ok()) return std::nullopt;
+  return *std::move(choice);
+}
+
 PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionChoice& choice) {
   PlannerOptions p = planner_options(o);
   p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
@@ -92,11 +104,13 @@ PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionC
 }
 
 Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
-                                    const std::string& arch, const VariantSpec& variant) {
+                                    const std::string& header, const std::string& arch, const VariantSpec& variant) {
   jit::AttentionKernelSpec spec;
   spec.arch = arch;
-  spec.header = choice.header;
-  if (choice.header.starts_with("kernels/warps/")) spec.kind = "attention-warps";
+  spec.header = header;
+  for (const char* const kind : {"warps", "few", "trees"}) {
+    if (header.starts_with(fmt::format("kernels/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
+  }
   spec.head_dim = o.head_dim;
   spec.q_dtype = kv_type(o.q_dtype);
   spec.kv_dtype = kv_type(o.kv_dtype);
@@ -114,8 +128,40 @@ struct Staging {
   cuda::Event copied;
 };
 
-// A kernel, and the planner that makes plans for it.
+// How plans are run: a kernel of its own or two that are launched alike.
+struct Design {
+  DecodeKernel kind;  // kCtas: runs all plans
+  tune::AttentionChoice choice;
+  jit::KernelSource source;
+  std::optional<jit::KernelSource> shared;  // of plans that share runs
+};
+
+// All designs that the options may use, that for all plans first.
+Result<std::vector<Design>> designs(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
+                                    int num_sms) {
+  const tune::AttentionNeed need = need_of(o, variant, arch, num_sms);
+  std::vector<std::pair<DecodeKernel, tune::AttentionChoice>> choices;
+  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice any, tune::choose_attention(need));
+  choices.emplace_back(DecodeKernel::kCtas, std::move(any));
+  if (auto warps = warp_choice(o, need)) choices.emplace_back(DecodeKernel::kWarps, *std::move(warps));
+  if (auto few = few_choice(o, need)) choices.emplace_back(DecodeKernel::kFew, *std::move(few));
+  std::vector<Design> all;
+  for (auto& [kind, choice] : choices) {
+    Design design{kind, std::move(choice), {}, {}};
+    FOVEA_ASSIGN_OR_RETURN(design.source, kernel_of(o, design.choice, design.choice.header, arch, variant));
+    // Plans share runs where the planner looks for them and in cascades.
+    if (!design.choice.shared_header.empty() && !o.batch_invariant &&
+        ((o.share_prefixes && o.max_requests > 1) || o.max_cascade_levels > 0)) {
+      FOVEA_ASSIGN_OR_RETURN(design.shared, kernel_of(o, design.choice, design.choice.shared_header, arch, variant));
+    }
+    all.push_back(std::move(design));
+  }
+  return all;
+}
+
+// A design's kernels, and the planner that makes plans for them.
 struct Executor {
+  DecodeKernel kind;
   tune::AttentionChoice choice;
   Planner planner;
   cuda::Function function;
@@ -123,16 +169,21 @@ struct Executor {
   CudaRecut recut;
   abi::TensorMap k_map{}, v_map{};
 
-  static Result<Executor> create(const cuda::Device& device, const AttentionOptions& o,
-                                 const tune::AttentionChoice& choice, const jit::KernelSource& source);
+  std::optional<cuda::Function> shared;  // for plans that share runs
+
+  static Result<Executor> create(const cuda::Device& device, const AttentionOptions& o, const Design& design);
 };
 
-Result<Executor> Executor::create(const cuda::Device& device, const AttentionOptions& o,
-                                  const tune::AttentionChoice& choice, const jit::KernelSource& source) {
+Result<Executor> Executor::create(const cuda::Device& device, const AttentionOptions& o, const Design& design) {
+  const tune::AttentionChoice& choice = design.choice;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
-  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, source, "fovea_attention"));
-  Executor executor{choice, std::move(planner), std::move(function), {}, {}, {}, {}};
+  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
+  Executor executor{design.kind, choice, std::move(planner), std::move(function), {}, {}, {}, {}, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
+  if (design.shared.has_value()) {
+    FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
+    FOVEA_RETURN_IF_ERROR(executor.shared->set_max_smem(choice.smem_bytes));
+  }
   executor.launch.grid[0] = static_cast<std::uint32_t>(o.num_workers > 0 ? o.num_workers : choice.ctas);
   executor.launch.block[0] = static_cast<std::uint32_t>(choice.threads);
   executor.launch.smem_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
@@ -140,7 +191,7 @@ Result<Executor> Executor::create(const cuda::Device& device, const AttentionOpt
   return executor;
 }
 
-// Whether the warps' kernel can run the batch, as long as nothing in it is shared.
+// Whether the kernels for decode alone can run the batch, as long as nothing in it is shared.
 bool is_decode(const AttentionBatch& batch) {
   if (batch.mask == abi::MaskKind::kBits) return false;
   return std::all_of(batch.q_lens, batch.q_lens + batch.num_requests, [](std::int32_t q_len) { return q_len == 1; });
@@ -170,7 +221,7 @@ bool shares_runs(const Planner& planner) {
 
 class CudaPagedAttention : public Attention::Impl {
  public:
-  // executors: the kernel that runs all plans, and the warps' kernel where there is one.
+  // executors: of all designs, that for all plans first.
   CudaPagedAttention(const AttentionOptions& options, DevicePlace place, cuda::Device device,
                      std::vector<Executor> executors)
       : Impl(options),
@@ -203,6 +254,7 @@ class CudaPagedAttention : public Attention::Impl {
   }
 
  private:
+  Executor* decode_executor(const AttentionBatch& batch);
   Status plan_batch(const AttentionBatch& batch);
   Status plan_block_rows(const BlockRowBatch& batch);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
@@ -220,8 +272,13 @@ class CudaPagedAttention : public Attention::Impl {
   BatchTranslator translator_;
   bool shared_before_ = false;
   std::size_t recut_scratch_bytes_ = 0;
-  // Executors of runs that were recorded in a graph, by their rows: later plans of as many rows are for the same.
-  std::map<std::uint32_t, Executor*> recorded_;
+  // Runs that were recorded in a graph, by their rows: later plans of as many rows are for the same executor, and later
+  // runs of them take the same of its kernels, so that a replay gives their bits.
+  struct Recorded {
+    Executor* executor;
+    bool shared;
+  };
+  std::map<std::uint32_t, Recorded> recorded_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
   cuda::DeviceBuffer shared_out_, shared_lse_;
@@ -241,6 +298,7 @@ class CudaPagedAttention : public Attention::Impl {
   const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
   bool has_maps_ = false;
   bool planned_ = false;
+  bool recut_ahead_ = false;  // a kernel that writes the plan was launched behind the last run
 };
 
 Status CudaPagedAttention::init(const VariantChoice& variant) {
@@ -312,6 +370,7 @@ Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stre
       return out_of_range("request {} grew to {} tokens, its page list holds {}", i, kv_lens[i], most_tokens_);
     }
   }
+  recut_ahead_ = true;
   FOVEA_RETURN_IF_ERROR(active_->recut.launch(kv_lens, stream.handle));
   std::copy(kv_lens.begin(), kv_lens.end(), kv_lens_.begin());
   planner_behind_ = true;
@@ -352,6 +411,7 @@ Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stre
     FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
     graph_grows_ = graph_grows_ || recording;
   }
+  recut_ahead_ = true;
   return active_->recut.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
 }
 
@@ -396,43 +456,52 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   return staging.copied.record(stream.handle);
 }
 
+// The executor for decode alone that a plan of the batch had better go to, or null.
+Executor* CudaPagedAttention::decode_executor(const AttentionBatch& batch) {
+  const SeenTokens seen = seen_tokens(batch);
+  const std::int64_t token_bytes = options_.num_kv_heads * pair_token_bytes(options_);
+  const std::int64_t pairs = std::int64_t{batch.num_requests} * options_.num_kv_heads;
+  for (Executor& e : executors_) {
+    const bool pays =
+        e.kind == DecodeKernel::kWarps
+            ? tune::warps_pay(kv_type(options_.kv_dtype), pairs, seen.all * token_bytes, seen.longest * token_bytes)
+            : e.kind == DecodeKernel::kFew && tune::few_pays(pairs);
+    if (e.kind != DecodeKernel::kCtas && (pays || e.kind == options_.decode_kernel)) return &e;
+  }
+  return nullptr;
+}
+
 // Plans for the executor that the batch is for.
 Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
   Executor* const any = executors_.data();
-  Executor* const warps = executors_.size() > 1 ? any + 1 : nullptr;
   std::uint32_t rows = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i)
     rows += static_cast<std::uint32_t>(std::max(batch.q_lens[i], 0));
   const auto recorded = recorded_.find(rows);
-  Executor* const kept = recorded == recorded_.end() ? nullptr : recorded->second;
-  const bool decode = warps != nullptr && is_decode(batch);
-  if (kept != nullptr && kept == warps && !decode) {
+  Executor* const kept = recorded == recorded_.end() ? nullptr : recorded->second.executor;
+  const bool decode = executors_.size() > 1 && is_decode(batch);
+  if (kept != nullptr && kept != any && !decode) {
     return unsupported(
-        "a graph recorded run() for {} requests of one query token each, with the kernel for those alone; record it "
+        "a graph recorded run() for {} requests of one query token each, with a kernel for those alone; record it "
         "with decode_kernel kCtas, or use another Attention for other batches",
         rows);
   }
-  const SeenTokens seen = seen_tokens(batch);
-  const std::int64_t token_bytes = options_.num_kv_heads * pair_token_bytes(options_);
-  const bool pays =
-      options_.decode_kernel == DecodeKernel::kWarps ||
-      tune::warps_pay(kv_type(options_.kv_dtype), std::int64_t{batch.num_requests} * options_.num_kv_heads,
-                      seen.all * token_bytes, seen.longest * token_bytes);
   active_ = any;
-  if (!decode || kept == any || (kept == nullptr && !pays)) return any->planner.plan(batch);
+  Executor* const wanted = !decode || kept == any ? nullptr : kept != nullptr ? kept : decode_executor(batch);
+  if (wanted == nullptr) return any->planner.plan(batch);
   if (kept == nullptr && shared_before_) {
     FOVEA_RETURN_IF_ERROR(any->planner.plan(batch));
     if (shares_runs(any->planner)) return ok_status();
   }
-  FOVEA_RETURN_IF_ERROR(warps->planner.plan(batch));
-  shared_before_ = shares_runs(warps->planner);
+  FOVEA_RETURN_IF_ERROR(wanted->planner.plan(batch));
+  shared_before_ = shares_runs(wanted->planner);
   if (shared_before_) {
     if (kept == nullptr) return any->planner.plan(batch);
     AttentionBatch apart = batch;  // without the lists nothing can be shared
     apart.page_table = nullptr;
-    FOVEA_RETURN_IF_ERROR(warps->planner.plan(apart));
+    FOVEA_RETURN_IF_ERROR(wanted->planner.plan(apart));
   }
-  active_ = warps;
+  active_ = wanted;
   return ok_status();
 }
 
@@ -459,7 +528,7 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
 // For the executor that runs all plans.
 Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch) {
   if (const auto kept = recorded_.find(static_cast<std::uint32_t>(batch.num_rows));
-      kept != recorded_.end() && kept->second != executors_.data()) {
+      kept != recorded_.end() && kept->second.executor != executors_.data()) {
     return unsupported(
         "a graph recorded run() for {} requests with the kernel for decode alone; record it with decode_kernel kCtas, "
         "or use another Attention for cascades and chosen pages",
@@ -598,16 +667,25 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   args_.q_head_stride = q.strides[1];
   args_.out_row_stride = out.strides[0];
   args_.out_head_stride = out.strides[1];
-  if (stream.handle != nullptr && (recorded_lists_ == nullptr || executors_.size() > 1)) {
+  bool shares = (active_->planner.view().header->flags & abi::kPlanShares) != 0 && active_->shared.has_value();
+  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(rows)); kept != recorded_.end()) {
+    shares = kept->second.shared;
+  }
+  if (stream.handle != nullptr) {
     FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
     if (recording) {
       if (recorded_lists_ == nullptr) recorded_lists_ = args_.page_entries;
-      recorded_[static_cast<std::uint32_t>(rows)] = active_;
+      recorded_.try_emplace(static_cast<std::uint32_t>(rows), Recorded{active_, shares});
     }
   }
+  const cuda::Function& function = shares ? *active_->shared : active_->function;
+  args_.lists_fixed = args_.page_entries == entries_.as<std::int32_t>();
   active_->launch.stream = stream.handle;
+  // A kernel that overlaps the one ahead of it reads the plan before that one has ended.
+  active_->launch.programmatic_serialization = active_->choice.programmatic_launch && !recut_ahead_;
+  recut_ahead_ = false;
   void* const parameters[] = {&args_, &active_->k_map, &active_->v_map};
-  return cuda::launch(active_->function, active_->launch, parameters);
+  return cuda::launch(function, active_->launch, parameters);
 }
 
 }  // namespace
@@ -617,25 +695,22 @@ Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const Atten
   FOVEA_RETURN_IF_ERROR(check_types(options));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(place.index));
   FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(options));
-  const std::string arch = device.info().arch();
-  const tune::AttentionNeed need = need_of(options, variant.spec, arch, device.info().num_sms);
-  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice, tune::choose_attention(need));
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, kernel_of(options, choice, arch, variant.spec));
-  // Both kernels are compiled at once, where the cache has them not.
-  const std::optional<tune::AttentionChoice> warps = warp_choice(options, need);
-  jit::KernelSource warp_source;
-  std::future<void> compiling;
-  if (warps.has_value()) {
-    FOVEA_ASSIGN_OR_RETURN(warp_source, kernel_of(options, *warps, arch, variant.spec));
-    compiling = std::async(std::launch::async, [&] { (void)jit::Compiler::shared().get(warp_source); });
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
+                         designs(options, variant.spec, device.info().arch(), device.info().num_sms));
+  // All kernels are compiled at once, where the cache has them not.
+  std::vector<std::future<void>> compiling;
+  const auto compile = [&](const jit::KernelSource& source) {
+    compiling.push_back(std::async(std::launch::async, [&source] { (void)jit::Compiler::shared().get(source); }));
+  };
+  for (const Design& design : all) {
+    compile(design.source);
+    if (design.shared.has_value()) compile(*design.shared);
   }
+  for (std::future<void>& one : compiling) one.wait();
   std::vector<Executor> executors;
-  FOVEA_ASSIGN_OR_RETURN(Executor any, Executor::create(device, options, choice, source));
-  executors.push_back(std::move(any));
-  if (warps.has_value()) {
-    compiling.wait();
-    FOVEA_ASSIGN_OR_RETURN(Executor decode, Executor::create(device, options, *warps, warp_source));
-    executors.push_back(std::move(decode));
+  for (const Design& design : all) {
+    FOVEA_ASSIGN_OR_RETURN(Executor executor, Executor::create(device, options, design));
+    executors.push_back(std::move(executor));
   }
   auto impl = std::make_unique<CudaPagedAttention>(options, place, device, std::move(executors));
   FOVEA_RETURN_IF_ERROR(impl->init(variant));
@@ -646,16 +721,15 @@ Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions&
                                                          int num_sms) {
   FOVEA_RETURN_IF_ERROR(check_types(options));
   FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(options));
-  const tune::AttentionNeed need = need_of(options, variant, arch, num_sms);
-  FOVEA_ASSIGN_OR_RETURN(const tune::AttentionChoice choice, tune::choose_attention(need));
-  FOVEA_ASSIGN_OR_RETURN(jit::KernelSource attention, kernel_of(options, choice, arch, variant));
-  FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> sources,
-                         paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
-  sources.insert(sources.begin(), std::move(attention));
-  if (const std::optional<tune::AttentionChoice> warps = warp_choice(options, need); warps.has_value()) {
-    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource decode, kernel_of(options, *warps, arch, variant));
-    sources.insert(sources.begin() + 1, std::move(decode));
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all, designs(options, variant, arch, num_sms));
+  std::vector<jit::KernelSource> sources;
+  for (const Design& design : all) {
+    sources.push_back(design.source);
+    if (design.shared.has_value()) sources.push_back(*design.shared);
   }
+  FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> others,
+                         paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
+  std::move(others.begin(), others.end(), std::back_inserter(sources));
   if (options.device_growth && !options.batch_invariant) {
     FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
     sources.push_back(std::move(recut));

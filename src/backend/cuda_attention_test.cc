@@ -257,6 +257,49 @@ TEST_F(CudaAttentionTest, DecodeGoesToTheWarpsKernel) {
   EXPECT_EQ(by_size.stats().num_workers, ctas);
 }
 
+// Kernels are told apart by their threads: 384 of the one for all plans, 512 of the one for few requests (head dim 64).
+TEST_F(CudaAttentionTest, DecodeOfFewRequestsGoesToAKernelOfItsOwn) {
+  const auto& launch = fake::state().launch;
+  const std::vector<std::int32_t> kv_lens = {100, 101, 120}, one = {1, 1, 1}, more = {1, 2, 1};
+  Attention attention = make(), reference = make_on_cpu();
+  check(attention, reference, batch(more, kv_lens));
+  EXPECT_EQ(launch.block[0], 384u);
+  const RequestBatch few = batch(one, kv_lens);
+  check(attention, reference, few);
+  EXPECT_EQ(launch.block[0], 512u);
+  options_.decode_kernel = DecodeKernel::kCtas;
+  Attention never = make();
+  check(never, reference, few);
+  EXPECT_EQ(launch.block[0], 384u);
+
+  // Its kernel reads the plan ahead of the kernel before it, unless that one writes the plan.
+  RequestBatch on_device = few;
+  on_device.page_indices_device = DeviceKind::kCuda;
+  ASSERT_TRUE(attention.plan(on_device).ok());
+  run(attention, true);
+  EXPECT_TRUE(launch.programmatic);
+  const std::vector<std::int32_t> grown = {101, 102, 121};
+  ASSERT_TRUE(attention.grow(grown).ok());
+  run(attention, true);
+  EXPECT_FALSE(launch.programmatic);
+  run(attention, true);
+  EXPECT_TRUE(launch.programmatic);
+
+  // A graph keeps its kernel.
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  const auto graph = cuda::Graph::capture(*device_, stream->handle(), [&] {
+    run(attention, true, {stream->handle()});
+    return ok_status();
+  });
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  const std::vector<std::int32_t> both = {1, 2};
+  const std::vector<std::int32_t> two = {40, 50};
+  RequestBatch three_rows = batch(both, two);
+  three_rows.page_indices_device = DeviceKind::kCuda;
+  EXPECT_THAT(attention.plan(three_rows).message(), HasSubstr("a graph recorded run() for 3 requests"));
+}
+
 TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
   Attention attention = make(), reference = make_on_cpu();
   const std::vector<std::int32_t> q_lens = {1, 1, 1}, kv_lens = {100, 101, 128};
@@ -658,9 +701,12 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   options.num_kv_heads = kKvHeads;
   const auto sources = attention_kernels(options, "sm_90a");
   ASSERT_TRUE(sources.ok()) << sources.status().to_string();
-  EXPECT_EQ(sources->size(), 5u);  // attention by teams and by warps, append, merge, and what cuts plans again
+  // Attention of all plans, of those that share, by warps and for few requests; append, merge, what cuts plans again.
+  EXPECT_EQ(sources->size(), 7u);
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
   options.device_growth = false;
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 6u);
+  options.max_requests = 1;  // nobody to share with, and too little for the warps' kernel
   EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 4u);
   options.q_dtype = DType::kF32;
   EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);

@@ -17,9 +17,10 @@ Result<CudaRecut> CudaRecut::create(const cuda::Device& device, const Planner& p
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::recut_source(device.info().arch()));
   FOVEA_ASSIGN_OR_RETURN(made.function_, cuda_kernel(device, source, "fovea_recut"));
   const std::size_t scratch = max_recut_scratch_bytes(planner);
-  made.args_.smem_bytes = static_cast<std::uint32_t>(
-      std::min({scratch, kMostSmem, static_cast<std::size_t>(device.info().smem_optin_bytes) - (1 << 10)}));
-  FOVEA_RETURN_IF_ERROR(made.function_.set_max_smem(made.args_.smem_bytes));
+  const std::size_t most = std::min(kMostSmem, static_cast<std::size_t>(device.info().smem_optin_bytes) - (1 << 10));
+  made.args_.smem_bytes = static_cast<std::uint32_t>(std::min(scratch, most));
+  // Several planners share the function: each may launch with as much as any of them.
+  FOVEA_RETURN_IF_ERROR(made.function_.set_max_smem(most));
   FOVEA_ASSIGN_OR_RETURN(made.scratch_, cuda::DeviceBuffer::create(device, scratch));
   made.args_.plan = static_cast<std::uint8_t*>(plan);
   made.args_.scratch = made.scratch_.as<std::uint8_t>();

@@ -77,10 +77,12 @@ VariantSpec shipped_variant(VariantId id) {
   return spec;
 }
 
-bool may_transform_kv(const VariantSpec& spec) {
+namespace {
+
+bool may_have(const VariantSpec& spec, std::initializer_list<std::string_view> hooks) {
   const std::string& text = spec.source;
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-  for (const std::string_view hook : {"key", "value"}) {
+  for (const std::string_view hook : hooks) {
     for (std::size_t at = text.find(hook); at != std::string::npos; at = text.find(hook, at + 1)) {
       std::size_t end = at + hook.size();
       while (end < text.size() && text[end] == ' ') ++end;
@@ -89,6 +91,11 @@ bool may_transform_kv(const VariantSpec& spec) {
   }
   return false;
 }
+
+}  // namespace
+
+bool may_transform_kv(const VariantSpec& spec) { return may_have(spec, {"key", "value"}); }
+bool may_transform_q(const VariantSpec& spec) { return may_have(spec, {"query"}); }
 
 std::string variant_type(const VariantSpec& spec, std::string_view target) {
   if (spec.source.empty()) return fmt::format("fovea::variant{}::{}", target, spec.name);

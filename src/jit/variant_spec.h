@@ -21,8 +21,9 @@ using fovea::VariantSpec;
 
 // A variant of the list in variant/params.h.
 VariantSpec shipped_variant(VariantId id);
-// Whether the text may have a hook `key` or `value`: some instantiations are made differently then.
+// Whether the text may have a hook `key` or `value`, or `query`: some instantiations are made differently then.
 bool may_transform_kv(const VariantSpec& spec);
+bool may_transform_q(const VariantSpec& spec);
 
 // Declares the variant. Target is the namespace below fovea::variant that holds Plain ("" or "::N_AVX2"), math the
 // number type's functions ("ScalarMath"). Line numbers in errors are those of spec.source.

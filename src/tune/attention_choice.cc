@@ -87,6 +87,15 @@ std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots) {
   return (warps * ((ring + 1023) / 1024 * 1024 + scales + records + queries + others) + 1024 + 1023) / 1024 * 1024;
 }
 
+// Bytes of kernels/few/finish.cuh's SharedMemory, at most: the kernel asserts it.
+std::int64_t few_smem_bytes(const AttentionNeed& need, int warps) {
+  const std::int64_t outputs = std::int64_t{need.group} * (need.head_dim + 4) * 4;
+  const std::int64_t states = 8 * 8;
+  const std::int64_t record = 240;
+  const std::int64_t parts = std::int64_t{16} * need.group * (need.head_dim + 1) * 4;
+  return (warps * (outputs + states + record) + parts + 128 + 1023) / 1024 * 1024;
+}
+
 }  // namespace
 
 Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
@@ -105,6 +114,10 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   const int whole = need.page_tokens & -need.page_tokens;
   const int box_bytes = std::min(whole, 64) * row_bytes / 2;
   choice.tma = machine.hopper && !has_token_scales(need) && whole >= 8 && box_bytes >= 4096;
+  if (machine.hopper && need.plain_logits && abi::kv_bits(need.kv_dtype) == 16 &&
+      (need.head_dim == 64 || need.head_dim == 128) && (!choice.tma || whole >= 16)) {
+    choice.shared_header = "kernels/trees/attention.cuh";
+  }
   int stage_tokens = 64;
   int stages = 0;
   for (; stage_tokens >= 16; stage_tokens /= 2) {
@@ -193,6 +206,46 @@ bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes,
   const std::int64_t least_mib = kv_dtype == abi::KvDType::kI4 ? 256 : 512;
   return pairs >= 512 && kv_bytes >= least_mib << 20 && 3 * longest_bytes <= kv_bytes;
 }
+
+Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
+  FOVEA_RETURN_IF_ERROR(check(need));
+  FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
+  if (need.group > 8)
+    return unsupported("{} query heads a KV head, the kernel for few pairs takes up to 8", need.group);
+  if (need.kv_dtype != need.q_dtype || (need.head_dim != 64 && need.head_dim != 128)) {
+    return unsupported("the kernel for few pairs reads KV of the queries' type and head dims 64 and 128");
+  }
+  if (need.batch_invariant || need.transforms_kv || need.transforms_q || need.checked) {
+    return unsupported("the kernel for few pairs has no chunks of fixed bounds, no hooks on its inputs and no checks");
+  }
+  AttentionChoice choice;
+  choice.header = "kernels/few/attention.cuh";
+  const int warps = need.head_dim > 64 ? 12 : 16;  // as many as the registers of an SM are enough for
+  choice.threads = warps * 32;
+  choice.box_tokens = 16;
+  choice.smem_bytes = few_smem_bytes(need, warps);
+  choice.programmatic_launch = machine.hopper;
+  choice.num_workers = choice.ctas = need.num_sms;
+  choice.min_span_bytes = 1 << 19;
+  choice.tile_rows = 16;
+  choice.block_tokens = 16;
+  choice.cost_item_bytes = 16 << 10;
+  choice.cost_balance_rows = 64;
+  choice.cost_divide_bytes = 128 << 10;
+  choice.least_part_bytes = 56 << 10;
+  // Stages and slots are not used, but the headers that the kernels share count them.
+  choice.tuning = {{"FOVEA_STAGES", 3},
+                   {"FOVEA_STAGE_TOKENS", 16},
+                   {"FOVEA_SLOTS", 1},
+                   {"FOVEA_WARPS_SMEM_BYTES", 1 << 20},
+                   {"FOVEA_FEW_WARPS", warps},
+                   {"FOVEA_FEW_ROWS", need.group},
+                   {"FOVEA_FEW_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
+  return choice;
+}
+
+// With more pairs than SMs a CTA has several of them, one after the other, and what starts and ends an item shows.
+bool few_pays(std::int64_t pairs) { return pairs <= 132; }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
   const auto bits = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype));

@@ -24,11 +24,14 @@ struct AttentionNeed {
   bool batch_invariant = false;
   bool transforms_kv = false;  // the variant has a key or value hook
   bool token_scales = false;   // fp8 KV with a scale for each token and head; integers have one in any case
+  bool transforms_q = false;   // the variant has a query hook
+  bool plain_logits = true;    // the variant has no hook but an extra logit
   bool checked = false;        // page entries are compared with the pool's size
 };
 
 struct AttentionChoice {
   std::string header;                               // kernel source, below src/
+  std::string shared_header;                        // that of plans which share runs, launched alike; empty: the same
   bool tma = false;                                 // pages come by TMA, else they are gathered
   int box_tokens = 16;                              // TMA: tokens a box
   std::vector<std::pair<std::string, int>> tuning;  // further macros
@@ -60,6 +63,13 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 // Whether such a plan had better go to the second kernel: where that was measured faster. pairs: requests times KV
 // heads; kv_bytes: of the keys and values that they see, longest_bytes: of them, the longest request's.
 bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
+
+// The third kernel, for plans of decode with few pairs (kernels/few/attention.cuh): 16-bit KV, head dims 64 and 128.
+// kUnsupported, with the reason.
+Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
+
+// Whether such a plan had better go to the third kernel.
+bool few_pays(std::int64_t pairs);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

@@ -185,6 +185,58 @@ TEST(AttentionChoiceTest, WarpsPayForManyPairsAndMuchToRead) {
   EXPECT_TRUE(warps_pay(abi::KvDType::kI4, 4096, kMuch / 4, kMuch / 1024));
 }
 
+TEST(AttentionChoiceTest, FewPairsHaveAKernelForPlainStorage) {
+  AttentionNeed need;
+  for (const int head_dim : {64, 128}) {
+    for (const int group : {1, 4, 8}) {
+      need.head_dim = head_dim;
+      need.group = group;
+      const Result<AttentionChoice> choice = choose_few_attention(need);
+      ASSERT_TRUE(choice.ok()) << choice.status().message();
+      EXPECT_EQ(choice->threads, head_dim == 64 ? 512 : 384);
+      EXPECT_EQ(macro(*choice, "FOVEA_FEW_ROWS"), group);
+      EXPECT_EQ(choice->num_workers, 132);
+      EXPECT_EQ(choice->ctas, 132);
+      EXPECT_LE(choice->smem_bytes, 232448);
+    }
+  }
+  AttentionNeed hopper;
+  EXPECT_FALSE(choose_few_attention(hopper)->tma);
+  EXPECT_TRUE(choose_few_attention(hopper)->programmatic_launch);
+  hopper.arch = "sm_80";
+  EXPECT_FALSE(choose_few_attention(hopper)->programmatic_launch);
+  using Change = void (*)(AttentionNeed&);
+  for (const Change change :
+       {Change{[](AttentionNeed& n) { n.group = 9; }}, Change{[](AttentionNeed& n) { n.head_dim = 256; }},
+        Change{[](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kF8E4M3; }},
+        Change{[](AttentionNeed& n) { n.batch_invariant = true; }},
+        Change{[](AttentionNeed& n) { n.transforms_kv = true; }},
+        Change{[](AttentionNeed& n) { n.transforms_q = true; }}, Change{[](AttentionNeed& n) { n.checked = true; }}}) {
+    AttentionNeed other;
+    change(other);
+    EXPECT_EQ(choose_few_attention(other).status().code(), StatusCode::kUnsupported);
+  }
+  EXPECT_TRUE(few_pays(8));
+  EXPECT_TRUE(few_pays(132));
+  EXPECT_FALSE(few_pays(133));
+}
+
+TEST(AttentionChoiceTest, PlansThatShareHaveAKernelWhereLogitsArePlain) {
+  AttentionNeed need;
+  EXPECT_EQ(choose_attention(need)->shared_header, "kernels/trees/attention.cuh");
+  need.page_tokens = 8;  // gathered
+  EXPECT_EQ(choose_attention(need)->shared_header.empty(), choose_attention(need)->tma);
+  using Change = void (*)(AttentionNeed&);
+  for (const Change change :
+       {Change{[](AttentionNeed& n) { n.plain_logits = false; }}, Change{[](AttentionNeed& n) { n.head_dim = 256; }},
+        Change{[](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kF8E4M3; }},
+        Change{[](AttentionNeed& n) { n.arch = "sm_80"; }}}) {
+    AttentionNeed other;
+    change(other);
+    EXPECT_TRUE(choose_attention(other)->shared_header.empty());
+  }
+}
+
 TEST(AttentionChoiceTest, EveryArchitectureHasRoomForWarps) {
   for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_120"}) {
     for (int head_dim = 32; head_dim <= 192; head_dim += 16) {

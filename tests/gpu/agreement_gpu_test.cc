@@ -1,6 +1,6 @@
 // Attention on a GPU: every kernel against the oracle over thousands of cases, the same bits again and again, graph
 // replays of changing plans, plans made while work is in flight. Run by `make gpu-test`. FOVEA_GPU_CASES: cases of each
-// configuration.
+// configuration; FOVEA_GPU_CONFIGURATIONS: only those whose name holds it ("few ").
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -154,7 +154,9 @@ class Workload {
 
 TEST_F(GpuTest, EveryKernelAgreesWithTheOracle) {
   const char* wanted = std::getenv("FOVEA_GPU_CASES");
-  const AgreementCounts counts = run_agreement(*place_, wanted != nullptr ? std::atoi(wanted) : 24, 20240);
+  const char* filter = std::getenv("FOVEA_GPU_CONFIGURATIONS");
+  const AgreementCounts counts =
+      run_agreement(*place_, wanted != nullptr ? std::atoi(wanted) : 24, 20240, filter != nullptr ? filter : "");
   std::printf("%d cases of %d requests, %d configurations (%d not on this device), %d configurations failed\n",
               counts.cases, counts.requests, counts.configurations, counts.unsupported,
               static_cast<int>(counts.failures.size()));

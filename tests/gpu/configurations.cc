@@ -124,6 +124,37 @@ void add_warps(std::vector<Configuration>& all) {
   }
 }
 
+// The kernel for few requests of decode: its head dims and types, every page size, group and variant. Each second one
+// without shared prefixes, which go to another kernel.
+void add_few(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  const auto add = [&](int head_dim, DType dtype, int page, HeadCounts heads, auto change) {
+    Configuration c = make(head_dim, dtype, dtype, page, heads, n++ % 2 == 1);
+    c.options.decode_kernel = DecodeKernel::kFew;
+    c.options.share_prefixes = n % 2 == 0;
+    if (n % 3 == 0) c.pad_elements = 8;
+    change(c);
+    c.name = "few " + c.name;
+    all.push_back(std::move(c));
+  };
+  const auto plain = [](Configuration&) {};
+  for (const int head_dim : {64, 128}) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int page : {1, 3, 16, 100}) add(head_dim, dtype, page, kHeads[n % 8], plain);
+    }
+  }
+  for (const HeadCounts heads : std::span(kHeads).first(8)) add(128, DType::kBF16, 16, heads, plain);
+  const auto variant = [&](const auto& change) { add(128, DType::kBF16, 16, {2, 4}, change); };
+  variant([](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+  variant([](Configuration& c) { c.variant.sinks = some_floats(8, -2.0f, 3.0f); });
+  variant([](Configuration& c) { c.variant.alibi_slopes = some_floats(8, 0.01f, 0.5f); });
+  variant([](Configuration& c) {
+    c.options.sigmoid = c.variant.sigmoid = true;
+    c.options.sigmoid_bias = -3.0f;
+    c.variant.sigmoid_bias = -3.0;
+  });
+}
+
 }  // namespace
 
 std::vector<Configuration> configurations() {
@@ -157,7 +188,10 @@ std::vector<Configuration> configurations() {
       all.push_back(make(head_dim, DType::kBF16, DType::kBF16, page, heads(), head_dim % 32 == 0));
   }
   add_variants(all);
+  // The kernel for all plans keeps to decode too where the choice would be another.
+  for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kCtas;
   add_warps(all);
+  add_few(all);
   return all;
 }
 
@@ -180,7 +214,8 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   const int page = o.page_tokens;
   const std::array<int, 12> lengths = {0, 1, page - 1, page, page + 1, 2 * page, 63, 64, 65, 129, 300, kMaxTokens};
   const int requests = 1 + below(below(3) == 0 ? 12 : 4);
-  const bool decode = o.decode_kernel == DecodeKernel::kWarps && below(8) != 0;
+  const bool alone = o.decode_kernel == DecodeKernel::kWarps || o.decode_kernel == DecodeKernel::kFew;
+  const bool decode = alone && below(8) != 0;
   const bool one_token = decode || below(3) == 0;
   for (int r = 0; r < requests; ++r) {
     int tokens = below(2) == 0 ? lengths[static_cast<std::size_t>(below(12))] : below(200);

@@ -1,12 +1,13 @@
 // Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
 // machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `agreement`:
-// tests/gpu; `conformance`: tests/conformance. Used by tools/gpu_bundle.sh, and by tools/gpu_test.py for what the
-// bundle's cache lacks.
+// tests/gpu (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `conformance`: tests/conformance. Used
+// by tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's cache lacks.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <thread>
@@ -49,7 +50,10 @@ std::vector<AttentionOptions> wanted_options(const std::string& use) {
     all.push_back(o);
   }
   if (wanted("agreement")) {
-    for (const Configuration& config : configurations()) all.push_back(with_tensors(config));
+    const char* filter = std::getenv("FOVEA_GPU_CONFIGURATIONS");
+    for (const Configuration& config : configurations()) {
+      if (filter == nullptr || config.name.find(filter) != std::string::npos) all.push_back(with_tensors(config));
+    }
   }
   if (!wanted("conformance")) return all;
   for (const std::int32_t head_dim : {64, 128, 256}) {

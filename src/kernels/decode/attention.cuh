@@ -1,35 +1,11 @@
 // The decode attention kernel: persistent CTAs, one an SM, each running its queue of the plan (abi/device_plan.h).
 // Grid: the plan's workers; block: kThreads; dynamic shared memory: sizeof(SharedMemory), see tune/attention_choice.h.
-// Eight warps compute; of the warpgroup behind them one warp (TMA) or three (gather) load K and V into a ring of stages
-// and the last one reads the plan ahead. docs/kernels/gpu-decode.md explains the design; jit/attention_spec.h makes the
-// instantiations; sm_80 and later run it, sm_90a with the copy engine and a register split.
+// docs/kernels/gpu-decode.md explains the design; jit/attention_spec.h makes the instantiations; sm_80 and later run
+// it, sm_90a with the copy engine and a register split. Runs every plan; those that share runs go to
+// trees/attention.cuh where that can be had.
 #pragma once
 
-#include "kernels/decode/consumer.cuh"
-#include "kernels/decode/loader_gather.cuh"
-#include "kernels/decode/loader_tma.cuh"
-#include "kernels/trees/units.cuh"
-
-namespace fovea::decode {
-
-// By all threads, each its own.
-__device__ __forceinline__ void init_barriers(SharedMemory& shared, uint32_t thread) {
-  if (thread < kStages) {
-    shared.armed[thread] = 0;
-    // The copy engine's bytes count by themselves, behind one arrival; copies of a warp arrive thread by thread.
-    ptx::mbarrier_init(ptx::smem_address(&shared.full[thread]), kTma ? 1 : kChecked ? 33 : 32);
-    ptx::mbarrier_init(ptx::smem_address(&shared.empty[thread]), kConsumerWarps);
-  } else if (thread < kStages + kRecords) {
-    const uint32_t i = thread - kStages;
-    ptx::mbarrier_init(ptx::smem_address(&shared.record_full[i]), kRecordArrivals);
-    ptx::mbarrier_init(ptx::smem_address(&shared.record_empty[i]), kConsumerWarps + kLoaderWarps);
-  } else if (thread < kStages + kRecords + kLoaderWarps) {
-    shared.loaded_items[thread - kStages - kRecords] = 0;
-  }
-  ptx::fence_mbarrier_init();
-}
-
-}  // namespace fovea::decode
+#include "kernels/decode/cta.cuh"
 
 extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
     fovea_attention(const __grid_constant__ fovea::abi::AttentionArgs args,
@@ -38,42 +14,8 @@ extern "C" __global__ void __launch_bounds__(fovea::decode::kThreads, 1)
   using namespace fovea;
   using namespace fovea::decode;
   extern __shared__ __align__(1024) uint8_t dynamic_shared[];
-  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(dynamic_shared);
-  const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const uint32_t lane = threadIdx.x % 32;
-
-  init_barriers(shared, threadIdx.x);
-#if FOVEA_LOADER == 0
-  if (warp == kConsumerWarps && lane == 0) ptx::prefetch_tensor_map(&k_map);
-  if (warp == kConsumerWarps && lane == 1) ptx::prefetch_tensor_map(&v_map);
-#endif
-  ptx::wait_for_previous_kernels();
-  ptx::let_next_kernel_start();
-  const Queue queue = Queue::of(args, blockIdx.x);
-  __syncthreads();
-
-  if (warp >= kConsumerWarps) {
-    if constexpr (kSplitRegisters) ptx::give_registers<kProducerRegisters>();
-    const uint32_t producer = warp - kConsumerWarps;
-    if (producer == 3) {
-      run_scout(args, shared, lane);
-    } else if (producer < kLoaderWarps) {
-#if FOVEA_LOADER == 0
-      run_loader(args, &k_map, &v_map, queue, shared, producer, lane);
-#else
-      run_loader(args, queue, shared, producer, lane);
-#endif
-    }
-  } else {
-    if constexpr (kSplitRegisters) ptx::take_registers<kConsumerRegisters>();
-#if defined(FOVEA_TREES)
-    if constexpr (trees::kTrees) {
-      if (queue.header->counts.flags & abi::kPlanShares) {
-        trees::run_units(args, queue, shared, warp, lane);
-        return;
-      }
-    }
-#endif
-    run_consumer(args, queue, shared, warp, lane);
-  }
+  run_cta(args, &k_map, &v_map, *reinterpret_cast<SharedMemory*>(dynamic_shared),
+          [&](const Queue& queue, SharedMemory& shared, uint32_t warp, uint32_t lane) {
+            run_consumer(args, queue, shared, warp, lane);
+          });
 }

@@ -64,15 +64,6 @@ __device__ __forceinline__ void run_slices(const abi::AttentionArgs& args, const
   finish_quantized(state, lane);
 }
 
-__device__ __forceinline__ float logit_scale(const abi::AttentionArgs& args, uint32_t kv_head) {
-  float scale = variant_params(args).sm_scale;
-  if constexpr (Variant::kSoftmax && !Variant::kHasLogit) scale *= fovea::variant::kLog2e;
-  if constexpr (kFp8 && !kTokenScales) {
-    if (args.pool.k_scale != nullptr) scale *= static_cast<const float*>(args.pool.k_scale)[kv_head];
-  }
-  return scale;
-}
-
 // The state of an item's rows becomes output, or parts and, where they are complete, output.
 template <class Barrier>
 __device__ __forceinline__ void finish_item(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,

@@ -49,6 +49,16 @@ __device__ __forceinline__ const VariantParams& variant_params(const abi::Attent
   return *reinterpret_cast<const VariantParams*>(args.variant_params);
 }
 
+// What logits are multiplied by; softmax takes them in base 2.
+__device__ __forceinline__ float logit_scale(const abi::AttentionArgs& args, uint32_t kv_head) {
+  float scale = variant_params(args).sm_scale;
+  if constexpr (Variant::kSoftmax && !Variant::kHasLogit) scale *= fovea::variant::kLog2e;
+  if constexpr (kFp8 && !kTokenScales) {
+    if (args.pool.k_scale != nullptr) scale *= static_cast<const float*>(args.pool.k_scale)[kv_head];
+  }
+  return scale;
+}
+
 // A fragments of all k-steps, and what the logits of the lane's rows (r and r + 8) are multiplied by.
 struct Queries {
   uint32_t a[kQueryBlocks][4];

@@ -7,8 +7,6 @@
 #include "kernels/trees/parts.cuh"
 #include "kernels/trees/wide.cuh"
 
-#if defined(FOVEA_TREES)
-
 namespace fovea::trees {
 
 using namespace fovea::decode;
@@ -107,5 +105,3 @@ __device__ __forceinline__ void run_units(const abi::AttentionArgs& args, const 
 }
 
 }  // namespace fovea::trees
-
-#endif

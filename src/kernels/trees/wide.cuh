@@ -7,11 +7,6 @@
 #include "kernels/decode/slice.cuh"
 #include "kernels/ptx/wgmma.cuh"
 
-// Instantiations that have this executor: 16-bit KV whose rows are whole 128-byte panels. See kTrees for the rest.
-#if FOVEA_ARCH >= 900 && (FOVEA_HEAD_DIM == 64 || FOVEA_HEAD_DIM == 128) && FOVEA_KV_DTYPE < 3 && \
-    (FOVEA_LOADER != 0 || FOVEA_BOX_TOKENS >= 16)
-#define FOVEA_TREES 1
-
 namespace fovea::trees {
 
 using namespace fovea::decode;
@@ -19,9 +14,11 @@ using namespace fovea::decode;
 inline constexpr uint32_t kGroupWarps = 4;
 inline constexpr uint32_t kGroupThreads = 32 * kGroupWarps;
 
-// Variants whose logits are plain products and that have no hooks on queries and outputs, which would spill.
-inline constexpr bool kTrees = Variant::kSoftmax && !Variant::kHasLogit && !Variant::kHasVisible &&
-                               !Variant::kHasQuery && !Variant::kHasOutput && !kTransformsKv;
+// Which instantiations there are, and for which variants, says tune::has_shared_kernel(): 16-bit KV whose rows are
+// whole 128-byte panels; logits that are plain products and no hooks on queries and outputs, which would spill.
+static_assert(Variant::kSoftmax && !Variant::kHasLogit && !Variant::kHasVisible && !Variant::kHasQuery &&
+              !Variant::kHasOutput && !kTransformsKv);
+static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kHeadDim == 64 || kHeadDim == 128) && kBoxTokens >= 16);
 static_assert(kConsumerWarps == 8 && kStageTokens == 64 && kPanelBytes == 128);
 
 // Zeros in the values of the stage's tokens outside of the run, whose memory may hold NaN: their weights are 0. By a
@@ -158,5 +155,3 @@ __device__ __forceinline__ void run_wide(const Work& work, const Queries& q, Sta
 }
 
 }  // namespace fovea::trees
-
-#endif

@@ -1,0 +1,154 @@
+// The attention kernel for plans of decode with few (request, KV head) pairs, where time goes to what happens once: one
+// CTA a worker of the plan, whose warps divide the tokens of an item evenly and load keys and values straight into
+// registers. No loader, no ring, no barrier but the one at the end of an item. What needs nothing from earlier kernels
+// (the plan, page lists packed with it, bringing keys and values into the L2) is done before they have ended.
+//
+// Plans: items of one query token with up to 8 query heads a KV head, none shared, no mask but by position, no open
+// ends, one queue a worker. Grid: the plan's workers; block: kThreads; dynamic shared memory: sizeof(SharedMemory), see
+// tune/attention_choice.h. docs/kernels/gpu-few.md has the design and the figures.
+#pragma once
+
+#include "kernels/few/finish.cuh"
+
+namespace fovea::few {
+
+// The tokens that the query sees: all of the item, or those that a mask by position leaves.
+__device__ __forceinline__ void bound(const abi::WorkItem& item, const abi::BlockRow& block_row, int32_t position,
+                                      Place& place) {
+  place.begin = item.kv_begin;
+  place.end = max(item.kv_begin, item.kv_end);
+  if (!(item.flags & abi::kItemMasked)) return;
+  const int32_t own = position - block_row.position_base;
+  place.end = static_cast<uint32_t>(max(min(own + 1, static_cast<int32_t>(place.end)), 0));
+  if (block_row.mask == abi::MaskKind::kWindow && block_row.window_left >= 0) {
+    place.begin = static_cast<uint32_t>(max(own - block_row.window_left, static_cast<int32_t>(place.begin)));
+  }
+  place.end = max(place.end, place.begin);
+}
+
+__device__ __forceinline__ abi::WorkItem load_item(const abi::WorkItem* from) {
+  struct Halves {
+    uint4 low, high;
+  };
+  const auto* const halves = reinterpret_cast<const uint4*>(from);
+  return __builtin_bit_cast(abi::WorkItem, Halves{halves[0], halves[1]});
+}
+
+// What run_item() needs of an item's end, by one thread.
+__device__ __forceinline__ Rows find_rows(const abi::AttentionArgs& args, const abi::DevicePlanHeader& header,
+                                          const abi::WorkItem& item, uint32_t head, uint32_t q_row, int32_t position) {
+  Rows rows{};
+  rows.q_heads = header.counts.num_kv_heads * kGroup;
+  rows.first_head = head * kGroup;
+  rows.q_row = q_row;
+  rows.position = position;
+  rows.direct = (item.flags & abi::kItemDirect) != 0;
+  rows.own = item.partial_slot;  // divided pairs stand under one KV head each
+  rows.parts = 1;
+  if (!rows.direct && (item.flags & abi::kItemFirstPart)) {
+    const auto* const of_partial = reinterpret_cast<const uint32_t*>(args.plan + header.merge_of_partial);
+    const auto* const merges = reinterpret_cast<const abi::MergeEntry*>(args.plan + header.merges);
+    rows.parts = merges[of_partial[rows.own / kGroup]].num_parts;
+  }
+  return rows;
+}
+
+// One item under one KV head. first: nothing may be read yet that earlier kernels write (but into the L2).
+__device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const abi::DevicePlanHeader& header,
+                                         const abi::WorkItem& item, uint32_t head, SharedMemory& shared, bool first,
+                                         uint32_t warp, uint32_t lane) {
+  const auto& block_row = reinterpret_cast<const abi::BlockRow*>(args.plan + header.block_rows)[item.block_row];
+  const uint32_t q_row = reinterpret_cast<const uint32_t*>(args.plan + header.row_indices)[item.row_begin];
+  const int32_t position = reinterpret_cast<const int32_t*>(args.plan + header.q_pos)[item.row_begin];
+  if (threadIdx.x == kThreads - 32) shared.rows = find_rows(args, header, item, head, q_row, position);
+  Place place{};
+  bound(item, block_row, position, place);
+
+  // The warp's slices [token, end).
+  const uint32_t base = place.begin & ~(kTokens - 1);
+  const uint32_t slices = (place.end - base + kTokens - 1) / kTokens;
+  uint32_t token = base + slices * warp / kWarps * kTokens;
+  const uint32_t end = base + slices * (warp + 1) / kWarps * kTokens;
+  const bool works = token < end && place.begin < place.end;
+  if (!works && first) ptx::wait_for_previous_kernels();
+  State state;
+  warps::clear(state);
+  if (works) {
+    Window window(args, item, head, token, end, lane);
+    if (first && args.lists_fixed) prefetch_slice(args, window, token, lane);
+    if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
+      ItemRecord& record = shared.records[warp];
+      if (lane == 0) {
+        record.head = head;
+        record.positions[0] = position;
+        record.block_row.position_base = block_row.position_base;
+      }
+      __syncwarp();
+      place.record = &record;
+    }
+    place.scale[0] = place.scale[1] = logit_scale(args, head);
+    if (first) ptx::wait_for_previous_kernels();
+    const Queries q = load_queries(args, q_row, head * kGroup, kGroup, lane);
+    Keys keys;
+    Values values;
+    // Keys and values of the next slice are asked for as soon as their registers are free.
+    bool loaded = false;
+#pragma unroll 1
+    for (uint32_t next = token;; next += kTokens) {
+      float x[4];
+      uint32_t weights[2];
+      if (loaded) multiply_keys(q, keys, x);
+      if (next < end) {
+        window.move_to(args, next);
+        load_keys(args, window, next, lane, keys);
+      }
+      if (loaded) {
+        const uint32_t seen = warps::finish_logits(args, place, token, kGroup, lane, 0, x);
+        warps::weigh(args, state, place, token, seen, lane, 0, x, weights);
+        multiply_values(state, weights, values, place, token, lane);
+        token = next;
+      }
+      if (next >= end) break;
+      load_values(args, window, next, lane, values);
+      loaded = true;
+    }
+  }
+  if (first) ptx::let_next_kernel_start();
+  put_state(shared, state, works, warp, lane);
+  __syncthreads();
+  write_rows(args, shared, threadIdx.x);
+}
+
+// All items of the worker, by the CTA.
+__device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t worker,
+                                           uint32_t warp, uint32_t lane) {
+  if (!args.lists_fixed) ptx::wait_for_previous_kernels();
+  const Queue queue = Queue::of(args, worker);
+  const uint32_t begin = queue.start->queue_begin;
+  const uint32_t end = queue.start->queue_end;
+  abi::WorkItem item = load_item(&queue.start->item);
+  uint32_t head = queue.start->head;
+  if (begin == end) {
+    ptx::wait_for_previous_kernels();
+    return;
+  }
+#pragma unroll 1
+  for (uint32_t at = begin;;) {
+    run_item(args, *queue.header, item, head, shared, at == begin, warp, lane);
+    if (++at == end) return;
+    const uint32_t entry = reinterpret_cast<const uint32_t*>(args.plan + queue.header->queue)[at];
+    item = load_item(reinterpret_cast<const abi::WorkItem*>(args.plan + queue.header->items) + abi::queue_item(entry));
+    head = abi::queue_head(entry);
+    __syncthreads();  // shared memory is read
+  }
+}
+
+}  // namespace fovea::few
+
+extern "C" __global__ void __launch_bounds__(fovea::few::kThreads, 1)
+    fovea_attention(const __grid_constant__ fovea::abi::AttentionArgs args) {
+  using namespace fovea;
+  extern __shared__ __align__(16) uint8_t dynamic_shared[];
+  const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  few::run_worker(args, *reinterpret_cast<few::SharedMemory*>(dynamic_shared), blockIdx.x, warp, threadIdx.x % 32);
+}
