@@ -53,7 +53,7 @@ class Attention:
     here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
     the pool. variant: (name, C++ text) of a variant of your own (docs/variants.md); variant_values: its parameters by
     name, whose types are those of the values (float, int, float32 or int32 tensor). device_growth:
-    on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto", "ctas" or "warps".
+    on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto", "ctas", "warps" or "few".
     max_selected: requests of plan_selected() that read lists. max_*: memory follows from these alone, and larger batches
     raise OutOfRange.
     """
