@@ -69,7 +69,9 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
 }
 
 Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request) {
-  SparseSetting setting{config.policy, config.budget, 0};
+  SparseSetting setting;
+  setting.policy = config.policy;
+  setting.budget = config.budget;
   setting.prompt_budget = config.prompt_budget;
   if (request.sparse == "off") {
     setting.policy = nullptr;

@@ -17,7 +17,7 @@ namespace fovea {
 enum class SelectScore : std::uint8_t {
   kBound,   // the largest q.k that min and max allow
   kSpread,  // q.mean + 3 sqrt(sum q^2 dev^2)
-  kMass,    // logarithm of the softmax mass that mean and deviation predict
+  kMass,    // logarithm of the share of softmax mass that codes predict, by the largest q.k of a unit
   kCodes,   // the largest q.k over the channels that codes keep of every key
   kOracle,  // the largest q.k there is, read from the keys themselves
   kRandom,  // by position alone, the control of every comparison

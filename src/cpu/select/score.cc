@@ -126,48 +126,42 @@ HWY_INLINE std::int32_t largest_sum(const std::uint8_t* codes, const std::int16_
   return hn::GetLane(hn::MaxOfLanes(d32, best));
 }
 
-float codes_of(const ScoreArgs& args, const std::uint8_t* record) {
-  float best = -std::numeric_limits<float>::infinity();
-  for (std::int32_t g = 0; g < args.group; ++g) {
-    const CodeQuery& query = args.code_queries[g];
-    best = std::max(best, query.constant + query.scale * static_cast<float>(largest_sum(record, query.weights)));
-  }
-  return best;
-}
-
 // The weights depend on the record's steps.
-float local_codes_of(const ScoreArgs& args, const std::uint8_t* record) {
+float local_codes_of(const ScoreArgs& args, std::int32_t g, const std::uint8_t* record) {
   const hn::CappedTag<float, 16> d;
   const auto lanes = static_cast<std::int32_t>(hn::Lanes(d));
   constexpr std::int32_t n = abi::kCodeChannels;
   const std::uint8_t* lows = record + n / 2 * abi::kSubPageTokens;
   float scale;
   std::memcpy(&scale, lows + 2 * n, sizeof(scale));
-  float best = -std::numeric_limits<float>::infinity();
-  for (std::int32_t g = 0; g < args.group; ++g) {
-    const float* q = args.q_parts + std::int64_t{g} * n;
-    alignas(64) float by_step[n];
-    alignas(64) std::int16_t weights[n];
-    auto base = hn::Zero(d);
-    auto largest = hn::Zero(d);
-    for (std::int32_t i = 0; i < n; i += lanes) {
-      const auto x = hn::LoadU(d, q + i);
-      const auto weight = hn::Mul(x, E4M3Row::load(d, lows + n, i));
-      base = hn::MulAdd(x, E4M3Row::load(d, lows, i), base);
-      largest = hn::Max(largest, hn::Abs(weight));
-      hn::Store(weight, d, by_step + i);
-    }
-    const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
-    const auto to_byte = hn::Set(d, most > 0.0f ? 127.0f / most : 0.0f);
-    for (std::int32_t i = 0; i < n; i += lanes) {
-      const hn::Rebind<std::int16_t, decltype(d)> d16;
-      hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, by_step + i), to_byte))), d16, weights + i);
-    }
-    const auto sum = static_cast<float>(largest_sum(record, weights));
-    const float constant = hn::GetLane(hn::SumOfLanes(d, base));
-    best = std::max(best, (constant + sum * most / 127.0f) * scale * 256.0f);
+  const float* q = args.q_parts + std::int64_t{g} * n;
+  alignas(64) float by_step[n];
+  alignas(64) std::int16_t weights[n];
+  auto base = hn::Zero(d);
+  auto largest = hn::Zero(d);
+  for (std::int32_t i = 0; i < n; i += lanes) {
+    const auto x = hn::LoadU(d, q + i);
+    const auto weight = hn::Mul(x, E4M3Row::load(d, lows + n, i));
+    base = hn::MulAdd(x, E4M3Row::load(d, lows, i), base);
+    largest = hn::Max(largest, hn::Abs(weight));
+    hn::Store(weight, d, by_step + i);
   }
-  return best;
+  const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const auto to_byte = hn::Set(d, most > 0.0f ? 127.0f / most : 0.0f);
+  for (std::int32_t i = 0; i < n; i += lanes) {
+    const hn::Rebind<std::int16_t, decltype(d)> d16;
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(hn::Load(d, by_step + i), to_byte))), d16, weights + i);
+  }
+  const auto sum = static_cast<float>(largest_sum(record, weights));
+  const float constant = hn::GetLane(hn::SumOfLanes(d, base));
+  return (constant + sum * most / 127.0f) * scale * 256.0f;
+}
+
+// The largest q.k of a query head over the tokens of a record.
+HWY_INLINE float codes_of(const ScoreArgs& args, std::int32_t g, const std::uint8_t* record) {
+  if (args.code_queries == nullptr) return local_codes_of(args, g, record);
+  const CodeQuery& query = args.code_queries[g];
+  return query.constant + query.scale * static_cast<float>(largest_sum(record, query.weights));
 }
 
 float largest_product(const ScoreArgs& args, std::int32_t token) {
@@ -203,12 +197,6 @@ HWY_INLINE void for_records(const ScoreArgs& args, std::int32_t unit, F&& f) {
   }
 }
 
-// log(exp(a) + exp(b)).
-float add_logs(float a, float b) {
-  const float high = std::max(a, b);
-  return high == -std::numeric_limits<float>::infinity() ? high : high + std::log1p(std::exp(std::min(a, b) - high));
-}
-
 void score_range(const ScoreArgs& args, const std::int32_t* units, std::int64_t count, float* scores,
                  std::int64_t stride) {
   constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -224,7 +212,7 @@ void score_range(const ScoreArgs& args, const std::int32_t* units, std::int64_t 
         break;
       case SelectScore::kCodes:
         for_records(args, unit, [&](const std::uint8_t* record, std::int32_t) {
-          best = std::max(best, args.code_queries != nullptr ? codes_of(args, record) : local_codes_of(args, record));
+          for (std::int32_t g = 0; g < args.group; ++g) best = std::max(best, codes_of(args, g, record));
         });
         break;
       case SelectScore::kSpread:
@@ -239,13 +227,11 @@ void score_range(const ScoreArgs& args, const std::int32_t* units, std::int64_t 
         break;
       case SelectScore::kMass:
         for (std::int32_t g = 0; g < args.group; ++g) {
+          // A unit's largest q.k stands for its mass: where one token takes most, that is it, and where none does, all
+          // units are underrated alike. Mean and deviation, which ask for no codes, miss the tokens that stand out.
           float mass = kNothing;
-          for_records(args, unit, [&](const std::uint8_t* record, std::int32_t tokens) {
-            float mean;
-            float variance;
-            moments_of(args.q + g * args.head_dim, record, args.head_dim, mean, variance);
-            // The mean of exp over a normal distribution.
-            mass = add_logs(mass, mean + 0.5f * variance + std::log(static_cast<float>(tokens)));
+          for_records(args, unit, [&](const std::uint8_t* record, std::int32_t) {
+            mass = std::max(mass, codes_of(args, g, record));
           });
           scores[g * stride + i] = mass;
         }

@@ -366,7 +366,7 @@ TEST(PageStats, LocalCodesKeepTheSlowestChannels) {
 TEST(Select, MassFollowsWhereTheMassIsAndRandomDoesNot) {
   ThreadPool threads(1);
   PhiloxRng rng(17);
-  Pages pages(abi::StatKind::kMeanDevF16, 16, 101);
+  Pages pages(abi::StatKind::kLocalCodes, 16, 101);
   std::vector<std::int32_t> list(100);
   std::iota(list.begin(), list.end(), 1);
   pages.append(rng, list, 0, 1600, 0.01f, threads);
