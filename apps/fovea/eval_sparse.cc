@@ -63,9 +63,9 @@ Result<std::uint64_t> prompt_pages_expected(const EngineOptions& options, std::i
   FOVEA_ASSIGN_OR_RETURN(const KvBudget prompt, parse_kv_budget(options.sparse_prefill));
   const std::int32_t unit = policy->unit_tokens;
   const auto budget_at = [&](std::int32_t seen) { return std::max(own.at(seen), prompt.at(seen)); };
-  if (options.chunk_tokens % kBlock != 0 || policy->mass > 0.0f) {
-    return unsupported("pages of prompts are counted for chunks that are multiples of {} tokens and fixed budgets",
-                       kBlock);
+  if (options.chunk_tokens % kBlock != 0) {
+    return unsupported("pages of prompts are counted where chunk_tokens is a multiple of {}, it is {}", kBlock,
+                       options.chunk_tokens);
   }
   std::uint64_t pages = 0;
   for (std::int32_t begin = 0; begin < tokens; begin += kBlock) {

@@ -35,7 +35,8 @@ class SparseCheck {
 };
 
 // Pages that the blocks of a prompt of so many tokens read, of one layer and KV head, where nothing of it was cached
-// and nothing else ran (EngineOptions::sparse_prefill).
+// and nothing else ran (EngineOptions::sparse_prefill); policies that end lists early read less. kUnsupported for
+// chunks that divide blocks.
 Result<std::uint64_t> prompt_pages_expected(const EngineOptions& options, std::int32_t tokens);
 
 }  // namespace fovea::app

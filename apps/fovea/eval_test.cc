@@ -86,7 +86,8 @@ TEST(EvalSettings, ThoseOfOneEngineAreGrouped) {
 }
 
 TEST(EvalSweep, AsksTheSameQuestionsUnderEverySetting) {
-  const auto settings = parse_eval_settings("dense,quest:256,random:256,fovea+streaming,quest:256+prefill:256", {});
+  const auto settings =
+      parse_eval_settings("dense,quest:256,random:256,fovea+streaming,quest:256+prefill:256,mass:256+prefill:256", {});
   ASSERT_TRUE(settings.ok());
   NeedleEvalOptions options;
   options.contexts = {700};
@@ -94,8 +95,8 @@ TEST(EvalSweep, AsksTheSameQuestionsUnderEverySetting) {
   std::int64_t last = 0;
   const auto rows = sweep_needle(*settings, options, 0.0, [&](std::int64_t done, std::int64_t) { last = done; });
   ASSERT_TRUE(rows.ok()) << rows.status().message();
-  ASSERT_EQ(rows->size(), 5u);
-  EXPECT_EQ(last, 30);
+  ASSERT_EQ(rows->size(), 6u);
+  EXPECT_EQ(last, 36);
   for (const SweepRow& row : *rows) EXPECT_EQ(row.cells[0].marks.size(), 6u) << row.setting.name;
   EXPECT_EQ(rows->front().cells[0].pages_kept, 0u);
   const SweepCell& quest = (*rows)[1].cells[0];
