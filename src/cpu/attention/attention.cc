@@ -35,21 +35,21 @@ class Carver {
 
 ItemScratch carve(Carver& carver, int head_dim, int tile_rows) {
   const size_t d = static_cast<size_t>(head_dim);
-  const size_t rows = static_cast<size_t>(tile_rows);
+  const size_t rows = static_cast<size_t>(std::max(tile_rows, kMaxRowsAtOnce));
   ItemScratch s;
   s.q = carver.take<float>(rows * d);
   s.o = carver.take<float>(rows * d);
   s.max = carver.take<float>(rows);
   s.sum = carver.take<float>(rows);
   s.k_block = carver.take<uint32_t>(d * kBlockTokens);
-  s.s_block = carver.take<float>(kMaxRowsPerPass * kBlockTokens);
+  s.s_block = carver.take<float>(kMaxRowsAtOnce * kBlockTokens);
   s.kv_rows = carver.take<float>(d * kBlockTokens);
   for (uint16_t*& codes : s.codes) codes = carver.take<uint16_t>(d * kBlockTokens);
   s.q_sum = carver.take<float>(rows);
   s.zero_sum = carver.take<float>(rows);
   s.seen = carver.take<uint64_t>(rows);
   for (const void**& rows : s.rows) rows = carver.take<const void*>(kBlockTokens);
-  for (const void**& rows : s.near) rows = carver.take<const void*>(kBlockTokens);
+  s.streams = carver.take<const void*>(kStreams * StreamRows::kAStream);
   return s;
 }
 
@@ -80,6 +80,15 @@ Status check_pool(int index, const abi::KvPoolView& pool, int head_dim) {
                             pool.entries_per_page, pool.entry_tokens);
   }
   return ok_status();
+}
+
+// How many of the queue entries [begin, end) from the first on are of one item and heads that follow each other.
+int heads_at_once(const abi::PlanView& plan, uint32_t begin, uint32_t end) {
+  const uint32_t entry = plan.queue[begin];
+  const uint32_t most = std::min({end - begin, static_cast<uint32_t>(kMaxHeadsAtOnce), 256 - abi::queue_head(entry)});
+  uint32_t heads = 1;
+  while (heads < most && plan.queue[begin + heads] == entry + heads) ++heads;
+  return static_cast<int>(heads);
 }
 
 }  // namespace
@@ -182,9 +191,11 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, c
       for (uint32_t w = static_cast<uint32_t>(thread); w < launch.num_workers; w += size) {
         const uint32_t* bounds = plan.queue_begin + launch.first_queue + w;
         args.next = bounds[0] < bounds[1] ? resolve(bounds[0]) : QueueWork{};
-        for (uint32_t i = bounds[0]; i < bounds[1]; ++i) {
+        for (uint32_t i = bounds[0]; i < bounds[1];) {
           args.work = args.next;
-          args.next = i + 1 < bounds[1] ? resolve(i + 1) : QueueWork{};
+          args.num_heads = heads_at_once(plan, i, bounds[1]);
+          i += static_cast<uint32_t>(args.num_heads);
+          args.next = i < bounds[1] ? resolve(i) : QueueWork{};
           kernels.run_item(args);
         }
       }

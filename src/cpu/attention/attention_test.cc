@@ -2,9 +2,11 @@
 #include "cpu/attention/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "cpu/attention/attention_test_util.h"
+#include "cpu/attention/item.h"
 
 namespace fovea::cpu {
 namespace {
@@ -34,6 +36,25 @@ TEST_P(AttentionTest, DecodeOfMixedLengthsForEveryGroup) {
       spec.heads_first = heads_first;
       judge.run(make_case(spec), run);
     }
+  }
+}
+
+// More heads than one call takes at once, whole blocks and parts of one, and workers that begin at a head in between.
+TEST_P(AttentionTest, DecodeOfManyHeads) {
+  Judge judge;
+  CaseSpec spec;
+  spec.kv_heads = kMaxHeadsAtOnce + 3;
+  spec.kv_lens = {64, 200, 31, 130};
+  spec.q_lens.assign(spec.kv_lens.size(), 1);
+  spec.heads_first = true;
+  for (const auto [group, head_dim, workers] : {std::array{1, 128, 1}, std::array{4, 64, 3}, std::array{8, 256, 5}}) {
+    spec.group = group;
+    spec.head_dim = head_dim;
+    spec.kv_dtype = DType::kBF16;
+    spec.seed = static_cast<std::uint64_t>(group);
+    RunSpec run;
+    run.num_workers = workers;
+    judge.run(make_case(spec), run);
   }
 }
 

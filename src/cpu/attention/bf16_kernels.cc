@@ -84,19 +84,43 @@ void logits_pass(const float* q, const std::uint32_t* k_block, int head_dim, int
 // What the value rows of a pair of tokens are where only one of the two counts.
 alignas(64) constexpr std::uint16_t kZeroRow[kMaxHeadDim] = {};
 
+const std::uint16_t* row_of(const void* p) { return static_cast<const std::uint16_t*>(p); }
+
 // The value rows of a pair of tokens, and those to prefetch.
+template <int kFetches>
 struct PairRows {
   const std::uint16_t* even;
   const std::uint16_t* odd;
-  const std::uint16_t* ahead_even;
-  const std::uint16_t* ahead_odd;
+  const std::uint16_t* ahead[kFetches];
+};
+
+// Pairs in the order of the tokens.
+struct ListedPairs {
+  static constexpr int kFetches = 2;
+  static constexpr int kLevel = 2;
+  const PairRows<kFetches>* rows;
+  const PairRows<kFetches>& at(int p) const { return rows[p]; }
+};
+
+// Pairs of a whole block: the p-th is the (p / kStreams)-th of stream p % kStreams.
+struct StreamPairs {
+  static constexpr int kFetches = 4;
+  static constexpr int kLevel = 3;
+  const void* const* rows;
+  FetchAhead ahead;
+  PairRows<kFetches> at(int p) const {
+    const void* const* pair = rows + p % kStreams * StreamRows::kAStream + p / kStreams * 2;
+    const void* const* early = pair + ahead.early_tokens;
+    const void* const* late = pair + ahead.late_tokens;
+    return {row_of(pair[0]), row_of(pair[1]), {row_of(early[0]), row_of(early[1]), row_of(late[0]), row_of(late[1])}};
+  }
 };
 
 // kGroups groups of 32 elements of the head dim. The two rows are interleaved within 16-byte lanes: the first vector of
 // a group holds elements 0-3, 8-11, 16-19 and 24-27 as pairs (even token, odd token), the second the others.
-template <int kRows, int kGroups, int kLevel>
-void outputs_groups(const std::int32_t (*weights)[kPairsOfTokens], const PairRows* rows, int begin, int end,
-                    int head_dim, int first, const float* alpha, float* o) {
+template <int kRows, int kGroups, typename Pairs>
+void outputs_groups(const std::int32_t (*weights)[kPairsOfTokens], const Pairs& pairs, int begin, int end, int head_dim,
+                    int first, const float* alpha, float* o) {
   __m512 sum[kRows][2 * kGroups];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -107,12 +131,14 @@ void outputs_groups(const std::int32_t (*weights)[kPairsOfTokens], const PairRow
     }
   }
   for (int p = begin; p < end; ++p) {
-    const PairRows& pair = rows[p];
+    const auto& pair = pairs.at(p);
     __m512i values[2 * kGroups];
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) {
-      __builtin_prefetch(pair.ahead_even + first + 32 * g, 0, kLevel);
-      __builtin_prefetch(pair.ahead_odd + first + 32 * g, 0, kLevel);
+#pragma GCC unroll 4
+      for (int i = 0; i < Pairs::kFetches; ++i) {
+        __builtin_prefetch(pair.ahead[i] + first + 32 * g, 0, Pairs::kLevel);
+      }
       const __m512i even = _mm512_loadu_si512(pair.even + first + 32 * g);
       const __m512i odd = _mm512_loadu_si512(pair.odd + first + 32 * g);
       values[2 * g] = _mm512_unpacklo_epi16(even, odd);
@@ -133,13 +159,14 @@ void outputs_groups(const std::int32_t (*weights)[kPairsOfTokens], const PairRow
 }
 
 // The last 16 elements of a head dim that is not a multiple of 32: 0-3, 8-11, 4-7, 12-15.
-void outputs_tail(int num_rows, const std::int32_t (*weights)[kPairsOfTokens], const PairRows* rows, int begin, int end,
+template <typename Pairs>
+void outputs_tail(int num_rows, const std::int32_t (*weights)[kPairsOfTokens], const Pairs& pairs, int begin, int end,
                   int head_dim, int first, const float* alpha, float* o) {
   for (int r = 0; r < num_rows; ++r) {
     __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(o + r * head_dim + first), _mm512_set1_ps(alpha[r]));
     for (int p = begin; p < end; ++p) {
-      const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[p].even + first));
-      const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[p].odd + first));
+      const __m256i even = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs.at(p).even + first));
+      const __m256i odd = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs.at(p).odd + first));
       const __m512i values = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_unpacklo_epi16(even, odd)),
                                                 _mm256_unpackhi_epi16(even, odd), 1);
       sum = dot_pairs(sum, values, _mm512_set1_epi32(weights[r][p]));
@@ -148,44 +175,66 @@ void outputs_tail(int num_rows, const std::int32_t (*weights)[kPairsOfTokens], c
   }
 }
 
+// Weights of pairs [begin, end) times their rows, for the whole head dim.
+template <int kRows, typename Pairs>
+void outputs_pairs(const std::int32_t (*weights)[kPairsOfTokens], const Pairs& pairs, int begin, int end, int head_dim,
+                   const float* alpha, float* o) {
+  constexpr int kGroups = kRows * 8 <= kAccumulators ? 4 : kRows * 4 <= kAccumulators ? 2 : 1;
+  // The values of a few tokens at a time, so that each part of the head dim finds them in the first level.
+  constexpr int kPairsAtOnce = kGroups * 32 >= 128 ? kPairsOfTokens : kStepTokens / 2;
+  alignas(64) float ones[kRows];
+  std::fill(ones, ones + kRows, 1.0f);
+  int p = begin;
+  do {
+    const int stop = std::min(end, (p / kPairsAtOnce + 1) * kPairsAtOnce);
+    const float* by = p == begin ? alpha : ones;
+    int d = 0;
+    for (; d + 32 * kGroups <= head_dim; d += 32 * kGroups) {
+      outputs_groups<kRows, kGroups>(weights, pairs, p, stop, head_dim, d, by, o);
+    }
+    for (; kGroups > 1 && d + 32 <= head_dim; d += 32) {
+      outputs_groups<kRows, 1>(weights, pairs, p, stop, head_dim, d, by, o);
+    }
+    if (d < head_dim) outputs_tail(kRows, weights, pairs, p, stop, head_dim, d, by, o);
+    p = stop;
+  } while (p < end);
+}
+
 // Pairs are tokens 2p and 2p + 1 of the block, whatever `begin` is: that keeps a row's additions the same in every
 // tile.
-template <int kRows, int kLevel>
+template <int kRows>
 void outputs_pass(const float* weights, const void* const* v_rows, const void* const* ahead, int begin, int end,
                   int head_dim, const float* alpha, float* o) {
-  constexpr int kGroups = kRows * 8 <= kAccumulators ? 4 : kRows * 4 <= kAccumulators ? 2 : 1;
   alignas(64) std::int32_t rounded[kRows][kPairsOfTokens];
   for (int r = 0; r < kRows; ++r) {
     _mm512_store_si512(rounded[r], round_pairs(weights + r * kBlockTokens));
     _mm512_store_si512(rounded[r] + kLanes, round_pairs(weights + r * kBlockTokens + 2 * kLanes));
   }
+  PairRows<2> rows[kPairsOfTokens];
   const int first_pair = begin / 2;
   const int end_pair = (end + 1) / 2;
-  const auto row = [](const void* p) { return static_cast<const std::uint16_t*>(p); };
-  PairRows rows[kPairsOfTokens];
   for (int p = first_pair; p < end_pair; ++p) {
-    rows[p] = {row(v_rows[2 * p]), row(v_rows[2 * p + 1]), row(ahead[2 * p]), row(ahead[2 * p + 1])};
+    rows[p] = {row_of(v_rows[2 * p]), row_of(v_rows[2 * p + 1]), {row_of(ahead[2 * p]), row_of(ahead[2 * p + 1])}};
   }
   if (begin % 2 != 0 && begin < end) rows[first_pair].even = kZeroRow;
   if (end % 2 != 0 && begin < end) rows[end_pair - 1].odd = kZeroRow;
-  // The values of a few tokens at a time, so that each part of the head dim finds them in the first level.
-  constexpr int kPairsAtOnce = kGroups * 32 >= 128 ? kPairsOfTokens : kStepTokens / 2;
-  alignas(64) float ones[kRows];
-  std::fill(ones, ones + kRows, 1.0f);
-  int p = first_pair;
-  do {
-    const int stop = std::min(end_pair, (p / kPairsAtOnce + 1) * kPairsAtOnce);
-    const float* by = p == first_pair ? alpha : ones;
-    int d = 0;
-    for (; d + 32 * kGroups <= head_dim; d += 32 * kGroups) {
-      outputs_groups<kRows, kGroups, kLevel>(rounded, rows, p, stop, head_dim, d, by, o);
-    }
-    for (; kGroups > 1 && d + 32 <= head_dim; d += 32) {
-      outputs_groups<kRows, 1, kLevel>(rounded, rows, p, stop, head_dim, d, by, o);
-    }
-    if (d < head_dim) outputs_tail(kRows, rounded, rows, p, stop, head_dim, d, by, o);
-    p = stop;
-  } while (p < end_pair);
+  outputs_pairs<kRows>(rounded, ListedPairs{rows}, first_pair, end_pair, head_dim, alpha, o);
+}
+
+template <int kRows>
+void row_outputs(const float* weights, const StreamRows& values, int head_dim, const float* alpha, float* o) {
+  static_assert(kStreams == 4 && kStreamTokens == 16);
+  const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+  alignas(64) std::int32_t rounded[kRows][kPairsOfTokens];
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i low = round_pairs(weights + r * kBlockTokens);
+    const __m512i high = round_pairs(weights + r * kBlockTokens + 2 * kLanes);
+    _mm512_store_si512(rounded[r], _mm512_permutex2var_epi32(low, first, high));
+    _mm512_store_si512(rounded[r] + kLanes, _mm512_permutex2var_epi32(low, second, high));
+  }
+  const StreamPairs pairs{values.rows, FetchAhead(head_dim)};
+  outputs_pairs<kRows>(rounded, pairs, 0, kPairsOfTokens, head_dim, alpha, o);
 }
 
 void finish_row(const float* o, int head_dim, float divisor, float* row) {
@@ -206,11 +255,7 @@ void finish_row(const float* o, int head_dim, float divisor, float* row) {
 
 template <int... kRows>
 constexpr Bf16AttentionKernels make_kernels(std::integer_sequence<int, kRows...>) {
-  return {&round_queries,
-          {&logits_pass<kRows + 1>...},
-          {&outputs_pass<kRows + 1, 2>...},
-          {&outputs_pass<kRows + 1, 3>...},
-          {},
+  return {&round_queries, {&logits_pass<kRows + 1>...}, {&outputs_pass<kRows + 1>...}, {&row_outputs<kRows + 1>...}, {},
           &finish_row};
 }
 

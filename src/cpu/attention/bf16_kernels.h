@@ -7,6 +7,19 @@
 
 namespace fovea::cpu {
 
+// How many tokens of its stream ahead of its use the kernels for few rows fetch a row: some 128 cache lines of the four
+// streams together, which covers the latency of memory. The CPU drops what it has no room for, so each is asked for
+// a second time.
+struct FetchAhead {
+  explicit FetchAhead(int head_dim)
+      : early_tokens(head_dim >= 256   ? 4
+                     : head_dim >= 128 ? 8
+                                       : kStreamTokens),
+        late_tokens(early_tokens * 3 / 4) {}
+  int early_tokens;
+  int late_tokens;
+};
+
 #if defined(__x86_64__)
 // By rows - 1; for head_dims that are multiples of 32. In bf16_row_logits.cc.
 extern const RowLogitsFn kBf16RowLogits[kMaxRowsPerPass];
@@ -16,9 +29,9 @@ extern const RowLogitsFn kBf16RowLogits[kMaxRowsPerPass];
 struct Bf16AttentionKernels {
   // Rounds each row of q [rows, head_dim] in place: element pairs as words in the first half of the row.
   void (*round_queries)(float* q, int rows, int head_dim) = nullptr;
-  LogitsFn logits[kMaxRowsPerPass] = {};         // by rows - 1; q as round_queries left it
-  OutputsFn outputs[kMaxRowsPerPass] = {};       // by rows - 1; rounds the weights
-  OutputsFn near_outputs[kMaxRowsPerPass] = {};  // the same with `ahead` fetched to the first level
+  LogitsFn logits[kMaxRowsPerPass] = {};    // by rows - 1; q as round_queries left it
+  OutputsFn outputs[kMaxRowsPerPass] = {};  // by rows - 1; rounds the weights
+  RowOutputsFn row_outputs[kMaxRowsPerPass] = {};
   RowLogitsFn row_logits[kMaxRowsPerPass] = {};
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row) = nullptr;
 };

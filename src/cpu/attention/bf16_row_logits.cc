@@ -50,23 +50,25 @@ struct Queries {
 template <int kRows>
 constexpr int kPerToken = kRows == 3 ? 4 : kRows;
 
-// The sums of four lanes of a block, `token` the first.
+// The sums of four lanes of a block from the tokens rows[0 ..).
 template <int kRows, int kVectors>
-__m512 dot_rows(const Queries& q, const __m512i (&held)[kRows][4], int vectors, const void* const* k_rows,
-                const void* const* near, int token) {
+__m512 dot_rows(const Queries& q, const __m512i (&held)[kRows][4], int vectors, const void* const* rows,
+                const FetchAhead& ahead) {
   constexpr int kTokens = 4 / kPerToken<kRows>;
   __m512 sum[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) sum[i] = _mm512_setzero_ps();
 #pragma GCC unroll 4
   for (int j = 0; j < kTokens; ++j) {
-    const auto* key = static_cast<const std::uint16_t*>(k_rows[token + j]);
-    const auto* next = static_cast<const std::uint16_t*>(near[token + j]);
+    const auto* key = static_cast<const std::uint16_t*>(rows[j]);
+    const auto* early = static_cast<const std::uint16_t*>(rows[j + ahead.early_tokens]);
+    const auto* late = static_cast<const std::uint16_t*>(rows[j + ahead.late_tokens]);
     const int count = kVectors > 0 ? kVectors : vectors;
 #pragma GCC unroll 4
     for (int v = 0; v < count; ++v) {
       const __m512i keys = _mm512_loadu_si512(key + v * kLineElements);
-      __builtin_prefetch(next + v * kLineElements, 0, 3);
+      __builtin_prefetch(early + v * kLineElements, 0, 3);
+      __builtin_prefetch(late + v * kLineElements, 0, 3);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         __m512& to = sum[j * kPerToken<kRows> + r];
@@ -78,7 +80,8 @@ __m512 dot_rows(const Queries& q, const __m512i (&held)[kRows][4], int vectors, 
   return sum_in_blocks(sum[0], sum[1], sum[2], sum[3]);
 }
 
-// Rows and tokens of kPerToken vectors of sums put in order: logits[r * kBlockTokens + t] for kStep tokens.
+// Writes the 16 logits of a step, four from each run, to each row of `logits`. Lane 4 u + j of sums[i] is row
+// j % kPerToken of token i * (4 / kPerToken) + j / kPerToken of the u-th run's four.
 template <int kRows>
 void store_logits(const __m512 (&sums)[kPerToken<kRows>], __m512 scale, float* logits) {
   const auto store = [&](int row, __m512 x) {
@@ -87,26 +90,43 @@ void store_logits(const __m512 (&sums)[kPerToken<kRows>], __m512 scale, float* l
   if constexpr (kPerToken<kRows> == 1) {
     store(0, sums[0]);
   } else if constexpr (kPerToken<kRows> == 2) {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    store(0, _mm512_permutex2var_ps(sums[0], even, sums[1]));
-    store(1, _mm512_permutex2var_ps(sums[0], _mm512_add_epi32(even, _mm512_set1_epi32(1)), sums[1]));
+    store(0, _mm512_shuffle_ps(sums[0], sums[1], 0b10'00'10'00));
+    store(1, _mm512_shuffle_ps(sums[0], sums[1], 0b11'01'11'01));
   } else {
     const __m512d low01 = as_double(_mm512_unpacklo_ps(sums[0], sums[1]));
     const __m512d low23 = as_double(_mm512_unpacklo_ps(sums[2], sums[3]));
     const __m512d high01 = as_double(_mm512_unpackhi_ps(sums[0], sums[1]));
     const __m512d high23 = as_double(_mm512_unpackhi_ps(sums[2], sums[3]));
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    store(0, _mm512_permutexvar_ps(order, as_float(_mm512_unpacklo_pd(low01, low23))));
-    store(1, _mm512_permutexvar_ps(order, as_float(_mm512_unpackhi_pd(low01, low23))));
-    store(2, _mm512_permutexvar_ps(order, as_float(_mm512_unpacklo_pd(high01, high23))));
-    store(3, _mm512_permutexvar_ps(order, as_float(_mm512_unpackhi_pd(high01, high23))));
+    store(0, as_float(_mm512_unpacklo_pd(low01, low23)));
+    store(1, as_float(_mm512_unpackhi_pd(low01, low23)));
+    store(2, as_float(_mm512_unpacklo_pd(high01, high23)));
+    store(3, as_float(_mm512_unpackhi_pd(high01, high23)));
   }
 }
 
-// kVectors: 4 with the queries held in registers (head_dim 128), 0 for any multiple of 32.
+// From the order of a whole block's steps, each four tokens from each stream, to the order of the tokens.
+void sort_logits(float* logits) {
+  __m512 step[4], pairs[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) step[i] = _mm512_load_ps(logits + i * kLanes);
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    pairs[2 * i] = _mm512_shuffle_f32x4(step[2 * i], step[2 * i + 1], 0b01'00'01'00);
+    pairs[2 * i + 1] = _mm512_shuffle_f32x4(step[2 * i], step[2 * i + 1], 0b11'10'11'10);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    _mm512_store_ps(logits + 2 * i * kLanes, _mm512_shuffle_f32x4(pairs[i], pairs[i + 2], 0b10'00'10'00));
+    _mm512_store_ps(logits + (2 * i + 1) * kLanes, _mm512_shuffle_f32x4(pairs[i], pairs[i + 2], 0b11'01'11'01));
+  }
+}
+
+// Logits of 16 tokens: four from each of four runs, run_rows apart. kVectors: 4 with the queries held in registers
+// (head_dim 128), 0 for any multiple of 32.
 template <int kRows, int kVectors>
-void logits_step(const Queries& q, const void* const* k_rows, const void* const* near, __m512 scale, float* logits) {
+void logits_step(const Queries& q, const void* const* rows, int run_rows, __m512 scale, float* logits) {
   constexpr int kTokens = 4 / kPerToken<kRows>;
+  const FetchAhead ahead(q.head_dim);
   __m512i held[kRows][4];
   if constexpr (kVectors > 0) {
 #pragma GCC unroll 4
@@ -121,7 +141,8 @@ void logits_step(const Queries& q, const void* const* k_rows, const void* const*
     __m512 unit[4];
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
-      unit[u] = dot_rows<kRows, kVectors>(q, held, q.head_dim / kLineElements, k_rows, near, (4 * i + u) * kTokens);
+      unit[u] =
+          dot_rows<kRows, kVectors>(q, held, q.head_dim / kLineElements, rows + u * run_rows + i * kTokens, ahead);
     }
     sums[i] = sum_blocks(unit);
   }
@@ -129,27 +150,27 @@ void logits_step(const Queries& q, const void* const* k_rows, const void* const*
 }
 
 template <int kRows>
-void row_logits(const float* q, const void* const* k_rows, int head_dim, int tokens, float scale,
-                const void* const* near, const void* const* far_keys, const void* const* far_values, float* logits) {
+void row_logits(const float* q, const StreamRows& keys, int head_dim, int tokens, float scale, float* logits) {
   const __m512 by = _mm512_set1_ps(scale);
-  for (int t = 0; t < tokens; t += kStep) {
-    // The first lines of pages well ahead: their translation is then found before their lines are asked for.
-    __builtin_prefetch(far_keys[t], 0, 2);
-    __builtin_prefetch(far_values[t], 0, 2);
+  const int run_rows = keys.whole ? StreamRows::kAStream : 4;
+  const int advance = keys.whole ? 4 : kStep;
+  const void* const* rows = keys.rows;
+  for (int t = 0; t < tokens; t += kStep, rows += advance) {
     constexpr int kFirst = kRows < kRowsAtOnce ? kRows : kRowsAtOnce;
-    const auto step = [&]<int kVectors>() {
-      logits_step<kFirst, kVectors>({q, head_dim}, k_rows + t, near + t, by, logits + t);
+    const auto take = [&]<int kVectors>() {
+      logits_step<kFirst, kVectors>({q, head_dim}, rows, run_rows, by, logits + t);
       if constexpr (kRows > kFirst) {
-        logits_step<kRows - kFirst, kVectors>({q + kFirst * head_dim, head_dim}, k_rows + t, near + t, by,
+        logits_step<kRows - kFirst, kVectors>({q + kFirst * head_dim, head_dim}, rows, run_rows, by,
                                               logits + kFirst * kBlockTokens + t);
       }
     };
     if (head_dim == 4 * kLineElements) {
-      step.template operator()<4>();
+      take.template operator()<4>();
     } else {
-      step.template operator()<0>();
+      take.template operator()<0>();
     }
   }
+  for (int r = 0; keys.whole && r < kRows; ++r) sort_logits(logits + r * kBlockTokens);
 }
 
 }  // namespace

@@ -161,14 +161,6 @@ void BlockWalk::find_scales(uint32_t* k_words, uint32_t* v_words) const {
   }
 }
 
-void BlockWalk::find_near_rows() const {
-  for (int i = 0; i < 2; ++i) {
-    const void** near = args_.scratch.near[i];
-    std::copy(rows_[i] + kNearTokens, rows_[i] + kBlockTokens, near);
-    std::copy(rows_[i + 2], rows_[i + 2] + kNearTokens, near + kBlockTokens - kNearTokens);
-  }
-}
-
 int64_t BlockWalk::token_position(int token) const {
   const abi::BlockRow& block_row = *args_.work.block_row;
   const int64_t in_run = begin_ + token;

@@ -49,8 +49,6 @@ class BlockWalk {
   const void** next_v_rows() const { return rows_[3]; }
   // The KvScale of each token that some row sees, 0 for the others; pools with a scale a token and head.
   void find_scales(uint32_t* k_words, uint32_t* v_words) const;
-  // Fills scratch.near from this block and the next.
-  void find_near_rows() const;
   // Position of each token in its request.
   void fill_positions(float* positions) const;
 

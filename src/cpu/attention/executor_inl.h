@@ -254,8 +254,37 @@ HWY_INLINE void expand_quantized(const ItemArgs& args, const BlockWalk& walk, co
   ops.expand_block(walk.v_rows(), walk.next_v_rows(), walk.tokens(), args.head_dim, args.scratch.codes[1]);
 }
 
+// The rows of a block under the head `offset` bytes behind the first, whose rows are first_head; what is read after
+// them is `following`, following_offset bytes on.
+HWY_INLINE StreamRows find_stream_rows(const void* const* first_head, uintptr_t offset, const void* const* following,
+                                       uintptr_t following_offset, int tokens, const void** rows) {
+  const auto copy = [](const void* const* from, uintptr_t by, int count, const void** to) {
+    for (int i = 0; i < count; ++i) to[i] = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from[i]) + by);
+  };
+  const StreamRows streams{rows, tokens == kBlockTokens};
+  if (!streams.whole) {
+    copy(first_head, offset, kBlockTokens, rows);
+    copy(following, following_offset, kBlockTokens, rows + kBlockTokens);
+    return streams;
+  }
+  for (int t = 0; t < kBlockTokens; t += kStreamTokens, rows += StreamRows::kAStream) {
+    copy(first_head + t, offset, kStreamTokens, rows);
+    copy(following + t, following_offset, kStreamTokens, rows + kStreamTokens);
+  }
+  return streams;
+}
+
+// Whether an item is computed from keys and values as they lie in the pool, by the kernels for few rows.
 template <class Variant>
-void run_item(const ItemArgs& args) {
+bool is_narrow(const ItemArgs& args) {
+  const FormatOps& ops = format_ops(args.work.pool->dtype, args.params->products);
+  return !Variant::kHasKey && !Variant::kHasValue && args.work.item->row_count * args.group <= kRowsPerPass &&
+         args.head_dim % kRowLogitsHeadDim == 0 && ops.row_logits[0] != nullptr;
+}
+
+// One head of an item.
+template <class Variant>
+void run_head(const ItemArgs& args) {
   constexpr bool kNeedPositions = Variant::kHasLogit || Variant::kHasVisible || Variant::kHasKey || Variant::kHasValue;
   const ItemScratch& scratch = args.scratch;
   const int head_dim = args.head_dim;
@@ -279,10 +308,8 @@ void run_item(const ItemArgs& args) {
 
   const int passes = (rows.count + kRowsPerPass - 1) / kRowsPerPass;
   const int rows_per_pass = (rows.count + passes - 1) / passes;
-  // Few rows do not repay the transposition of the keys; where a head's tokens lie apart, its prefetches do.
-  const bool narrow = passes == 1 && key_ops.row_logits[0] != nullptr && value_ops.near_outputs[0] != nullptr &&
-                      head_dim % kRowLogitsHeadDim == 0 &&
-                      (quantization.expand || args.work.pool->token_stride == head_dim);
+  // Few rows do not repay the transposition of the keys; run_heads() takes those of other pools.
+  const bool narrow = quantization.expand && is_narrow<Variant>(args);
   alignas(64) float positions[kBlockTokens];
   BlockWalk walk(args, pool_ops.element_bits);
   while (walk.next()) {
@@ -295,9 +322,7 @@ void run_item(const ItemArgs& args) {
     // Expansion fetches the next block; what it left lies in the cache.
     const void* const* next_keys = quantization.expand ? walk.k_rows() : walk.next_k_rows();
     const void* const* next_values = quantization.expand ? walk.v_rows() : walk.next_v_rows();
-    if (narrow) {
-      if (!quantization.expand) walk.find_near_rows();
-    } else {
+    if (!narrow) {
       key_ops.pack_keys(walk.k_rows(), next_keys, key_ops.ahead_step, tokens, head_dim, scratch.k_block);
     }
     if constexpr (Variant::kHasValue) {
@@ -317,9 +342,8 @@ void run_item(const ItemArgs& args) {
       }
       if (seen_by_pass == 0) continue;
       if (narrow) {
-        key_ops.row_logits[count - 1](scratch.q, walk.k_rows(), head_dim, tokens, scale,
-                                      quantization.expand ? next_keys : scratch.near[0], walk.next_k_rows(),
-                                      walk.next_v_rows(), scratch.s_block);
+        const StreamRows keys = find_stream_rows(walk.k_rows(), 0, walk.k_rows(), 0, tokens, scratch.streams);
+        key_ops.row_logits[count - 1](scratch.q, keys, head_dim, tokens, scale, scratch.s_block);
       } else {
         key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
                                   scale, first == 0 && !quantization.expand ? next_keys : nullptr, scratch.s_block);
@@ -343,11 +367,8 @@ void run_item(const ItemArgs& args) {
       if (!exact) {
         const int begin = std::countr_zero(seen_by_pass);
         const int end = 64 - std::countl_zero(seen_by_pass);
-        const void* const* ahead = narrow && !quantization.expand ? scratch.near[1]
-                                   : first == 0                   ? next_values
-                                                                  : walk.v_rows();
-        const OutputsFn outputs = narrow ? value_ops.near_outputs[count - 1] : value_ops.outputs[count - 1];
-        outputs(scratch.s_block, walk.v_rows(), ahead, begin, end, head_dim, alpha, o);
+        const void* const* ahead = first == 0 ? next_values : walk.v_rows();
+        value_ops.outputs[count - 1](scratch.s_block, walk.v_rows(), ahead, begin, end, head_dim, alpha, o);
         continue;
       }
       for (int r = 0; r < count; ++r) {
@@ -357,6 +378,123 @@ void run_item(const ItemArgs& args) {
     }
   }
   write_rows<Variant>(args, rows, value_ops, quantization);
+}
+
+// The part of an item's arguments that belongs to its h-th head.
+HWY_INLINE ItemArgs args_of_head(const ItemArgs& args, int h) {
+  ItemArgs of_head = args;
+  const auto rows = static_cast<size_t>(h) * args.work.item->row_count * static_cast<size_t>(args.group);
+  of_head.work.kv_head += h;
+  of_head.num_heads = 1;
+  of_head.scratch.q += rows * static_cast<size_t>(args.head_dim);
+  of_head.scratch.o += rows * static_cast<size_t>(args.head_dim);
+  of_head.scratch.max += rows;
+  of_head.scratch.sum += rows;
+  of_head.scratch.zero_sum += rows;
+  of_head.scratch.s_block += rows * kBlockTokens;
+  return of_head;
+}
+
+// All heads of an item of few rows, a block at a time: first the keys of all, then their values. The pieces that are
+// read are then long enough for the hardware to run ahead of the reads.
+template <class Variant>
+void run_heads(const ItemArgs& args) {
+  constexpr bool kNeedPositions = Variant::kHasLogit || Variant::kHasVisible;
+  const int head_dim = args.head_dim;
+  const int num_heads = args.num_heads;
+  const FormatOps& ops = format_ops(args.work.pool->dtype, args.params->products);
+  const Quantization<Variant> quantization(*args.work.pool, ops);
+  const auto scale = static_cast<float>(query_scale<Variant>(*args.params));
+  const auto head_bytes = static_cast<uintptr_t>(args.work.pool->head_stride * ops.element_bits / 8);
+  const int count = args.work.item->row_count * args.group;
+  const auto num_rows = static_cast<size_t>(num_heads) * static_cast<size_t>(count);
+  const ItemScratch& scratch = args.scratch;
+  std::fill(scratch.zero_sum, scratch.zero_sum + num_rows, 0.0f);
+  std::fill(scratch.o, scratch.o + num_rows * static_cast<size_t>(head_dim), 0.0f);
+  std::fill(scratch.max, scratch.max + num_rows, kMinusInf);
+  std::fill(scratch.sum, scratch.sum + num_rows, 0.0f);
+  ItemArgs heads[kMaxHeadsAtOnce];
+  for (int h = 0; h < num_heads; ++h) {
+    heads[h] = args_of_head(args, h);
+    load_queries<Variant>(heads[h], RowTable(heads[h]), ops, quantization);
+  }
+
+  alignas(64) float positions[kBlockTokens];
+  alignas(64) float alpha[kMaxHeadsAtOnce][kMaxRowsPerPass];
+  BlockWalk walk(args, ops.element_bits);
+  while (walk.next()) {
+    if constexpr (kNeedPositions) walk.fill_positions(positions);
+    const int tokens = walk.tokens();
+    for (int h = 0; h < num_heads; ++h) {
+      const ItemScratch& own = heads[h].scratch;
+      const bool last = h + 1 == num_heads;
+      const auto offset = static_cast<uintptr_t>(h) * head_bytes;
+      const StreamRows keys = find_stream_rows(walk.k_rows(), offset, last ? walk.v_rows() : walk.k_rows(),
+                                               last ? 0 : offset + head_bytes, tokens, scratch.streams);
+      ops.row_logits[count - 1](own.q, keys, head_dim, tokens, scale, own.s_block);
+      const RowTable table(heads[h]);
+      for (int r = 0; r < count; ++r) {
+        const uint64_t seen = scratch.seen[r / args.group];
+        const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(table.position(r))),
+                                               SimdMath::set(0.0f), table.q_head(r), heads[h].work.kv_head};
+        alpha[h][r] = weigh_row<Variant>(*args.params, own.s_block + r * kBlockTokens, tokens, seen,
+                                         seen == ~uint64_t{0}, place, positions, own.max[r], own.sum[r]);
+      }
+    }
+    const uint64_t seen = walk.seen_by_any();
+    for (int h = 0; h < num_heads; ++h) {
+      const ItemScratch& own = heads[h].scratch;
+      const bool last = h + 1 == num_heads;
+      const auto offset = static_cast<uintptr_t>(h) * head_bytes;
+      const StreamRows values = find_stream_rows(walk.v_rows(), offset, last ? walk.next_k_rows() : walk.v_rows(),
+                                                 last ? 0 : offset + head_bytes, tokens, scratch.streams);
+      const void* rows[kBlockTokens];
+      bool exact = false;
+      if (walk.masked()) {
+        for (int t = 0; t < kBlockTokens; ++t) {
+          rows[t] = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(walk.v_rows()[t]) + offset);
+        }
+        for (uint64_t left = seen; left != 0 && !exact; left &= left - 1) {
+          exact = ops.any_not_finite(rows[std::countr_zero(left)], head_dim);
+        }
+      }
+      if (!exact) {
+        if (values.whole) {
+          ops.row_outputs[count - 1](own.s_block, values, head_dim, alpha[h], own.o);
+        } else {
+          ops.outputs[count - 1](own.s_block, values.rows, values.rows + kBlockTokens, std::countr_zero(seen),
+                                 64 - std::countl_zero(seen), head_dim, alpha[h], own.o);
+        }
+        continue;
+      }
+      for (int r = 0; r < count; ++r) {
+        outputs_exact(ops, own.s_block + r * kBlockTokens, rows, scratch.seen[r / args.group], head_dim, alpha[h][r],
+                      own.o + static_cast<size_t>(r) * static_cast<size_t>(head_dim));
+      }
+    }
+  }
+  for (int h = 0; h < num_heads; ++h) write_rows<Variant>(heads[h], RowTable(heads[h]), ops, quantization);
+}
+
+template <class Variant>
+void run_item(const ItemArgs& args) {
+  // Where a head's tokens lie apart, the prefetches of packing are worth more than what it costs.
+  const abi::KvPoolView& pool = *args.work.pool;
+  const bool expand = format_ops(pool.dtype, args.params->products).expand_block != nullptr;
+  if (!expand && pool.token_stride == args.head_dim && is_narrow<Variant>(args)) {
+    run_heads<Variant>(args);
+    return;
+  }
+  ItemArgs of_head = args;
+  for (int h = 0; h < args.num_heads; ++h) {
+    of_head.work.kv_head = args.work.kv_head + h;
+    of_head.next = args.next;
+    if (h + 1 < args.num_heads) {
+      of_head.next = args.work;
+      of_head.next.kv_head = of_head.work.kv_head + 1;
+    }
+    run_head<Variant>(of_head);
+  }
 }
 
 // Output row = sum of the parts' outputs, each by its share of the weight; parts in the order of the list.

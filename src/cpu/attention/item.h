@@ -14,12 +14,17 @@ namespace fovea::cpu {
 // Tokens of one step of the online softmax. A row sees its blocks in ascending order whatever tile it is in, so its
 // bits do not depend on the tile.
 inline constexpr int kBlockTokens = 64;
-// How far ahead of its use a row is fetched to the first level in tiles of few rows.
-inline constexpr int kNearTokens = 16;
+// Tiles of few rows read a whole block as streams of this many tokens side by side (StreamRows).
+inline constexpr int kStreamTokens = 16;
+inline constexpr int kStreams = kBlockTokens / kStreamTokens;
 inline constexpr int kMinHeadDim = 16;
 inline constexpr int kMaxHeadDim = 256;
 // Rows that one pass of a micro-kernel may take; the scratch for scores holds this many.
 inline constexpr int kMaxRowsPerPass = 8;
+// Heads of an item that one call may take, and the most rows that they have together: in a page that holds its heads
+// one after the other, they are read as one piece.
+inline constexpr int kMaxHeadsAtOnce = 8;
+inline constexpr int kMaxRowsAtOnce = kMaxHeadsAtOnce * kMaxRowsPerPass;
 
 // Scratch of one thread, all of it 64-byte aligned.
 struct ItemScratch {
@@ -28,14 +33,14 @@ struct ItemScratch {
   float* max;            // [tile rows] running maximum, base 2
   float* sum;            // [tile rows] running sum
   uint32_t* k_block;     // [head_dim, kBlockTokens] transposed keys
-  float* s_block;        // [kMaxRowsPerPass, kBlockTokens] logits, then weights
+  float* s_block;        // [kMaxRowsAtOnce, kBlockTokens] logits, then weights
   float* kv_rows;        // [kBlockTokens, head_dim] transformed keys or values
   uint16_t* codes[2];    // [kBlockTokens, head_dim] each: stored numbers of quantized keys and values, in bf16
   float* q_sum;          // [tile rows] sums of the scaled queries' elements; pools with zeros only
   float* zero_sum;       // [tile rows] running sums of weight * zero of the values
   uint64_t* seen;        // [tile tokens] tokens of the block that each query token sees
   const void** rows[4];  // [kBlockTokens] each: keys and values in the pool, of the block and of the one after it
-  const void** near[2];  // [kBlockTokens] each: the key and value rows kNearTokens after each of the block
+  const void** streams;  // [kStreams * StreamRows::kAStream]
 };
 
 // logits[r * kBlockTokens + t] = sum over d of q[r * head_dim + d] times element d of token t; k_block: keys as
@@ -44,16 +49,27 @@ struct ItemScratch {
 using LogitsFn = void (*)(const float* q, const uint32_t* k_block, int head_dim, int tokens, float scale,
                           const void* const* ahead, float* logits);
 
-// The same from keys as they lie in the pool, for few rows: k_rows as BlockWalk gives them. near: what is fetched to
-// the first level meanwhile, row for row; far_*: rows of which every sixteenth is announced to the second level.
-using RowLogitsFn = void (*)(const float* q, const void* const* k_rows, int head_dim, int tokens, float scale,
-                             const void* const* near, const void* const* far_keys, const void* const* far_values,
+// The rows of a block as the kernels for few rows read them. A whole block is kStreams streams, token t the row
+// rows[t / kStreamTokens * kAStream + t % kStreamTokens], each followed by what is read after it; of a part of a block,
+// token t is rows[t].
+struct StreamRows {
+  static constexpr int kAStream = 2 * kStreamTokens;
+  const void** rows;  // [kStreams * kAStream], all readable
+  bool whole;
+};
+
+// The same from keys as they lie in the pool, for few rows. What is read next is fetched to the first level meanwhile.
+using RowLogitsFn = void (*)(const float* q, const StreamRows& keys, int head_dim, int tokens, float scale,
                              float* logits);
 
 // o[r] = o[r] * alpha[r] + sum over t in [begin, end), ascending, of weights[r * kBlockTokens + t] * v_rows[t]. The
 // same part of ahead[t] is prefetched.
 using OutputsFn = void (*)(const float* weights, const void* const* v_rows, const void* const* ahead, int begin,
                            int end, int head_dim, const float* alpha, float* o);
+
+// The same over all of a whole block, for few rows; what is read next is fetched to the first level.
+using RowOutputsFn = void (*)(const float* weights, const StreamRows& values, int head_dim, const float* alpha,
+                              float* o);
 
 // A queue entry, resolved.
 struct QueueWork {
@@ -65,7 +81,8 @@ struct QueueWork {
 
 struct ItemArgs {
   const abi::PlanView* plan;
-  QueueWork work;
+  QueueWork work;  // of the first head
+  int num_heads;   // that stand in the queue one after the other, 1 to kMaxHeadsAtOnce
   QueueWork next;  // what this thread runs afterwards, so that its first block can be fetched early; item may be null
   const AttentionParams* params;
   int group;

@@ -200,7 +200,7 @@ struct FormatOps {
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row);
   bool (*any_not_finite)(const void* row, int head_dim);
   void (*expand_row)(const void* row, int head_dim, float* to);
-  OutputsFn near_outputs[kRowsPerPass];                     // null: none; outputs that fetch to the first level
+  RowOutputsFn row_outputs[kRowsPerPass];                   // null: none, as row_logits
   RowLogitsFn row_logits[kRowsPerPass];                     // null: none; logits without pack_keys
   void (*round_queries)(float* q, int rows, int head_dim);  // null: queries stay fp32 and are scaled beforehand
   // Null unless quantized. Then rows become bf16 by this first, which all of the above read: expand_block().
@@ -238,7 +238,7 @@ inline FormatOps with_bf16_products(FormatOps ops) {
   if (const Bf16AttentionKernels* kernels = bf16_attention_kernels(); kernels != nullptr) {
     std::copy(kernels->logits, kernels->logits + kRowsPerPass, ops.logits);
     std::copy(kernels->outputs, kernels->outputs + kRowsPerPass, ops.outputs);
-    std::copy(kernels->near_outputs, kernels->near_outputs + kRowsPerPass, ops.near_outputs);
+    std::copy(kernels->row_outputs, kernels->row_outputs + kRowsPerPass, ops.row_outputs);
     std::copy(kernels->row_logits, kernels->row_logits + kRowsPerPass, ops.row_logits);
     ops.finish_row = kernels->finish_row;
     ops.ahead_step = 2;
