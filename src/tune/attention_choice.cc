@@ -83,7 +83,8 @@ std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots) {
   const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots : 4;
   const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
-  const std::int64_t others = std::int64_t{need.head_dim} * 4 + 8 * 8 * 4 + slots * 8;
+  const std::int64_t near_part = std::int64_t{need.head_dim} / 16 * 512 + 32;  // of 8 rows, in floats
+  const std::int64_t others = std::int64_t{need.head_dim} * 4 + slots * 8 + near_part + 16;
   return (warps * ((ring + 1023) / 1024 * 1024 + scales + records + queries + others) + 1024 + 1023) / 1024 * 1024;
 }
 
@@ -172,19 +173,16 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   choice.box_tokens = 16;
   int slots = 6;
   while (slots > 0 && warp_smem_bytes(need, warps, slots) > machine.smem_bytes) --slots;
-  // Two parts of 8 rows in fp32 meet in a warp's ring.
-  if (slots * abi::kv_bits(need.kv_dtype) < 16) {
-    return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
-  }
+  if (slots < 1) return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
   choice.smem_bytes = warp_smem_bytes(need, warps, slots);
   choice.programmatic_launch = machine.hopper;
-  choice.ctas = need.num_sms;
   // Numbers of pairs are powers of two as a rule, which then divide evenly; a few idle warps cost nothing, because the
   // memory is what all share.
   const int all = warps * need.num_sms;
   choice.num_workers = 1;
   while (2 * choice.num_workers <= all) choice.num_workers *= 2;
   if (choice.num_workers * 20 < all * 19) choice.num_workers = all;
+  choice.ctas = choice.num_workers / warps;
   choice.min_span_bytes = 1 << 19;
   choice.tile_rows = 16;
   choice.block_tokens = 16;
@@ -200,11 +198,13 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   return choice;
 }
 
-// With fewer pairs each is divided among so many warps that their meeting costs what the warps gain; with shorter ones
-// start and end weigh more than what lies between. The same where one request has much of the work.
+// Measured on bf16: 512 pairs need 256 MiB, 192 need 448. Fewer pairs, each divided among more warps, and shorter ones
+// are as fast or faster undivided. A request with much of the work is divided among many CTAs, whose parts meet last.
 bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes) {
-  const std::int64_t least_mib = kv_dtype == abi::KvDType::kI4 ? 256 : 512;
-  return pairs >= 512 && kv_bytes >= least_mib << 20 && 3 * longest_bytes <= kv_bytes;
+  const bool wide = abi::kv_bits(kv_dtype) == 16;
+  const bool many = pairs >= 512;
+  const std::int64_t least_mib = wide && !many ? 448 : wide || kv_dtype == abi::KvDType::kI4 ? 256 : 512;
+  return (many || (wide && pairs >= 192)) && kv_bytes >= least_mib << 20 && 3 * longest_bytes <= kv_bytes;
 }
 
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {

@@ -14,6 +14,11 @@ __device__ __forceinline__ void cp_async_4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
+// Brings the line into the second-level cache; reads nothing, so it may come before waiting for who writes there.
+__device__ __forceinline__ void prefetch_line(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
+}
+
 #if FOVEA_ARCH >= 900
 __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

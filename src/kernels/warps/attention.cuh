@@ -1,8 +1,8 @@
 // The attention kernel whose workers are warps: every warp runs a queue of its own, with its own ring, state and
 // loader, and waits for no other but where parts of a pair meet at the end of queues. For plans of decode: items of one
 // query token with up to 8 query heads a KV head, none shared, no mask but by position, one queue a worker. Worker w is
-// warp w / grid of CTA w % grid. Grid: one CTA an SM; block: kWarps warps; dynamic shared memory: sizeof(SharedMemory),
-// see tune/attention_choice.h. docs/kernels/gpu-warps.md has the design and the figures.
+// warp w % kWarps of CTA w / kWarps. Grid: a warp a worker; block: kWarps warps; dynamic shared memory:
+// sizeof(SharedMemory), see tune/attention_choice.h. docs/kernels/gpu-warps.md has the design and the figures.
 #pragma once
 
 #include "kernels/decode/consumer.cuh"
@@ -26,12 +26,21 @@ __device__ __forceinline__ void bound_by_mask(const abi::BlockRow& block_row, in
   }
 }
 
-// worker: of the plan; one that it does not have does nothing.
+// What the first load needs, while an earlier kernel still runs. Reads nothing: that kernel may write the plan.
+__device__ __forceinline__ void prefetch_start(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
+                                               const abi::TensorMap* v_map, uint32_t worker, uint32_t lane) {
+  if (lane == 0) ptx::prefetch_line(Queue::of(args, worker).start);
+  if (lane == 1) ptx::prefetch_line(args.plan);
+#if FOVEA_LOADER == 0
+  if (lane == 2) ptx::prefetch_tensor_map(k_map);
+  if (lane == 3) ptx::prefetch_tensor_map(v_map);
+#endif
+}
+
 __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                            const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker,
                                            uint32_t warp, uint32_t lane) {
   const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args.plan);
-  if (worker >= header.num_workers) return;
   const uint32_t group = header.counts.group;
   const uint32_t q_heads = header.counts.num_kv_heads * group;
   if constexpr (kTma) {
@@ -40,8 +49,10 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     __syncwarp();
   }
   Loader loader(args, k_map, v_map, shared, worker, warp, lane);
+  announce(shared, loader.first_part(), warp, lane);
 #pragma unroll 1
   for (int i = 0; i < kSlots; ++i) loader.load();
+  __syncthreads();  // what every warp announced
   uint32_t slot = 0, parity = 0;
   for (uint32_t n = 0;; ++n) {
     const ItemRecord& record = shared.records[warp][n % kRecordsAhead];
@@ -57,7 +68,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     work.rows = group;
     const abi::WorkItem& item = record.item;
     const bool direct = (item.flags & abi::kItemDirect) != 0;
-    PartFinder part(args, work);
+    PartFinder part(args, work, worker);
     const Row rows[2] = {find_row(args, work, lane / 4), Row{}};
     constexpr bool kRest = kBlocks > kQueryBlocks;
     const Queries q =
@@ -110,10 +121,8 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     Result result;
     finish_state(args, place, state, direct, group, lane, result);
     const Row token_row = find_row(args, work, 0);
-    if (direct) {
+    if (direct || meet(args, shared, place, part.find(), result, group, warp, lane)) {
       write_direct(args, place, token_row, result, group, q_heads, lane);
-    } else {
-      finish_part(args, shared, place, token_row, part.find(), result, group, q_heads, warp, lane);
     }
     __syncwarp();
   }
@@ -128,8 +137,10 @@ extern "C" __global__ void __launch_bounds__(fovea::decode::kConsumerThreads, 1)
   using namespace fovea;
   extern __shared__ __align__(1024) uint8_t dynamic_shared[];
   const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const uint32_t worker = blockIdx.x * warps::kWarps + warp;
+  warps::prefetch_start(args, &k_map, &v_map, worker, threadIdx.x % 32);
   ptx::wait_for_previous_kernels();
   ptx::let_next_kernel_start();
-  warps::run_worker(args, &k_map, &v_map, *reinterpret_cast<warps::SharedMemory*>(dynamic_shared),
-                    warp * gridDim.x + blockIdx.x, warp, threadIdx.x % 32);
+  warps::run_worker(args, &k_map, &v_map, *reinterpret_cast<warps::SharedMemory*>(dynamic_shared), worker, warp,
+                    threadIdx.x % 32);
 }

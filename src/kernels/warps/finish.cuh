@@ -3,74 +3,80 @@
 #pragma once
 
 #include "kernels/warps/loader.cuh"
+#include "kernels/warps/near.cuh"
 #include "kernels/warps/slice.cuh"
 
 namespace fovea::warps {
-
-inline constexpr uint32_t kFanIn = 8;  // parts that one warp brings together at a time
-inline constexpr uint32_t kChunkFloats = 4;
 
 // Which of the pair's parts an item is.
 struct Part {
   uint32_t own;    // first partial row of this one
   uint32_t first;  // that of part 0; the others follow, `group` rows each
   uint32_t count;
+  uint32_t shift;  // part i is an item of warp (i + shift) % kWarps of its CTA; 0 where idle workers are between them
 };
 
-// Looks that up in the plan, one step a slice, so that nobody waits for the three trips to memory that it takes.
+// Looks that up in the plan, one step a slice, so that nobody waits for the four trips to memory that it takes.
 class PartFinder {
  public:
-  __device__ __forceinline__ PartFinder(const abi::AttentionArgs& args, const Work& work) : args_(args), work_(work) {
+  __device__ __forceinline__ PartFinder(const abi::AttentionArgs& args, const Work& work, uint32_t worker)
+      : args_(args), work_(work), worker_(worker) {
     const abi::WorkItem& item = work.record->item;
     if (item.flags & abi::kItemDirect) {
-      steps_ = 3;
+      steps_ = kSteps;
       return;
     }
     part_.own = abi::partial_row(item, work.record->block_row, work.record->head, work.group);
   }
   __device__ __forceinline__ void step() {
-    if (steps_ >= 3) return;
+    if (steps_ >= kSteps) return;
     if (steps_ == 0) {
       merge_ = section<uint32_t>(work_.header->merge_of_partial)[part_.own / work_.group];
     } else if (steps_ == 1) {
       const abi::MergeEntry& entry = section<abi::MergeEntry>(work_.header->merges)[merge_];
       part_.count = entry.num_parts;
       merge_ = entry.parts_begin;
-    } else {
+    } else if (steps_ == 2) {
       part_.first = section<uint32_t>(work_.header->merge_parts)[merge_];
+    } else {
+      find_shift();
     }
     ++steps_;
   }
   __device__ __forceinline__ Part find() {
-    while (steps_ < 3) step();
+    while (steps_ < kSteps) step();
     return part_;
   }
 
  private:
+  static constexpr uint32_t kSteps = 4;
+
   template <typename T>
   __device__ __forceinline__ const T* section(uint32_t offset) const {
     return reinterpret_cast<const T*>(args_.plan + offset);
   }
+  // Parts follow one another from worker to worker, where none between them is idle (cuts that would have fallen too
+  // close leave such workers). If so, part 1 and the last one are where counting from here says, and somebody busy is
+  // before part 1; if not, none of the parts finds it so.
+  __device__ __forceinline__ void find_shift() {
+    const uint32_t second = worker_ - (part_.own - part_.first) / work_.group + 1;
+    const auto* const of_second = Queue::of(args_, second).start;
+    const auto* const of_last = of_second + (part_.count - 2);
+    const auto begins_with = [&](const abi::WorkerStart* start, uint32_t i) {
+      return start->queue_begin != start->queue_end && start->item.partial_slot == part_.first + i * work_.group;
+    };
+    const bool regular = begins_with(of_second, 1) && begins_with(of_last, part_.count - 1) &&
+                         of_second[-1].queue_begin != of_second[-1].queue_end;
+    part_.shift = regular ? (second - 1) % kWarps : 0;
+  }
+
   const abi::AttentionArgs& args_;
   const Work& work_;
+  uint32_t worker_;
   Part part_{};
   uint32_t merge_ = 0;
   uint32_t steps_ = 0;
 };
-
-// Two neighbouring dims of a row, as outputs and parts are written: pair j of block b is row pair_row(j), dims
-// pair_dim(b, j) and the next.
-struct Pairs {
-  float2 value[kBlocks][2];
-};
-__device__ __forceinline__ uint32_t pair_row(int j, uint32_t lane) {
-  return 2 * (lane & 3) + (kNarrow ? j : lane >> 2 & 1);
-}
-__device__ __forceinline__ uint32_t pair_dim(int b, int j, uint32_t lane) {
-  if constexpr (kInt4) return b / 2 * 32 + 4 * (lane >> 2) + b % 2 * 2;
-  if constexpr (kNarrow) return b * 16 + 2 * (lane >> 2);
-  return b * 16 + 8 * j + (lane >> 2 & ~1u);
-}
 
 // factor: of rows 2c and 2c + 1. 16-bit values: neighbouring dims lie in neighbouring lanes, which trade.
 __device__ __forceinline__ void pairs_of(const State& state, const float (&factor)[2], uint32_t lane, Pairs& to) {
@@ -90,158 +96,6 @@ __device__ __forceinline__ void pairs_of(const State& state, const float (&facto
     }
   }
 }
-
-// Parts of a pair in the warp's ring, which has nothing else to hold at the end of a queue: part 0 is the warp's own.
-// Each lane brings, reads and writes the same chunks of every part.
-class Meeting {
- public:
-  __device__ __forceinline__ Meeting(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t group,
-                                     uint32_t warp, uint32_t lane)
-      : args_(args),
-        data_(reinterpret_cast<float*>(&shared.warps[warp])),
-        lse_(shared.lse[warp]),
-        group_(group),
-        chunks_(group * kHeadDim / kChunkFloats),
-        most_(min(kFanIn - 1, static_cast<uint32_t>(sizeof(WarpMemory)) / (group * kHeadDim * 4) - 1)),
-        lane_(lane) {
-    static_assert(sizeof(WarpMemory) >= 2 * kRows * kHeadDim * 4);
-  }
-
-  __device__ __forceinline__ void put_own(const Pairs& pairs, const float (&lse)[2]) {
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const uint32_t row = pair_row(j, lane_);
-      if (row >= group_) continue;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        *reinterpret_cast<float2*>(data_ + row * kHeadDim + pair_dim(b, j, lane_)) = pairs.value[b][j];
-      }
-    }
-    if (lane_ < 4) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) lse_[0][2 * lane_ + j] = lse[j];
-    }
-    __syncwarp();
-  }
-
-  // Adds parts `first`, first + step, .. of the pair, `count` of them, to the own one, in this order.
-  __device__ __forceinline__ void add(uint32_t first_row, uint32_t row_step, uint32_t count) {
-    while (count > 0) {
-      const uint32_t now = min(count, most_);
-      fetch(first_row, row_step, now);
-      sum(now);
-      first_row += now * row_step;
-      count -= now;
-    }
-  }
-
-  __device__ __forceinline__ float lse(uint32_t row) const { return lse_[0][row]; }
-  __device__ __forceinline__ uint32_t chunks() const { return chunks_; }
-  __device__ __forceinline__ float4 chunk(uint32_t i) const { return reinterpret_cast<const float4*>(data_)[i]; }
-
- private:
-  __device__ __forceinline__ float* part(uint32_t p) const { return data_ + p * group_ * kHeadDim; }
-
-  // Waits for `count` parts and takes them: their words are pending again.
-  __device__ __forceinline__ void fetch(uint32_t first_row, uint32_t row_step, uint32_t count) {
-    const auto row_of = [&](uint32_t p) { return static_cast<uint64_t>(first_row + p * row_step); };
-    const auto lands = [&](uint32_t p, uint32_t i) {
-      const uint4 x = reinterpret_cast<const uint4*>(part(p + 1))[i];
-      return x.x != abi::kPartPending && x.y != abi::kPartPending && x.z != abi::kPartPending &&
-             x.w != abi::kPartPending;
-    };
-    bool missing = true;
-    for (bool again = false; missing; again = true) {
-#pragma unroll 1
-      for (uint32_t p = 0; p < count; ++p) {
-        for (uint32_t i = lane_; i < chunks_; i += 32) {
-          if (again && lands(p, i)) continue;
-          ptx::cp_async_16(ptx::smem_address(part(p + 1)) + 16 * i,
-                           args_.partial_out + row_of(p) * kHeadDim + kChunkFloats * i);
-        }
-      }
-      commit_copies();
-      if (!again) fetch_lse(row_of, count);
-      wait_for_copies<0>();
-      missing = false;
-#pragma unroll 1
-      for (uint32_t p = 0; p < count; ++p) {
-        for (uint32_t i = lane_; i < chunks_; i += 32) missing |= !lands(p, i);
-      }
-    }
-#pragma unroll 1
-    for (uint32_t p = 0; p < count; ++p) {
-      float* const from = args_.partial_out + row_of(p) * kHeadDim;
-      for (uint32_t i = lane_; i < chunks_; i += 32) {
-        restore_part2(from + kChunkFloats * i);
-        restore_part2(from + kChunkFloats * i + 2);
-      }
-    }
-    __syncwarp();
-  }
-
-  template <class F>
-  __device__ __forceinline__ void fetch_lse(const F& row_of, uint32_t count) {
-#pragma unroll 1
-    for (uint32_t i = lane_; i < count * group_; i += 32) {
-      const uint32_t p = i / group_, row = i % group_;
-      float* const from = args_.partial_lse + row_of(p) + row;
-      lse_[p + 1][row] = wait_for_part(from, load_part(from));
-      restore_part(from);
-    }
-  }
-
-  // Log-sum-exps become weights that sum up to 1 (without a softmax: that are 1), the own one that of all together.
-  __device__ __forceinline__ void weigh(uint32_t count) {
-    __syncwarp();
-    float together = 0.0f;
-    if (lane_ < group_ && Variant::kSoftmax) {
-      float most = kMinusInf;
-      for (uint32_t p = 0; p <= count; ++p) most = fmaxf(most, lse_[p][lane_]);
-      float total = 0.0f;
-      for (uint32_t p = 0; p <= count; ++p) total += part_weight(lse_[p][lane_], most);
-      together = total == 0.0f ? kMinusInf : most + log2f(total);
-      const float factor = total == 0.0f ? 0.0f : 1.0f / total;
-      for (uint32_t p = 0; p <= count; ++p) lse_[p][lane_] = part_weight(lse_[p][lane_], most) * factor;
-    } else if (lane_ < group_) {
-      for (uint32_t p = 0; p <= count; ++p) lse_[p][lane_] = 1.0f;
-    }
-    together_ = together;  // of row `lane`
-    __syncwarp();
-  }
-
-  __device__ __forceinline__ void sum(uint32_t count) {
-    weigh(count);
-    for (uint32_t i = lane_; i < chunks_; i += 32) {
-      const uint32_t row = i * kChunkFloats / kHeadDim;
-      float4 value{0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-      for (uint32_t p = 0; p < kFanIn; ++p) {
-        const float weight = p <= count ? lse_[p][row] : 0.0f;
-        if (weight == 0.0f) continue;
-        const float4 x = reinterpret_cast<const float4*>(part(p))[i];
-        value = {value.x + weight * x.x, value.y + weight * x.y, value.z + weight * x.z, value.w + weight * x.w};
-      }
-      reinterpret_cast<float4*>(data_)[i] = value;
-    }
-    __syncwarp();
-    if (lane_ < group_) lse_[0][lane_] = together_;
-    __syncwarp();
-  }
-
-  const abi::AttentionArgs& args_;
-  float* data_;
-  float (*lse_)[kRows];
-  uint32_t group_, chunks_, most_, lane_;
-  float together_ = 0.0f;
-};
-
-// The item's rows: as they leave the registers of a warp.
-struct Result {
-  Pairs pairs;
-  float lse[2];  // of rows 2c and 2c + 1
-};
 
 // Takes factors out of the outputs, adds what biases and zeros of the values are, and rotates back.
 __device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
@@ -327,53 +181,144 @@ __device__ __forceinline__ void write_part(const abi::AttentionArgs& args, const
   }
 }
 
-// Parts meet in a tree of kFanIn: part i, a multiple of 8, takes those from i + 1 to i + 7; a multiple of 64 then takes
-// i + 8, i + 16, ..; and so on up to part 0, which writes the output. A part with parts behind it in the pair is the
-// last item of its queue, and those are the first items of higher queues: nobody waits for who waits for him.
-__device__ __forceinline__ void finish_part(const abi::AttentionArgs& args, SharedMemory& shared, const Place& place,
-                                            const Row& token, const Part& part, const Result& result, uint32_t group,
-                                            uint32_t q_heads, uint32_t warp, uint32_t lane) {
-  const uint32_t index = (part.own - part.first) / group;
-  const auto children = [&](uint32_t step) { return min((part.count - 1 - index) / step, kFanIn - 1); };
-  if (index % kFanIn != 0 || children(1) == 0) {
-    write_part(args, part, result, group, lane);
-    return;
+// Adds parts of the workspace to the result: those whose first rows are first_row, first_row + step, .., `count` of
+// them, in this order. Waits until they are there and leaves their words pending again; `rows` are the item's.
+__device__ __forceinline__ void take_far(const abi::AttentionArgs& args, uint32_t first_row, uint32_t step,
+                                         uint32_t count, uint32_t rows, Result& result, uint32_t lane) {
+  constexpr int kAtOnce = kBlocks <= 8 ? 2 : 1;  // parts, and of a part pairs j, that are on their way together
+  constexpr int kPairs = kBlocks <= 8 ? 2 : 1;
+#pragma unroll 1
+  for (; count > 0; count -= min(count, static_cast<uint32_t>(kAtOnce)), first_row += kAtOnce * step) {
+    float2 values[kAtOnce][kPairs][kBlocks];
+    float lse[kAtOnce][2];
+    const auto each_lse = [&](const auto& f) {
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const uint32_t row = min(2 * (lane & 3) + r, rows - 1);
+          if (p < count) f(args.partial_lse + first_row + p * step + row, r, lse[p][r]);
+        }
+      }
+    };
+    const auto each_pair = [&](int first, const auto& f) {
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          const uint32_t row = pair_row(first + j, lane);
+          float* const at = args.partial_out + static_cast<uint64_t>(first_row + p * step + row) * kHeadDim;
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            if (p < count && row < rows) f(at + pair_dim(b, first + j, lane), values[p][j][b]);
+          }
+        }
+      }
+    };
+    float most[2] = {result.lse[0], result.lse[1]};
+    Weights weights(result.lse, most);
+#pragma unroll
+    for (int first = 0; first < 2; first += kPairs) {
+      bool missing = true;
+      while (true) {
+        if (first == 0) each_lse([](const float* at, int, float& x) { x = load_part(at); });
+        each_pair(first, [](const float* at, float2& x) { x = load_part2(at); });
+        missing = false;
+        each_lse([&](const float*, int, float x) { missing |= pending(x); });
+        each_pair(first, [&](const float*, float2 x) { missing |= pending(x); });
+        if (!__any_sync(~0u, missing)) break;
+        // The words that are written last tell when to ask for all again: who waits leaves the memory to the others.
+        each_lse([](const float* at, int, float& x) { x = wait_for_part(at, x); });
+      }
+      each_pair(first, [](float* at, float2) { restore_part2(at); });
+      if (first == 0) {
+        if (lane < 4) each_lse([](float* at, int, float) { restore_part(at); });
+        each_lse([&](const float*, int r, float x) { most[r] = fmaxf(most[r], x); });
+        weights = Weights(result.lse, most);
+        each_lse([&](const float*, int r, float x) { weights.total[r] += weights.of(x, r); });
+        weights.scale(result, lane);
+      }
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          if (p < count) weights.add(result, lse[p], first + j, lane, [&](int b) { return values[p][j][b]; });
+        }
+      }
+    }
+    weights.finish(result);
   }
-  Meeting meeting(args, shared, group, warp, lane);
-  meeting.put_own(result.pairs, result.lse);
-  for (uint32_t step = 1; index % (step * kFanIn) == 0 && children(step) != 0; step *= kFanIn) {
-    meeting.add(part.own + step * group, step * group, children(step));
+}
+
+// An extra logit counts once, where the parts of a pair have met.
+__device__ __forceinline__ void add_extra_logit(const abi::AttentionArgs& args, const Place& place, uint32_t group,
+                                                uint32_t lane, Result& result) {
+  if constexpr (Variant::kHasExtraLogit) {
+    float weight[2];  // of everything seen, beside the extra logit
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float extra = extra_logit(args, place.record->head * group + min(2 * (lane & 3) + r, group - 1));
+      const float own = result.lse[r];
+      weight[r] = extra == kMinusInf ? 1.0f : own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
+      if (extra != kMinusInf) result.lse[r] = finish_row(own, 1.0f, extra).lse;
+    }
+    scale_rows(result, weight, lane);
+  }
+}
+
+// Brings the part together with those it takes; true: that are all of the pair, and the result is the output's.
+//
+// The parts that one CTA holds are a group. Its first part takes the others, through shared memory, and writes what
+// comes out into the workspace. The parts of the pair's first group take those of the other groups, as many each,
+// before they go to part 0. A part with parts behind it in the pair is the last item of its queue, and those are the
+// first items of higher queues: nobody waits for who waits for him.
+//
+// Where workers between the parts are idle, groups are of kWarps parts, wherever those are; what is not in the same CTA
+// then goes through the workspace too.
+__device__ __forceinline__ bool meet(const abi::AttentionArgs& args, SharedMemory& shared, const Place& place,
+                                     const Part& part, Result& result, uint32_t rows, uint32_t warp, uint32_t lane) {
+  const uint32_t index = (part.own - part.first) / rows;
+  const uint32_t nth = (index + part.shift) % kWarps;  // of the group
+  const uint32_t leader = index - min(index, nth);
+  struct Far {
+    uint32_t first, step, count;  // of parts
+  } far[2] = {};
+  const uint32_t in_first = kWarps - part.shift;  // parts of the first group
+  const uint32_t groups = (part.count + part.shift + kWarps - 1) / kWarps;
+  uint32_t near[2] = {};  // those that have parts of other groups with them come last
+  if (index == leader) {
+    const uint32_t others = min(part.count - index, kWarps - nth) - 1;
+    near[0] = warps_with(shared, part.own + rows, others, rows, lane);
+    const uint32_t taken = __popc(near[0]);
+    far[0] = {index + 1 + taken, 1, others - taken};
+    for (uint32_t i = 1; index == 0 && i < groups && near[0] != 0; ++i) {
+      near[1] |= near[0] & -near[0];
+      near[0] &= near[0] - 1;
+    }
+  }
+  if (index < in_first) {
+    const uint32_t mine = index == 0 ? in_first : index;  // and every in_first-th behind it
+    if (mine < groups) {
+      far[1] = {mine * kWarps - part.shift, in_first * kWarps, (groups - mine + in_first - 1) / in_first};
+    }
+  }
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t from_near = i == 0 ? near[0] : near[1];
+    if (from_near != 0) take_near(shared, from_near, result, lane);
+    const Far from = i == 0 ? far[0] : far[1];
+    take_far(args, part.first + from.first * rows, from.step * rows, from.count, rows, result, lane);
+  }
+  if (index != leader && part_before_is_near(shared, part.first + (leader + 1) * rows, rows, lane)) {
+    give_near(shared, result, warp, lane);
+    return false;
   }
   if (index != 0) {
-    float* const to = args.partial_out + static_cast<uint64_t>(part.own) * kHeadDim;
-#pragma unroll 1
-    for (uint32_t i = lane; i < meeting.chunks(); i += 32) {
-      const float4 x = meeting.chunk(i);
-      store_part(to + kChunkFloats * i, {x.x, x.y});
-      store_part(to + kChunkFloats * i + 2, {x.z, x.w});
-    }
-    if (lane < group) store_part(args.partial_lse + part.own + lane, meeting.lse(lane));
-    return;
+    write_part(args, part, result, rows, lane);
+    return false;
   }
-  const uint32_t first_head = place.record->head * group;
-#pragma unroll 1
-  for (uint32_t i = lane; i < meeting.chunks(); i += 32) {
-    const uint32_t row = i * kChunkFloats / kHeadDim;
-    const uint32_t column = i * kChunkFloats % kHeadDim;
-    const float extra = extra_logit(args, first_head + row);
-    const float own = meeting.lse(row);
-    float weight = 1.0f;  // of everything seen, beside an extra logit
-    if (Variant::kSoftmax && extra != kMinusInf) weight = own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
-    const float4 x = meeting.chunk(i);
-    write_output(args, token.q_row, first_head + row, token.position, column, {x.x * weight, x.y * weight});
-    write_output(args, token.q_row, first_head + row, token.position, column + 2, {x.z * weight, x.w * weight});
-  }
-  if (lane < group && args.lse != nullptr) {
-    const float extra = extra_logit(args, first_head + lane);
-    float together = meeting.lse(lane);
-    if (extra != kMinusInf) together = finish_row(together, 1.0f, extra).lse;
-    args.lse[static_cast<uint64_t>(token.q_row) * q_heads + first_head + lane] = together;
-  }
+  add_extra_logit(args, place, rows, lane, result);
+  return true;
 }
 
 }  // namespace fovea::warps

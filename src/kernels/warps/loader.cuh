@@ -4,7 +4,7 @@
 #pragma once
 
 #include "kernels/decode/loader_tma.cuh"
-#include "kernels/warps/memory.cuh"
+#include "kernels/warps/near.cuh"
 
 namespace fovea::warps {
 
@@ -78,6 +78,12 @@ class Loader {
     next_item_ = reinterpret_cast<const uint32_t*>(&start.item);
     next_word_ = lane < 8 ? next_item_[lane] : 0;
     next_head_ = start.head;
+  }
+
+  // Of the queue's first item, before load(): see SharedMemory::first_parts.
+  __device__ __forceinline__ uint32_t first_part() const {
+    const uint32_t flags = __shfl_sync(~0u, next_word_, 1) >> 24, row = __shfl_sync(~0u, next_word_, 7);
+    return at_ == end_ ? kNoWork : (flags & abi::kItemDirect) != 0 ? kWholePair : row;
   }
 
   // Brings the next slice, and commits one group of copies: those of a slice's bytes (unless the copy engine brings

@@ -20,13 +20,21 @@ struct WarpMemory {
   alignas(1024) uint8_t ring[kSlots][2][kTile];  // [slot][K, V][panel][token][kPanelBytes], swizzled
 };
 
+// A part of a divided pair on its way from one warp to another of the CTA, as it lies in registers (near.cuh).
+struct NearPart {
+  float2 values[2 * kBlocks][32];
+  float lse[kRows];
+};
+
 struct SharedMemory {
   WarpMemory warps[kWarps];
   alignas(16) ItemRecord records[kWarps][kRecordsAhead];
   alignas(16) uint4 queries[kBlocks > kQueryBlocks ? kWarps : 1][kBlocks > kQueryBlocks ? kBlocks - kQueryBlocks : 1]
                            [kBlocks > kQueryBlocks ? 32 : 1];
   float hook_rows[Variant::kHasQuery ? kWarps : 1][Variant::kHasQuery ? kHeadDim : 1];
-  float lse[kWarps][8][kRows];  // of parts that meet
+  alignas(16) NearPart near_parts[kWarps];
+  uint64_t near_given[kWarps];   // barriers: the warp's near part is there
+  uint32_t first_parts[kWarps];  // what the warp's queue begins with: a part's first partial row, or see near.cuh
   // abi::KvScale of each token of a slice, of K and of V.
   uint32_t scales[kTokenScales ? kWarps : 1][kTokenScales ? kSlots : 1][2][kTokens];
   uint64_t full[kTma ? kWarps : 1][kSlots];
