@@ -59,6 +59,8 @@ struct AttentionOptions {
   DType q_dtype = DType::kBF16;   // of q and out. CUDA: kF16, kBF16; CPU also kF32
   DType kv_dtype = DType::kBF16;  // CUDA: that of q, kF8E4M3, kI8 or kI4; CPU: these and kF32
   std::int32_t page_tokens = 16;  // tokens a page, 1..256
+  bool kv_token_scales = false;   // kF8E4M3 with a scale for each token and head; kI8 and kI4 have one in any case
+  bool kv_rotated = false;        // kI8, kI4: see PagedKv::rotated; head_dim is a power of two
 
   float sm_scale = 0.0f;    // multiplies q.k; 0: 1/sqrt(head_dim)
   float softcap = 0.0f;     // logits become softcap * tanh(logit / softcap); 0: off
@@ -166,8 +168,13 @@ struct PagedKv {
   // kF8E4M3: f32 [num_kv_heads] that stored keys are multiplied by; empty: 1.
   // kI8 and kI4: f16 [pages, num_kv_heads, page_tokens, 2], scale and zero of each token and head: a stored number u
   // stands for scale * (u - 128) + zero (kI4: u - 8; element d in byte d / 2 of its row, even d in the low half).
+  // kF8E4M3 with a scale for each token and head: of the same shape, zeros 0.
   TensorView k_scale;
   TensorView v_scale;
+  // kI8, kI4: rows of keys and values went through a Hadamard rotation before they were stored, which evens out
+  // channels that stand out; H / sqrt(head_dim), H the Hadamard matrix in Sylvester's order. append_paged_kv() does
+  // that, and attention rotates queries alike and outputs back, so callers see nothing of it.
+  bool rotated = false;
 };
 
 // What the last plan reads and how even it is.

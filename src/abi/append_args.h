@@ -39,7 +39,8 @@ struct AppendArgs {
   uint32_t num_lists;
   uint32_t list_stride;
   uint32_t num_page_entries;  // length of page_entries; 0: not known, not checked
-  // f32, f16, bf16; e4m3 with granularity kNone or kHead: stored = x / scale; int8 and int4, nothing rotated.
+  // f32, f16, bf16; e4m3 with granularity kNone or kHead: stored = x / scale; and those with a scale for each token and
+  // head, where positions rotate nothing.
   KvPoolView pool;
 };
 static_assert(sizeof(AppendArgs) == 192 + sizeof(KvPoolView));
@@ -115,7 +116,7 @@ constexpr uint64_t append_ctas(const AppendArgs& args, uint32_t vec, uint32_t he
   return (threads + kAppendThreads - 1) / kAppendThreads;
 }
 
-// The same for pools of int8 and int4: a row of a head of K or of V a thread.
+// The same for pools with a scale for each token and head: a row of a head of K or of V a thread.
 constexpr uint64_t quantizing_ctas(const AppendArgs& args) {
   return (uint64_t{2} * args.rows * args.num_kv_heads + kAppendThreads - 1) / kAppendThreads;
 }

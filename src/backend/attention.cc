@@ -2,6 +2,7 @@
 #include "fovea/attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -20,6 +21,14 @@ Status check_options(const AttentionOptions& o) {
   }
   if (o.head_dim < 16 || o.head_dim > 256 || o.head_dim % 16 != 0) {
     return unsupported("head_dim is {}, expected a multiple of 16 up to 256", o.head_dim);
+  }
+  const bool integers = o.kv_dtype == DType::kI8 || o.kv_dtype == DType::kI4;
+  if (o.kv_rotated && (!integers || !std::has_single_bit(static_cast<std::uint32_t>(o.head_dim)))) {
+    return unsupported("kv_rotated with {} KV and head_dim {}; int8 and int4 are rotated, with powers of two",
+                       dtype_name(o.kv_dtype), o.head_dim);
+  }
+  if (o.kv_token_scales && !integers && o.kv_dtype != DType::kF8E4M3) {
+    return unsupported("kv_token_scales with {} KV, which has no scales", dtype_name(o.kv_dtype));
   }
   if (!std::isfinite(o.sm_scale) || !std::isfinite(o.softcap) || o.softcap < 0.0f || !std::isfinite(o.sigmoid_bias)) {
     return invalid_argument(

@@ -1,6 +1,7 @@
 #include "backend/attention_checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <limits>
 
@@ -152,7 +153,13 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
   pool.page_tokens = static_cast<std::int32_t>(kv.k.shape[token]);
   pool.entry_tokens = pool.page_tokens;
   pool.entries_per_page = 1;
-  if (pool.dtype == abi::KvDType::kI8 || pool.dtype == abi::KvDType::kI4) {
+  const bool integers = pool.dtype == abi::KvDType::kI8 || pool.dtype == abi::KvDType::kI4;
+  if (kv.rotated && (!integers || !std::has_single_bit(static_cast<std::uint64_t>(head_dim)))) {
+    return unsupported("a rotated pool of {} with head_dim {}; int8 and int4 are rotated, with powers of two",
+                       dtype_name(kv.k.dtype), head_dim);
+  }
+  pool.rotated = kv.rotated ? 1 : 0;
+  if (integers || (pool.dtype == abi::KvDType::kF8E4M3 && kv.k_scale.rank == 4)) {
     if (pool.dtype == abi::KvDType::kI4 && (pool.page_stride | pool.token_stride | pool.head_stride) % 2 != 0) {
       return invalid_argument("k is {} with odd strides; rows of int4 start at whole bytes", describe(kv.k));
     }
@@ -187,6 +194,21 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
     return invalid_argument("k_scale and v_scale come together, one of them is empty");
   }
   return pool;
+}
+
+Status check_storage(const AttentionOptions& options, const PagedKv& kv, const abi::KvPoolView& pool) {
+  if (kv.k.dtype != options.kv_dtype) {
+    return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(options.kv_dtype));
+  }
+  const bool token_scales = pool.granularity == abi::ScaleGranularity::kTokenHead;
+  if (options.kv_dtype == DType::kF8E4M3 && token_scales != options.kv_token_scales) {
+    return invalid_argument("k_scale holds a scale for each {}, declared was kv_token_scales = {}",
+                            token_scales ? "token and head" : "head", options.kv_token_scales);
+  }
+  if (kv.rotated != options.kv_rotated) {
+    return invalid_argument("the pool has rotated = {}, declared was kv_rotated = {}", kv.rotated, options.kv_rotated);
+  }
+  return ok_status();
 }
 
 }  // namespace fovea

@@ -38,5 +38,7 @@ Status check_array(const char* name, const TensorView& tensor, std::initializer_
 // The pool that k and v are. page_tokens 0: any.
 Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
                                   std::int64_t page_tokens, DevicePlace place);
+// Whether it is stored as the options say.
+Status check_storage(const AttentionOptions& options, const PagedKv& kv, const abi::KvPoolView& pool);
 
 }  // namespace fovea

@@ -80,9 +80,7 @@ class CpuPagedAttention : public Attention::Impl {
       FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, kHere));
     }
     FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, kHere));
-    if (kv.k.dtype != o.kv_dtype) {
-      return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(o.kv_dtype));
-    }
+    FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
     FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
     if (o.q_dtype == DType::kF16) return run_f16(q, pool, out, static_cast<float*>(lse.data));
     return cpu::run_attention(planner_.view(), variant_.args.shipped(), kernels_, q, &pool, 1, out,

@@ -56,6 +56,7 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   need.transforms_kv = jit::may_transform_kv(variant);
   need.transforms_q = jit::may_transform_q(variant);
   need.plain_logits = variant.source.empty() && (variant.name == "Plain" || variant.name == "Sinks");
+  need.token_scales = o.kv_token_scales;
   need.checked = o.checked;
   return need;
 }
@@ -116,6 +117,8 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
   spec.kv_dtype = kv_type(o.kv_dtype);
   spec.loader = choice.tma ? jit::KvLoader::kTma : jit::KvLoader::kGather;
   spec.box_tokens = choice.box_tokens;
+  spec.token_scales = o.kv_token_scales;
+  spec.rotated = o.kv_rotated;
   spec.checked = o.checked;
   spec.variant = variant;
   spec.tuning = choice.tuning;
@@ -652,9 +655,7 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
     FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, place_));
   }
   FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place_));
-  if (kv.k.dtype != o.kv_dtype) {
-    return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(o.kv_dtype));
-  }
+  FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
   FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
   if (rows == 0) return ok_status();
   const cuda::ScopedContext context(device_);

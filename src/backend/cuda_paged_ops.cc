@@ -21,6 +21,8 @@ jit::AppendKernelSpec append_spec(const std::string& arch, std::int64_t head_dim
   spec.head_dim = static_cast<int>(head_dim);
   spec.q_dtype = type_of(dtype);
   spec.pool_dtype = pool_dtype;
+  spec.token_scales = args.pool.granularity == abi::ScaleGranularity::kTokenHead;
+  spec.rotated = args.pool.rotated != 0;
   spec.vec = abi::append_vec(args, static_cast<std::uint32_t>(head_dim), element_bytes(dtype),
                              std::max(1u, element_bytes(static_cast<DType>(pool_dtype))));
   return spec;
@@ -82,8 +84,8 @@ Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const Appe
   const jit::AppendKernelSpec spec = append_spec(device.info().arch(), k.shape[2], k.dtype, pool.dtype, args);
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::append_source(spec));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, cuda_kernel(device, source, "fovea_append"));
-  const bool integers = pool.dtype == abi::KvDType::kI8 || pool.dtype == abi::KvDType::kI4;
-  const std::uint64_t ctas = integers ? abi::quantizing_ctas(args) : abi::append_ctas(args, spec.vec, head_dim);
+  const std::uint64_t ctas =
+      spec.token_scales ? abi::quantizing_ctas(args) : abi::append_ctas(args, spec.vec, head_dim);
   return launch(device, function, args, ctas, abi::kAppendThreads, stream);
 }
 

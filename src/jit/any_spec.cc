@@ -33,14 +33,25 @@ Result<KernelSource> append_source(const AppendKernelSpec& spec) {
   if (!is_float(spec.pool_dtype) && spec.pool_dtype != KvDType::kF8E4M3 && !integers) {
     return unsupported("rows can be appended to pools of f32, f16, bf16, fp8_e4m3, int8 and int4");
   }
-  if (integers && spec.rotate)
-    return unsupported("pools of int8 and int4 take rows that were rotated before; append without rotation");
-  return kernel_source("append", spec.arch, integers ? "kernels/any/append_quantized.cuh" : "kernels/any/append.cuh",
+  const bool scales = integers || spec.token_scales;
+  if (scales && spec.rotate) {
+    return unsupported(
+        "pools with a scale a token and head take rows that positions rotated before; append without rotation");
+  }
+  if (spec.token_scales && !integers && spec.pool_dtype != KvDType::kF8E4M3) {
+    return unsupported("a scale a token and head is for pools of fp8_e4m3, int8 and int4");
+  }
+  if (spec.rotated && (!integers || (spec.head_dim & (spec.head_dim - 1)) != 0)) {
+    return unsupported("rotated pools are int8 or int4 with a head_dim that is a power of two, here it is {}",
+                       spec.head_dim);
+  }
+  return kernel_source("append", spec.arch, scales ? "kernels/any/append_quantized.cuh" : "kernels/any/append.cuh",
                        {{"FOVEA_HEAD_DIM", std::to_string(spec.head_dim)},
                         {"FOVEA_Q_DTYPE", number(spec.q_dtype)},
                         {"FOVEA_KV_DTYPE", number(spec.pool_dtype)},
                         {"FOVEA_VEC", std::to_string(spec.vec)},
-                        {"FOVEA_ROTATE", spec.rotate ? "1" : "0"}});
+                        {"FOVEA_ROTATE", spec.rotate ? "1" : "0"},
+                        {"FOVEA_ROTATED", spec.rotated ? "1" : "0"}});
 }
 
 Result<KernelSource> merge_source(const MergeKernelSpec& spec) {

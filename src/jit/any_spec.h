@@ -17,7 +17,10 @@ struct AppendKernelSpec {
   abi::KvDType q_dtype = abi::KvDType::kBF16;     // of k, v and q: kF32, kF16, kBF16
   abi::KvDType pool_dtype = abi::KvDType::kBF16;  // kF32, kF16, kBF16, kF8E4M3, kI8, kI4
   std::uint32_t vec = 8;                          // abi::append_vec()
-  bool rotate = false;
+  bool rotate = false;                            // K and queries, by positions
+  // Pools with a scale a token and head, which kI8 and kI4 have in any case, and rotated ones (abi/kv_pool.h).
+  bool token_scales = false;
+  bool rotated = false;
 };
 // Entry point fovea_append. kUnsupported, kInvalidArgument.
 Result<KernelSource> append_source(const AppendKernelSpec& spec);

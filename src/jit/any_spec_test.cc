@@ -39,6 +39,11 @@ TEST(AnySpecTest, Refuse) {
   EXPECT_EQ(append_source({.vec = 3}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(append_source({.q_dtype = KvDType::kF8E4M3}).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(append_source({.pool_dtype = KvDType::kI4, .rotate = true}).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(append_source({.pool_dtype = KvDType::kBF16, .token_scales = true}).status().code(),
+            StatusCode::kUnsupported);
+  EXPECT_EQ(append_source({.pool_dtype = KvDType::kF8E4M3, .rotated = true}).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(append_source({.head_dim = 96, .pool_dtype = KvDType::kI4, .rotated = true}).status().code(),
+            StatusCode::kUnsupported);
   EXPECT_EQ(append_source({.arch = "sm_75"}).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(merge_source({.v_dtype = KvDType::kI8}).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(read_source({.arch = "sm_80", .threads = 256, .stages = 4}).status().code(), StatusCode::kUnsupported);

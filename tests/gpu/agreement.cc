@@ -34,9 +34,14 @@ std::string judge(const AttentionCase& c, const Configuration& config, const Agr
   const testing::OracleResult truth = testing::oracle_attention(c, config.variant);
   const testing::OracleResult cost = testing::float_attention(c, config.variant, config.options.q_dtype, true);
   std::string wrong = testing::check_error_bar(truth.out, cost.out, actual.out);
+  // Rotated queries are rounded again, which logits feel: as much as in that arithmetic is allowed.
+  double rounding = 0.0;
+  for (std::size_t i = 0; i < truth.lse.size() && c.spec.rotated; ++i) {
+    if (std::isfinite(truth.lse[i])) rounding = std::max(rounding, std::abs(truth.lse[i] - cost.lse[i]));
+  }
   for (std::size_t i = 0; i < truth.lse.size() && wrong.empty(); ++i) {
     const double error = truth.lse[i] == actual.lse[i] ? 0.0 : std::abs(truth.lse[i] - actual.lse[i]);
-    if (!(error <= 2e-4 + 2e-5 * std::abs(truth.lse[i]))) {
+    if (!(error <= 2e-4 + 2e-5 * std::abs(truth.lse[i]) + 2.0 * rounding)) {
       wrong = "log-sum-exp " + std::to_string(i) + " is " + std::to_string(actual.lse[i]) + " for " +
               std::to_string(truth.lse[i]);
     }
@@ -73,6 +78,7 @@ PagedKv paged_kv(const Place& place, const AttentionCase& c, const void* k, cons
                  const void* v_scales) {
   const abi::KvPoolView& p = c.pool;
   PagedKv kv;
+  kv.rotated = c.spec.rotated;
   kv.layout = c.spec.heads_first ? KvLayout::kHND : KvLayout::kNHD;
   if (c.spec.heads_first) {
     kv.k = place.view(k, c.spec.kv_dtype, p.num_pages, c.spec.kv_heads, p.page_tokens, c.spec.head_dim);

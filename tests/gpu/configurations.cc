@@ -192,6 +192,24 @@ std::vector<Configuration> configurations() {
   for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kCtas;
   add_warps(all);
   add_few(all);
+  for (const int head_dim : {32, 64, 128, 256}) {
+    const auto add = [&](DType kv_dtype, int page, bool rotated) {
+      for (const DecodeKernel kernel : {DecodeKernel::kCtas, DecodeKernel::kWarps}) {
+        const HeadCounts h = kernel == DecodeKernel::kWarps ? kHeads[n++ % 8] : heads();
+        Configuration c = make(head_dim, page == 16 ? DType::kBF16 : DType::kF16, kv_dtype, page, h, page == 16);
+        (rotated ? c.options.kv_rotated : c.options.kv_token_scales) = true;
+        c.options.decode_kernel = kernel;
+        c.name =
+            std::string(kernel == DecodeKernel::kWarps ? "warps " : "") + (rotated ? "rotated " : "scaled ") + c.name;
+        all.push_back(std::move(c));
+      }
+    };
+    add(DType::kI8, 16, true);
+    add(DType::kI4, 16, true);
+    add(DType::kI4, 3, true);
+    add(DType::kF8E4M3, 16, false);
+    add(DType::kF8E4M3, 1, false);
+  }
   return all;
 }
 
@@ -205,6 +223,8 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   spec.head_dim = o.head_dim;
   spec.page_tokens = o.page_tokens;
   spec.kv_dtype = o.kv_dtype;
+  spec.token_scales = o.kv_token_scales;
+  spec.rotated = o.kv_rotated;
   spec.q_bf16 = o.q_dtype == DType::kBF16;
   spec.q_f16 = o.q_dtype == DType::kF16;
   spec.heads_first = config.heads_first;
@@ -219,7 +239,7 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   const bool one_token = decode || below(3) == 0;
   for (int r = 0; r < requests; ++r) {
     int tokens = below(2) == 0 ? lengths[static_cast<std::size_t>(below(12))] : below(200);
-    tokens = std::min(tokens, kMaxTokens);
+    tokens = std::min(tokens, spec.rotated ? 150 : kMaxTokens);  // the oracle rotates element by element
     int queries = one_token ? 1 : below(9);
     if (below(40) == 0 && !decode) queries = 1 + below(300);
     if (decode && below(16) != 0) tokens = std::max(tokens, 1);

@@ -35,6 +35,25 @@ class AnyGpuTest : public GpuTest {
     }
   }
 
+  template <int kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec, bool kRotated>
+  void quantizing_cases(int count) {
+    const cuda::Function function = kernel(jit::append_source({.arch = arch(),
+                                                               .head_dim = kHeadDim,
+                                                               .q_dtype = kIn,
+                                                               .pool_dtype = kPool,
+                                                               .vec = kVec,
+                                                               .token_scales = true,
+                                                               .rotated = kRotated}),
+                                           "fovea_append");
+    for (int seed = 0; seed < count && !HasFailure(); ++seed, ++cases_) {
+      SCOPED_TRACE(seed);
+      check_quantizing_append<kHeadDim, kIn, kPool, kVec, kRotated>(seed, [&](AppendArgs args) {
+        enqueue(function, quantizing_ctas(args), abi::kAppendThreads, {&args});
+        wait();
+      });
+    }
+  }
+
   template <int kHeadDim, KvDType kIn, KvDType kOut, std::uint32_t kVec>
   void merge_cases(int count) {
     const Result<jit::KernelSource> source =
@@ -83,6 +102,17 @@ TEST_F(AnyGpuTest, AppendE4M3) {
   append_cases<64, kF16, kE4M3, 4, false>(kCases);
   append_cases<48, kF32, kE4M3, 2, true>(kCases);
   append_cases<32, kBF16, kE4M3, 1, false>(kCases);
+}
+
+TEST_F(AnyGpuTest, AppendQuantized) {
+  constexpr int kCases = 60;
+  quantizing_cases<128, kBF16, KvDType::kI8, 8, false>(kCases);
+  quantizing_cases<96, kF16, KvDType::kI4, 2, false>(kCases);
+  quantizing_cases<128, kBF16, KvDType::kI8, 8, true>(kCases);
+  quantizing_cases<128, kBF16, KvDType::kI4, 8, true>(kCases);
+  quantizing_cases<256, kF32, KvDType::kI4, 1, true>(kCases);
+  quantizing_cases<128, kBF16, kE4M3, 8, false>(kCases);
+  quantizing_cases<48, kF32, kE4M3, 1, false>(kCases);
 }
 
 TEST_F(AnyGpuTest, Merge) {

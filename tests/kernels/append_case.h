@@ -310,8 +310,8 @@ void check_append(std::uint64_t seed, Run&& run) {
   }
 }
 
-// The same for pools of int8 and int4: bit for bit what the CPU backend writes, scales too.
-template <std::uint32_t kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec, typename Run>
+// The same for pools with a scale for each token and head: bit for bit what the CPU backend writes, scales too.
+template <std::uint32_t kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec, bool kRotated, typename Run>
 void check_quantizing_append(std::uint64_t seed, Run&& run) {
   Random random(seed);
   const int rows = between(random, 0, 9), heads = between(random, 1, 9);
@@ -326,6 +326,7 @@ void check_quantizing_append(std::uint64_t seed, Run&& run) {
   abi::KvPoolView view{};
   view.dtype = kPool;
   view.granularity = abi::ScaleGranularity::kTokenHead;
+  view.rotated = kRotated;
   view.num_pages = between(random, 1, 12);
   view.entries_per_page = 1 << between(random, 0, 2);
   view.entry_tokens = between(random, 1, 5);

@@ -88,25 +88,41 @@ TEST(AppendKernelTest, E4M3) {
   check_cases<32, kBF16, kE4M3, 1>(100);
 }
 
-template <std::uint32_t kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec>
-void check_integers(int count) {
+template <std::uint32_t kHeadDim, KvDType kIn, KvDType kPool, std::uint32_t kVec, bool kRotated = false>
+void check_quantized(int count) {
   for (int seed = 0; seed < count && !testing::Test::HasFatalFailure(); ++seed) {
     SCOPED_TRACE(seed);
     Random random(static_cast<std::uint64_t>(seed));
-    check_quantizing_append<kHeadDim, kIn, kPool, kVec>(static_cast<std::uint64_t>(seed), [&](const AppendArgs& args) {
-      launch_on_host(quantizing_ctas(args), abi::kAppendThreads, random,
-                     [&](std::uint32_t thread) { AppendQuantized<kHeadDim, kIn, kPool, kVec>::run(args, thread); });
-    });
+    check_quantizing_append<kHeadDim, kIn, kPool, kVec, kRotated>(
+        static_cast<std::uint64_t>(seed), [&](const AppendArgs& args) {
+          launch_on_host(quantizing_ctas(args), abi::kAppendThreads, random, [&](std::uint32_t thread) {
+            AppendQuantized<kHeadDim, kIn, kPool, kVec, kRotated>::run(args, thread);
+          });
+        });
   }
 }
 
 TEST(AppendKernelTest, Integers) {
-  check_integers<128, kBF16, KvDType::kI8, 8>(100);
-  check_integers<128, kBF16, KvDType::kI4, 8>(100);
-  check_integers<64, kF16, KvDType::kI8, 4>(100);
-  check_integers<96, kF16, KvDType::kI4, 2>(100);
-  check_integers<48, kF32, KvDType::kI8, 1>(100);
-  check_integers<32, kF32, KvDType::kI4, 1>(100);
+  check_quantized<128, kBF16, KvDType::kI8, 8>(100);
+  check_quantized<128, kBF16, KvDType::kI4, 8>(100);
+  check_quantized<64, kF16, KvDType::kI8, 4>(100);
+  check_quantized<96, kF16, KvDType::kI4, 2>(100);
+  check_quantized<48, kF32, KvDType::kI8, 1>(100);
+  check_quantized<32, kF32, KvDType::kI4, 1>(100);
+}
+
+TEST(AppendKernelTest, RotatedIntegers) {
+  check_quantized<128, kBF16, KvDType::kI8, 8, true>(100);
+  check_quantized<128, kBF16, KvDType::kI4, 8, true>(100);
+  check_quantized<64, kF16, KvDType::kI4, 4, true>(100);
+  check_quantized<256, kF32, KvDType::kI8, 2, true>(50);
+  check_quantized<32, kF32, KvDType::kI4, 1, true>(100);
+}
+
+TEST(AppendKernelTest, E4M3WithAScaleAToken) {
+  check_quantized<128, kBF16, kE4M3, 8>(100);
+  check_quantized<96, kF16, kE4M3, 2>(100);
+  check_quantized<48, kF32, kE4M3, 1>(100);
 }
 
 TEST(AppendKernelTest, RunLengthFollowsAlignment) {

@@ -1,10 +1,11 @@
-// fovea_append for pools of int8 and int4 with a scale and zero a token and head: writes new K and V rows as
+// fovea_append for pools with a scale and zero a token and head (int8, int4, fp8): writes new K and V rows as
 // abi/kv_pool.h defines it, bit for bit what the CPU backend writes. Launched by backend/ through jit/.
 //
-//   Grid: quantizing_ctas() of kAppendThreads threads, a row of one head of K or of V a thread, which reads it twice:
-//   the second time from the cache. No shared memory.
+//   Grid: quantizing_ctas() of kAppendThreads threads, a row of one head of K or of V a thread. It reads the row twice,
+//   the second time from the cache; rows of rotated pools once, into registers. No shared memory.
 //
-// Compiled for FOVEA_HEAD_DIM, FOVEA_Q_DTYPE (of k and v), FOVEA_KV_DTYPE (of the pool) and FOVEA_VEC (append_vec()).
+// Compiled for FOVEA_HEAD_DIM, FOVEA_Q_DTYPE (of k and v), FOVEA_KV_DTYPE (of the pool), FOVEA_VEC (append_vec()) and
+// FOVEA_ROTATED.
 #pragma once
 
 #include "abi/append_args.h"
@@ -12,12 +13,14 @@
 
 namespace fovea::kernels {
 
-template <uint32_t kHeadDim, KvDType kIn, KvDType kPool, uint32_t kVec>
+template <uint32_t kHeadDim, KvDType kIn, KvDType kPool, uint32_t kVec, bool kRotated>
 struct AppendQuantized {
+  static constexpr bool kFp8 = kPool == KvDType::kF8E4M3;
   static constexpr bool kHalfBytes = kPool == KvDType::kI4;
   static constexpr int kBias = kHalfBytes ? abi::kI4Bias : abi::kI8Bias;
   static constexpr float kLargest = 65504.0f;
   static_assert(kHeadDim % 2 == 0 && kHeadDim % kVec == 0, "whole runs");
+  static_assert(!kRotated || (!kFp8 && (kHeadDim & (kHeadDim - 1)) == 0), "integers are rotated");
 
   static __forceinline__ float clean(float x) {
     if (!(x == x)) return 0.0f;
@@ -32,6 +35,7 @@ struct AppendQuantized {
   struct Rounding {
     float zero, inverse;
     __forceinline__ uint32_t operator()(float x) const {
+      if constexpr (kFp8) return e4m3_bits(clean(x) * inverse);
       float y = (clean(x) - zero) * inverse;
       y = y < static_cast<float>(-kBias) ? static_cast<float>(-kBias) : y;
       y = y > static_cast<float>(kBias - 1) ? static_cast<float>(kBias - 1) : y;
@@ -40,12 +44,63 @@ struct AppendQuantized {
     }
   };
 
+  // Elements of a row as they are quantized, run by run: in memory as they came, or rotated in registers.
+  struct Row {
+    const void* from;
+    long long element;
+    float rotated[kRotated ? kHeadDim : 1];
+
+    __forceinline__ Row(const void* from_in, long long element_in) : from(from_in), element(element_in) {
+      if constexpr (kRotated) {
+#pragma unroll
+        for (uint32_t d = 0; d < kHeadDim; d += kVec) {
+          float x[kVec];
+          unpack(load<kIn, kVec>(from, element + d), x);
+#pragma unroll
+          for (uint32_t i = 0; i < kVec; ++i) rotated[d + i] = x[i];
+        }
+        // In the order of the CPU backend (cpu/attention/quantized.h).
+#pragma unroll
+        for (uint32_t half = 1; half < kHeadDim; half *= 2) {
+#pragma unroll
+          for (uint32_t i = 0; i < kHeadDim; ++i) {
+            if (i & half) continue;
+            const float a = rotated[i], b = rotated[i + half];
+            rotated[i] = a + b;
+            rotated[i + half] = a - b;
+          }
+        }
+        constexpr float kBy = inverse_root();
+#pragma unroll
+        for (uint32_t i = 0; i < kHeadDim; ++i) rotated[i] *= kBy;
+      }
+    }
+    __forceinline__ void read(uint32_t d, float (&x)[kVec]) const {
+      if constexpr (kRotated) {
+#pragma unroll
+        for (uint32_t i = 0; i < kVec; ++i) x[i] = rotated[d + i];
+      } else {
+        unpack(load<kIn, kVec>(from, element + d), x);
+      }
+    }
+    // 1 / sqrt(kHeadDim), rounded twice as the CPU does.
+    static constexpr float inverse_root() {
+      uint32_t dim = kHeadDim;
+      float root = 1.0f;
+      for (; dim >= 4; dim /= 4) root *= 2.0f;
+      if (dim == 2) root *= 1.41421356237309515f;
+      return 1.0f / root;
+    }
+  };
+
   static __forceinline__ void write_row(const void* from, long long element, uint8_t* to, abi::KvScale* scale) {
+    [[maybe_unused]] constexpr uint32_t kUnroll = kRotated ? kHeadDim : 4;
+    const Row row(from, element);
     float min = kLargest, max = -kLargest;
-#pragma unroll 4
+#pragma unroll kUnroll
     for (uint32_t d = 0; d < kHeadDim; d += kVec) {
       float x[kVec];
-      unpack(load<kIn, kVec>(from, element + d), x);
+      row.read(d, x);
 #pragma unroll
       for (uint32_t i = 0; i < kVec; ++i) {
         const float y = clean(x[i]);
@@ -53,9 +108,11 @@ struct AppendQuantized {
         max = y > max ? y : max;
       }
     }
-    const uint32_t scale_bits = short_half_above((max - min) * (1.0f / static_cast<float>(2 * kBias - 1)));
+    const float most = max > -min ? max : -min;
+    const uint32_t scale_bits =
+        short_half_above(kFp8 ? most * (1.0f / 448.0f) : (max - min) * (1.0f / static_cast<float>(2 * kBias - 1)));
     const float by = f16_low(scale_bits);
-    const float middle = (max + min) * 0.5f + by * 0.5f;
+    const float middle = kFp8 ? 0.0f : (max + min) * 0.5f + by * 0.5f;
     const uint32_t zero_bits = f16_pair(middle > kLargest    ? kLargest
                                         : middle < -kLargest ? -kLargest
                                                              : middle,
@@ -65,13 +122,13 @@ struct AppendQuantized {
     *scale = {static_cast<uint16_t>(scale_bits), static_cast<uint16_t>(zero_bits)};
     constexpr uint32_t kRun = kVec < 2 ? 2 : kVec;  // whole bytes
     constexpr uint32_t kBytes = kHalfBytes ? kRun / 2 : kRun;
-#pragma unroll 4
+#pragma unroll kUnroll
     for (uint32_t d = 0; d < kHeadDim; d += kRun) {
       float x[kRun];
 #pragma unroll
       for (uint32_t part = 0; part < kRun; part += kVec) {
         float y[kVec];
-        unpack(load<kIn, kVec>(from, element + d + part), y);
+        row.read(d + part, y);
 #pragma unroll
         for (uint32_t i = 0; i < kVec; ++i) x[part + i] = y[i];
       }
@@ -127,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(fovea::abi::kAppendThreads)
   using fovea::abi::KvDType;
   fovea::kernels::wait_for_inputs();
   fovea::kernels::AppendQuantized<FOVEA_HEAD_DIM, static_cast<KvDType>(FOVEA_Q_DTYPE),
-                                  static_cast<KvDType>(FOVEA_KV_DTYPE), FOVEA_VEC>::run(args, blockIdx.x * blockDim.x +
-                                                                                                  threadIdx.x);
+                                  static_cast<KvDType>(FOVEA_KV_DTYPE), FOVEA_VEC,
+                                  FOVEA_ROTATED != 0>::run(args, blockIdx.x * blockDim.x + threadIdx.x);
 }
 #endif
