@@ -108,6 +108,27 @@ Status bench_times(const BenchPlanState& s, BenchReport& report) {
   return ok_status();
 }
 
+// What plans for the two kernels of decode take on a device, which cuts them again.
+Status bench_bytes(const BenchPlanState& s, BenchReport& report) {
+  for (const char* kind : {"constant", "zipf"}) {
+    FOVEA_ASSIGN_OR_RETURN(std::vector<std::int32_t> lengths, named_lengths(kind, s.requests, s.tokens, 7));
+    const PagedBatch batch = flat_batch(constant_lengths(s.requests, 1), lengths, s.page, PageOrder::kSequential, 0);
+    for (const WorkerStarts starts : {WorkerStarts::kItems, WorkerStarts::kWarps}) {
+      PlannerOptions options = planner_options(s, batch, 0);
+      if (starts == WorkerStarts::kWarps) options.num_workers = 1024;
+      FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(options));
+      FOVEA_RETURN_IF_ERROR(planner.plan(batch.view()));
+      std::vector<std::byte> buffer(max_device_plan_bytes(planner, true, starts));
+      FOVEA_ASSIGN_OR_RETURN(const std::size_t bytes,
+                             pack_device_plan(planner.view(), buffer, planner.growth(), starts));
+      const std::string name = fmt::format("B{} {} avg {}, {} {}", s.requests, kind, s.tokens, options.num_workers,
+                                           starts == WorkerStarts::kWarps ? "warps" : "CTAs");
+      report.add({"plan", name, "copied", static_cast<double>(bytes) / 1024, "KiB", 64.0, "", std::nullopt, true});
+    }
+  }
+  return ok_status();
+}
+
 Status bench_makespan(const BenchPlanState& s, BenchReport& report) {
   const std::int32_t steps = 1000;
   for (const char* kind : {"constant", "uniform", "zipf", "one_long"}) {
@@ -174,6 +195,7 @@ int run_bench_plan(const BenchPlanState& s) {
   report.set_machine("cpu", machine.cpu);
   report.set_machine("threads", 1.0);
   Status status = bench_times(s, report);
+  if (status.ok()) status = bench_bytes(s, report);
   if (status.ok()) status = bench_makespan(s, report);
   if (status.ok() && s.trees) status = bench_trees(s, report);
   if (status.ok()) status = report.emit(s.json);

@@ -42,10 +42,43 @@ struct WorkerStart {
 };
 static_assert(sizeof(WorkerStart) == 64);
 
+// The same for workers that are warps, a thousand of them (kPlanWarpStarts): what the first copies of a worker take,
+// and which part of a pair it begins with (partial_slot, kNone: it is none). 24 bytes. One more stands behind the last
+// worker's, so that the queue of worker w is [starts[w].queue_begin, starts[w + 1].queue_begin).
+struct WarpStart {
+  uint32_t entry;  // queue[queue_begin]
+  uint32_t queue_begin;
+  uint32_t list_begin;
+  uint32_t kv_begin;
+  uint32_t kv_end;
+  uint32_t partial_slot;
+};
+static_assert(sizeof(WarpStart) == 24);
+
 inline constexpr uint32_t kWorkerStartOffset = sizeof(DevicePlanHeader);
 
+constexpr uint64_t start_bytes(uint64_t workers, bool warps) {
+  return warps ? (workers + 1) * sizeof(WarpStart) : workers * sizeof(WorkerStart);
+}
+
+// Of a worker whose queue is [begin, end).
+constexpr WorkerStart worker_start(uint32_t begin, uint32_t end, const uint32_t* queue, const WorkItem* items) {
+  WorkerStart start{};
+  start.queue_begin = begin;
+  start.queue_end = end;
+  if (begin == end) return start;
+  start.item = items[queue_item(queue[begin])];
+  start.head = queue_head(queue[begin]);
+  return start;
+}
+constexpr WarpStart warp_start(uint32_t begin, uint32_t end, const uint32_t* queue, const WorkItem* items) {
+  if (begin == end) return {0, begin, 0, 0, 0, kNone};
+  const WorkItem& item = items[queue_item(queue[begin])];
+  return {queue[begin], begin, item.list_begin, item.kv_begin, item.kv_end, item.partial_slot};
+}
+
 struct DevicePlanCounts {
-  uint64_t workers, block_rows, row_indices, growth_bytes;  // the same however lengths grow
+  uint64_t start_bytes, block_rows, row_indices, growth_bytes;  // the same however lengths grow
   uint64_t items, queue, merges, parts, partial_rows, group;
 };
 
@@ -60,7 +93,7 @@ constexpr DevicePlanSections place_device_plan(const DevicePlanCounts& n) {
   const auto after = [](uint64_t begin, uint64_t bytes) {
     return (begin + bytes + kDevicePlanAlignment - 1) / kDevicePlanAlignment * kDevicePlanAlignment;
   };
-  s.block_rows = after(kWorkerStartOffset, n.workers * sizeof(WorkerStart));
+  s.block_rows = after(kWorkerStartOffset, n.start_bytes);
   s.row_indices = after(s.block_rows, n.block_rows * sizeof(BlockRow));
   s.q_pos = after(s.row_indices, n.row_indices * sizeof(uint32_t));
   const uint64_t growth = after(s.q_pos, n.row_indices * sizeof(int32_t));

@@ -103,7 +103,8 @@ struct Launch {
 inline constexpr uint32_t kMaxTileClasses = 7;
 
 enum PlanFlags : uint32_t {
-  kPlanShares = 1,  // some run is read for several requests at once: most rows are made of parts
+  kPlanShares = 1,      // some run is read for several requests at once: most rows are made of parts
+  kPlanWarpStarts = 2,  // of a plan packed for a device: its workers begin by abi::WarpStart
 };
 
 struct PlanHeader {

@@ -170,6 +170,7 @@ struct Executor {
   cuda::Function function;
   cuda::LaunchConfig launch;
   CudaRecut recut;
+  WorkerStarts starts;
   abi::TensorMap k_map{}, v_map{};
 
   std::optional<cuda::Function> shared;  // for plans that share runs
@@ -181,7 +182,8 @@ Result<Executor> Executor::create(const cuda::Device& device, const AttentionOpt
   const tune::AttentionChoice& choice = design.choice;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
-  Executor executor{design.kind, choice, std::move(planner), std::move(function), {}, {}, {}, {}, {}};
+  const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  Executor executor{design.kind, choice, std::move(planner), std::move(function), {}, {}, starts, {}, {}, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
   if (design.shared.has_value()) {
     FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
@@ -313,7 +315,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   for (const Executor& e : executors_) {
     partial_rows = std::max<std::size_t>(partial_rows, e.planner.max_partial_rows());
     merges = std::max<std::size_t>(merges, max_device_plan_merges(e.planner));
-    max_plan_bytes_ = std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth));
+    max_plan_bytes_ = std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth, e.starts));
   }
   max_plan_bytes_ = (max_plan_bytes_ + 255) / 256 * 256;
   const auto make = [&](cuda::DeviceBuffer& buffer, std::size_t bytes, bool zeroed) -> Status {
@@ -442,8 +444,8 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   const PlanGrowth growth = options_.device_growth ? active_->planner.growth() : PlanGrowth{};
   can_recut_ = growth.arrays != nullptr;
   most_tokens_ = growth.max_tokens;
-  FOVEA_ASSIGN_OR_RETURN(plan_bytes_,
-                         pack_device_plan(active_->planner.view(), std::span(host, max_plan_bytes_), growth));
+  FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(active_->planner.view(), std::span(host, max_plan_bytes_),
+                                                       growth, active_->starts));
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, plan_.data(), host, plan_bytes_, stream.handle));
   std::byte* const host_entries = host + max_plan_bytes_;
   std::byte* const host_mask = host_entries + entries_.size_bytes();

@@ -49,10 +49,14 @@ void execute(const abi::AttentionArgs& args, std::int64_t rows, std::int64_t hea
   abi::DevicePlanHeader header;
   std::memcpy(&header, args.plan, sizeof header);
   const auto at = [&](std::uint32_t offset) { return args.plan + offset; };
-  const auto* starts = reinterpret_cast<const abi::WorkerStart*>(at(abi::kWorkerStartOffset));
   std::vector<std::uint32_t> queue_begin;
-  for (std::uint32_t w = 0; w < header.num_workers; ++w) queue_begin.push_back(starts[w].queue_begin);
-  queue_begin.push_back(starts[header.num_workers - 1].queue_end);
+  const auto* starts = reinterpret_cast<const abi::WorkerStart*>(at(abi::kWorkerStartOffset));
+  const auto* warps = reinterpret_cast<const abi::WarpStart*>(starts);
+  const bool by_warps = (header.counts.flags & abi::kPlanWarpStarts) != 0;
+  for (std::uint32_t w = 0; w < header.num_workers; ++w) {
+    queue_begin.push_back(by_warps ? warps[w].queue_begin : starts[w].queue_begin);
+  }
+  queue_begin.push_back(by_warps ? warps[header.num_workers].queue_begin : starts[header.num_workers - 1].queue_end);
   const abi::Launch launch{0, header.num_workers};
   abi::PlanView view{};
   view.header = &header.counts;

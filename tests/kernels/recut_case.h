@@ -16,9 +16,9 @@
 
 namespace fovea::recut_case {
 
-inline std::vector<std::byte> packed(const Planner& planner) {
-  std::vector<std::byte> buffer(max_device_plan_bytes(planner, true));
-  buffer.resize(pack_device_plan(planner.view(), buffer, planner.growth()).value());
+inline std::vector<std::byte> packed(const Planner& planner, WorkerStarts starts) {
+  std::vector<std::byte> buffer(max_device_plan_bytes(planner, true, starts));
+  buffer.resize(pack_device_plan(planner.view(), buffer, planner.growth(), starts).value());
   return buffer;
 }
 
@@ -32,7 +32,7 @@ inline std::vector<std::vector<std::byte>> sections(const std::byte* plan) {
     return std::vector<std::byte>(plan + begin, plan + begin + count);
   };
   return {bytes(0, sizeof h),
-          bytes(abi::kWorkerStartOffset, h.num_workers * sizeof(abi::WorkerStart)),
+          bytes(abi::kWorkerStartOffset, abi::start_bytes(h.num_workers, (h.counts.flags & abi::kPlanWarpStarts) != 0)),
           bytes(h.block_rows, h.counts.num_block_rows * sizeof(abi::BlockRow)),
           bytes(h.row_indices, g.num_row_indices * 4),
           bytes(h.q_pos, g.num_row_indices * 4),
@@ -45,9 +45,9 @@ inline std::vector<std::vector<std::byte>> sections(const std::byte* plan) {
 }
 
 // The plan as it lies in device memory. What a kernel did not write must not look right.
-inline std::vector<std::byte> device_plan(const Planner& planner) {
-  std::vector<std::byte> plan(max_device_plan_bytes(planner, true), std::byte{0xa5});
-  const std::vector<std::byte> bytes = packed(planner);
+inline std::vector<std::byte> device_plan(const Planner& planner, WorkerStarts starts = WorkerStarts::kItems) {
+  std::vector<std::byte> plan(max_device_plan_bytes(planner, true, starts), std::byte{0xa5});
+  const std::vector<std::byte> bytes = packed(planner, starts);
   std::copy(bytes.begin(), bytes.end(), plan.begin());
   return plan;
 }
@@ -64,12 +64,12 @@ T pick(std::mt19937_64& random, const T (&choices)[N]) {
 // recut(plan, kv_lens, planner) runs the kernel on the bytes of a plan, of the most that plans may take.
 template <typename Recut>
 void check(PagedBatch batch, const PlannerOptions& options, int steps, int most_growth, std::mt19937_64& random,
-           Counts& counts, const Recut& recut) {
+           Counts& counts, const Recut& recut, WorkerStarts starts = WorkerStarts::kItems) {
   Planner planner = Planner::create(options).value();
   const Status planned = planner.plan(batch.view());
   ASSERT_TRUE(planned.ok()) << planned.to_string();
   ASSERT_NE(planner.growth().arrays, nullptr);
-  std::vector<std::byte> device = device_plan(planner);
+  std::vector<std::byte> device = device_plan(planner, starts);
   for (int step = 0; step < steps; ++step) {
     for (std::int32_t& length : batch.kv_lens) {
       length += static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(most_growth + 1));
@@ -77,7 +77,7 @@ void check(PagedBatch batch, const PlannerOptions& options, int steps, int most_
     const Status grown = planner.grow(batch.kv_lens.data());
     ASSERT_TRUE(grown.ok()) << grown.to_string();
     recut(device, batch.kv_lens, planner);
-    const std::vector<std::byte> host = packed(planner);
+    const std::vector<std::byte> host = packed(planner, starts);
     const auto expected = sections(host.data());
     const auto got = sections(device.data());
     for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(got[i] == expected[i], true) << "section " << i;
@@ -136,7 +136,8 @@ void check_random_batches(std::uint64_t num_seeds, const Recut& recut) {
         break;
       default: break;
     }
-    check(batch, options, 3, pick(random, {0, 1, 3, 40}), random, counts, recut);
+    const WorkerStarts starts = seed % 4 == 0 ? WorkerStarts::kWarps : WorkerStarts::kItems;
+    check(batch, options, 3, pick(random, {0, 1, 3, 40}), random, counts, recut, starts);
     if (testing::Test::HasFatalFailure()) return;
   }
   // The generator must reach what it is for.
@@ -165,6 +166,8 @@ void check_decode_at_scale(const Recut& recut) {
         options.cost_balance_rows = 64;
         options.limits = batch.limits(64);
         check(batch, options, 6, 8, random, counts, recut);
+        options.num_workers = 1024;
+        check(batch, options, 3, 8, random, counts, recut, WorkerStarts::kWarps);
       }
     }
   }

@@ -62,6 +62,21 @@ void pack_growth(const PlanGrowth& growth, const abi::PlanHeader& counts, std::u
   }
 }
 
+void pack_starts(const abi::PlanView& plan, const abi::Launch& launch, bool warps, std::byte* to) {
+  const std::uint32_t* const begin = plan.queue_begin + launch.first_queue;
+  if (!warps) {
+    auto* const starts = reinterpret_cast<abi::WorkerStart*>(to);
+    for (std::uint32_t w = 0; w < launch.num_workers; ++w) {
+      starts[w] = abi::worker_start(begin[w], begin[w + 1], plan.queue, plan.items);
+    }
+    return;
+  }
+  auto* const starts = reinterpret_cast<abi::WarpStart*>(to);
+  for (std::uint32_t w = 0; w <= launch.num_workers; ++w) {
+    starts[w] = abi::warp_start(begin[w], w < launch.num_workers ? begin[w + 1] : begin[w], plan.queue, plan.items);
+  }
+}
+
 // Every partial row that a merge lists leads to it; the others, of items that a cut divided, lead nowhere.
 void pack_merge_of_partial(const abi::PlanView& plan, std::uint32_t* merge_of_partial) {
   const abi::PlanHeader& counts = *plan.header;
@@ -80,13 +95,14 @@ void pack_merge_of_partial(const abi::PlanView& plan, std::uint32_t* merge_of_pa
 
 }  // namespace
 
-std::size_t max_device_plan_bytes(const Planner& planner, bool growing) {
+std::size_t max_device_plan_bytes(const Planner& planner, bool growing, WorkerStarts starts) {
   const PlannerOptions& options = planner.options();
   const PlanCapacity c = plan_capacity(options).value();
   const auto group = static_cast<std::uint64_t>(options.num_qo_heads / options.num_kv_heads);
   const std::uint64_t growth = growing ? abi::growth_bytes(c.tiles, c.rows, c.row_indices) : 0;
-  return abi::place_device_plan({max_queues(options), c.block_rows, c.row_indices, growth, c.items, c.queue, c.merges,
-                                 c.parts, c.partial_rows, group})
+  const std::uint64_t start_bytes = abi::start_bytes(max_queues(options), starts == WorkerStarts::kWarps);
+  return abi::place_device_plan({start_bytes, c.block_rows, c.row_indices, growth, c.items, c.queue, c.merges, c.parts,
+                                 c.partial_rows, group})
       .bytes;
 }
 
@@ -102,41 +118,33 @@ std::size_t max_recut_scratch_bytes(const Planner& planner) {
   return abi::recut_scratch_bytes(capacity.tiles, max_queues(options), std::min(step, capacity.rows));
 }
 
-Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer, const PlanGrowth& growth) {
+Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer, const PlanGrowth& growth,
+                                     WorkerStarts starts) {
   const abi::PlanHeader& counts = *plan.header;
   if (counts.num_launches != 1) return unsupported("a plan of {} launches; devices take one", counts.num_launches);
   const abi::Launch launch = plan.launches[0];
+  const bool warps = starts == WorkerStarts::kWarps;
   std::uint32_t row_indices = counts.num_rows;
   for (std::uint32_t b = 0; b < counts.num_block_rows; ++b) {
     const abi::BlockRow& row = plan.block_rows[b];
     row_indices = std::max(row_indices, row.row_begin + row.row_count);
   }
-  const abi::DevicePlanSections s = abi::place_device_plan(
-      {launch.num_workers, counts.num_block_rows, row_indices, growth_bytes(growth, counts.num_rows), counts.num_items,
-       counts.num_queue_entries, counts.num_merges, counts.num_parts, counts.num_partial_rows, counts.group});
+  const abi::DevicePlanSections s =
+      abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), counts.num_block_rows, row_indices,
+                              growth_bytes(growth, counts.num_rows), counts.num_items, counts.num_queue_entries,
+                              counts.num_merges, counts.num_parts, counts.num_partial_rows, counts.group});
   if (s.bytes > buffer.size()) {
     return make_status(StatusCode::kOutOfRange, "the plan takes {} bytes, its buffer has {}", s.bytes, buffer.size());
   }
   std::byte* const base = buffer.data();
   abi::DevicePlanHeader header{};
   header.counts = counts;
+  if (warps) header.counts.flags |= abi::kPlanWarpStarts;
   header.num_workers = launch.num_workers;
   abi::set_sections(s, header);
   std::memcpy(base, &header, sizeof header);
 
-  auto* const starts = reinterpret_cast<abi::WorkerStart*>(base + abi::kWorkerStartOffset);
-  const std::uint32_t* const queue_begin = plan.queue_begin + launch.first_queue;
-  for (std::uint32_t w = 0; w < launch.num_workers; ++w) {
-    abi::WorkerStart start{};
-    start.queue_begin = queue_begin[w];
-    start.queue_end = queue_begin[w + 1];
-    if (start.queue_begin != start.queue_end) {
-      const std::uint32_t entry = plan.queue[start.queue_begin];
-      start.item = plan.items[abi::queue_item(entry)];
-      start.head = abi::queue_head(entry);
-    }
-    starts[w] = start;
-  }
+  pack_starts(plan, launch, warps, base + abi::kWorkerStartOffset);
   copy(base + s.block_rows, plan.block_rows, counts.num_block_rows);
   copy(base + s.row_indices, plan.row_indices, row_indices);
   copy(base + s.q_pos, plan.q_pos, row_indices);

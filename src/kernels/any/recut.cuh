@@ -298,6 +298,7 @@ class Recut {
     exclusive_scan(cta_, sums_, s_.row_parts, num_rows_);
   }
 
+  __forceinline__ bool warps() const { return (header_->counts.flags & abi::kPlanWarpStarts) != 0; }
   __forceinline__ uint32_t shared_parts() const { return growth_->num_covers * heads_; }
   __forceinline__ uint32_t shared_merges() const {
     return growth_->num_covers == 0 ? 0 : rows_[header_->counts.num_rows].first_merge;
@@ -313,9 +314,10 @@ class Recut {
       counts.num_parts = shared_parts() + low(s_.row_parts[num_rows_]);
       counts.num_partial_rows = growth_->tile_partial_rows + high(s_.items_before[tiles_.size]);
       const uint64_t growth_bytes = abi::growth_bytes(tiles_.size, counts.num_rows, growth_->num_covers);
-      const abi::DevicePlanSections sections = abi::place_device_plan(
-          {workers_, counts.num_block_rows, growth_->num_row_indices, growth_bytes, counts.num_items,
-           counts.num_queue_entries, counts.num_merges, counts.num_parts, counts.num_partial_rows, group_});
+      const abi::DevicePlanSections sections =
+          abi::place_device_plan({abi::start_bytes(workers_, warps()), counts.num_block_rows, growth_->num_row_indices,
+                                  growth_bytes, counts.num_items, counts.num_queue_entries, counts.num_merges,
+                                  counts.num_parts, counts.num_partial_rows, group_});
       abi::set_sections(sections, *header_);
     });
   }
@@ -437,16 +439,15 @@ class Recut {
 
   __forceinline__ void write_starts(const abi::CutPoint* cuts) {
     const uint32_t* const queue = at<uint32_t>(header_->queue);
-    for_each(cta_, workers_, [&](uint32_t w) {
-      abi::WorkerStart start{};
-      start.queue_begin = queue_begin(cuts, w);
-      start.queue_end = queue_begin(cuts, w + 1);
-      if (start.queue_begin != start.queue_end) {
-        const uint32_t entry = queue[start.queue_begin];
-        start.item = at<abi::WorkItem>(header_->items)[abi::queue_item(entry)];
-        start.head = abi::queue_head(entry);
+    const abi::WorkItem* const items = at<abi::WorkItem>(header_->items);
+    for_each(cta_, workers_ + (warps() ? 1 : 0), [&](uint32_t w) {
+      const uint32_t begin = queue_begin(cuts, w);
+      const uint32_t end = w < workers_ ? queue_begin(cuts, w + 1) : begin;
+      if (warps()) {
+        at<abi::WarpStart>(abi::kWorkerStartOffset)[w] = abi::warp_start(begin, end, queue, items);
+      } else {
+        at<abi::WorkerStart>(abi::kWorkerStartOffset)[w] = abi::worker_start(begin, end, queue, items);
       }
-      at<abi::WorkerStart>(abi::kWorkerStartOffset)[w] = start;
     });
   }
 

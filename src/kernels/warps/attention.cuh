@@ -29,8 +29,9 @@ __device__ __forceinline__ void bound_by_mask(const abi::BlockRow& block_row, in
 // What the first load needs, while an earlier kernel still runs. Reads nothing: that kernel may write the plan.
 __device__ __forceinline__ void prefetch_start(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                                const abi::TensorMap* v_map, uint32_t worker, uint32_t lane) {
-  if (lane == 0) ptx::prefetch_line(Queue::of(args, worker).start);
+  if (lane == 0) ptx::prefetch_line(starts_of(args) + worker);
   if (lane == 1) ptx::prefetch_line(args.plan);
+  if (lane == 4) ptx::prefetch_line(starts_of(args) + worker + 1);
 #if FOVEA_LOADER == 0
   if (lane == 2) ptx::prefetch_tensor_map(k_map);
   if (lane == 3) ptx::prefetch_tensor_map(v_map);

@@ -60,13 +60,13 @@ class PartFinder {
   // before part 1; if not, none of the parts finds it so.
   __device__ __forceinline__ void find_shift() {
     const uint32_t second = worker_ - (part_.own - part_.first) / work_.group + 1;
-    const auto* const of_second = Queue::of(args_, second).start;
+    const auto* const of_second = starts_of(args_) + second;
     const auto* const of_last = of_second + (part_.count - 2);
-    const auto begins_with = [&](const abi::WorkerStart* start, uint32_t i) {
-      return start->queue_begin != start->queue_end && start->item.partial_slot == part_.first + i * work_.group;
+    const auto begins_with = [&](const abi::WarpStart* start, uint32_t i) {
+      return start[0].queue_begin != start[1].queue_begin && start->partial_slot == part_.first + i * work_.group;
     };
     const bool regular = begins_with(of_second, 1) && begins_with(of_last, part_.count - 1) &&
-                         of_second[-1].queue_begin != of_second[-1].queue_end;
+                         of_second[-1].queue_begin != of_second[0].queue_begin;
     part_.shift = regular ? (second - 1) % kWarps : 0;
   }
 

@@ -64,6 +64,10 @@ struct RowWindow {
   }
 };
 
+__device__ __forceinline__ const abi::WarpStart* starts_of(const abi::AttentionArgs& args) {
+  return reinterpret_cast<const abi::WarpStart*>(args.plan + abi::kWorkerStartOffset);
+}
+
 class Loader {
  public:
   // worker: number of this warp among the plan's workers; there must be one.
@@ -71,19 +75,23 @@ class Loader {
                                     const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker, uint32_t warp,
                                     uint32_t lane)
       : args_(args), k_map_(k_map), v_map_(v_map), shared_(shared), warp_(warp), lane_(lane) {
-    const abi::WorkerStart& start = *Queue::of(args, worker).start;
-    at_ = start.queue_begin;
-    end_ = start.queue_end;
+    // This worker's abi::WarpStart, and the begin of the next one's queue.
+    const auto* const start = reinterpret_cast<const uint32_t*>(starts_of(args) + worker);
+    const uint32_t words = lane < 8 ? start[lane] : 0;
+    const auto of = [&](int i) { return __shfl_sync(~0u, words, i); };
+    at_ = of(1);
+    end_ = of(7);
+    first_part_ = at_ == end_ ? kNoWork : of(5);
     entries_ = queue_entries();
-    next_item_ = reinterpret_cast<const uint32_t*>(&start.item);
-    next_word_ = lane < 8 ? next_item_[lane] : 0;
-    next_head_ = start.head;
+    if (at_ != end_) find_item(of(0));
+    run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
+    token_ = abi::kNone;  // behind every run: load() begins with the item
   }
 
   // Of the queue's first item, before load(): see SharedMemory::first_parts.
   __device__ __forceinline__ uint32_t first_part() const {
-    const uint32_t flags = __shfl_sync(~0u, next_word_, 1) >> 24, row = __shfl_sync(~0u, next_word_, 7);
-    return at_ == end_ ? kNoWork : (flags & abi::kItemDirect) != 0 ? kWholePair : row;
+    static_assert(kWholePair == abi::kNone);  // the slot of an item that is no part
+    return first_part_;
   }
 
   // Brings the next slice, and commits one group of copies: those of a slice's bytes (unless the copy engine brings
@@ -110,7 +118,17 @@ class Loader {
     return at_ + lane_ < end_ ? queue[at_ + lane_] : 0;
   }
 
+  __device__ __forceinline__ const uint32_t* next_item_words() const {
+    return items() + 8 * abi::queue_item(next_entry_);
+  }
+  __device__ __forceinline__ void find_item(uint32_t entry) {
+    next_entry_ = entry;
+    next_word_ = lane_ < 8 ? next_item_words()[lane_] : 0;
+  }
+
+  // Its pages first: the first item of all is known by its run before its other words are there.
   __device__ __forceinline__ void next_item() {
+    const bool first = records_ == 0;
     ItemRecord& record = shared_.records[warp_][records_++ % kRecordsAhead];
     if (at_ == end_) {
       run_.head = kEndOfWork;
@@ -118,25 +136,15 @@ class Loader {
       return;
     }
     const auto of = [&](int i) { return __shfl_sync(~0u, next_word_, i); };  // see abi::WorkItem
-    const uint32_t row = of(0), flags = of(1) >> 24, length_slot = of(5), block_row = of(6);
-    run_ = {of(2), of(3), of(4), next_head_};
+    if (!first) run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
     const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    const auto* const from = reinterpret_cast<const abi::BlockRow*>(args_.plan + header.block_rows) + block_row;
-    if ((flags & abi::kItemOpenEnd) != 0 && length_slot != abi::kNone && args_.kv_lens != nullptr) {
-      run_.end = open_end(args_, flags, run_.end, length_slot, args_.kv_lens[length_slot], from->position_base);
-    }
-    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
-    if (lane_ < 4) {
-      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
-    } else if (lane_ < 6) {
-      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_, lane_ - 4));
-    } else if (lane_ == 6) {
-      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
-    } else if (lane_ == 7) {
-      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
-    } else if (lane_ == 8) {
-      record.head = next_head_;
-      record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
+    const auto* const block_rows = reinterpret_cast<const abi::BlockRow*>(args_.plan + header.block_rows);
+    if (args_.kv_lens != nullptr) {
+      const uint32_t flags = of(1) >> 24, length_slot = of(5);
+      if ((flags & abi::kItemOpenEnd) != 0 && length_slot != abi::kNone) {
+        run_.end =
+            open_end(args_, flags, run_.end, length_slot, args_.kv_lens[length_slot], block_rows[of(6)].position_base);
+      }
     }
     token_ = run_.begin & ~(kTokens - 1u);
     if (run_.end > run_.begin) {
@@ -146,14 +154,25 @@ class Loader {
       rows_.open(args_, run_, lane_);
 #endif
     }
+    const uint32_t row = of(0);
+    const auto* const from = block_rows + of(6);
+    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
+    if (lane_ < 4) {
+      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
+    } else if (lane_ < 6) {
+      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_words(), lane_ - 4));
+    } else if (lane_ == 6) {
+      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
+    } else if (lane_ == 7) {
+      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
+    } else if (lane_ == 8) {
+      record.head = run_.head;
+      record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
+    }
     ++at_;
     if (at_ == end_) return;
     if ((++entry_ & 31) == 0) entries_ = queue_entries();
-    const uint32_t entry = __shfl_sync(~0u, entries_, entry_ & 31);
-    const auto* const items = reinterpret_cast<const uint32_t*>(args_.plan + header.items);
-    next_item_ = items + 8 * abi::queue_item(entry);
-    next_word_ = lane_ < 8 ? next_item_[lane_] : 0;
-    next_head_ = abi::queue_head(entry);
+    find_item(__shfl_sync(~0u, entries_, entry_ & 31));
   }
 
   // Scales of a slice, those of K by 16 lanes and those of V by the others. number: of the lane's token.
@@ -216,12 +235,13 @@ class Loader {
   const abi::TensorMap* v_map_;
   SharedMemory& shared_;
   uint32_t warp_, lane_;
+  uint32_t first_part_;
   uint32_t at_, end_;   // entries of the queue behind the item at hand
   uint32_t entries_;    // 32 of them, a lane each
   uint32_t entry_ = 0;  // that of the next item, counted from the queue's begin
-  const uint32_t* next_item_;
-  uint32_t next_word_, next_head_;  // lane i < 8 has word i of the next item
-  uint32_t records_ = 0;            // written
+  uint32_t next_entry_ = 0;
+  uint32_t next_word_ = 0;  // lane i < 8 has word i of the next item
+  uint32_t records_ = 0;    // written
   uint32_t slot_ = 0;
   uint32_t token_ = 0;  // first of the next slice
   Run run_{};
