@@ -61,7 +61,6 @@ class SparseStep {
     FOVEA_RETURN_IF_ERROR(upload(learned, learned_));
     const std::size_t lists = static_cast<std::size_t>(requests_) * kHeads;
     FOVEA_ASSIGN_OR_RETURN(keys_, cuda::DeviceBuffer::create(bench_.device(), lists * kPagesEach * 4, true));
-    FOVEA_ASSIGN_OR_RETURN(counters_, cuda::DeviceBuffer::create(bench_.device(), lists * 4, true));
     FOVEA_ASSIGN_OR_RETURN(list_tokens_,
                            cuda::DeviceBuffer::create(bench_.device(), static_cast<std::size_t>(requests_) * 4, true));
     const std::size_t sets = static_cast<std::size_t>(code_sets_);
@@ -109,7 +108,6 @@ class SparseStep {
     args.list_stride = kListPages;
     args.list_tokens = list_tokens_.as<std::int32_t>();
     args.keys = keys_.as<std::uint32_t>();
-    args.counters = counters_.as<std::uint32_t>();
     if (interval > 1) {
       args.candidates = candidates_.as<std::int32_t>() + set * lists * kCandidates;
       args.states = states_.as<abi::SelectState>() + set * lists;
@@ -209,8 +207,7 @@ class SparseStep {
   int code_sets_ = 1, kv_sets_ = 1;
   std::size_t lists_at_ = 0;
   std::vector<std::int32_t> kv_lens_;
-  cuda::DeviceBuffer codes_, k_, v_, q_, out_, entries_, learned_, keys_, counters_, lens_, list_tokens_, states_,
-      candidates_;
+  cuda::DeviceBuffer codes_, k_, v_, q_, out_, entries_, learned_, keys_, lens_, list_tokens_, states_, candidates_;
   std::optional<Attention> attention_;
 };
 

@@ -9,6 +9,9 @@
 namespace fovea::abi {
 
 inline constexpr uint32_t kSelectThreads = 512;      // a CTA
+inline constexpr uint32_t kMostSelectSplits = 8;     // CTAs a list: a cluster
+inline constexpr uint32_t kSelectStageUnits = 8;     // of a warp, on their way together
+inline constexpr uint32_t kSelectStages = 4;         // of a warp
 inline constexpr uint32_t kSelectGroup = 8;          // query heads a KV head, at most
 inline constexpr uint32_t kMostSelectUnits = 65535;  // of a request: a million tokens
 inline constexpr uint32_t kLeastSelectTokens = 256;  // of a budget; more than sinks and newest tokens
@@ -46,15 +49,14 @@ struct SelectArgs {
   int32_t* lists;          // [requests * num_heads, list_stride] chosen units as page * subs_per_page + sub, ascending
   long long list_stride;   // at least budget_units
   int32_t* list_tokens;    // [requests] tokens in each list of a request; only the last unit may be short of tokens
-  uint32_t* keys;          // [requests * num_heads, max_units], scratch
-  uint32_t* counters;      // [requests * num_heads], zero before the first launch; left zero
+  uint32_t* keys;          // [requests * num_heads, max_units], scratch; unused where cached_keys is enough
   int32_t* candidates;     // [requests * num_heads, num_candidates]; null where interval is 1
   SelectState* states;     // [requests * num_heads], zero: nothing is remembered; null where interval is 1
   float sm_scale;
   uint32_t requests;
   uint32_t num_heads;
   uint32_t group;
-  uint32_t splits;          // CTAs a list
+  uint32_t splits;          // CTAs a list, launched as a cluster: 1 to kMostSelectSplits
   uint32_t max_units;       // of a request
   uint32_t budget_units;    // of a list, at most
   uint32_t budget_divisor;  // not 0: tokens seen / budget_divisor, at least kLeastSelectTokens, instead
@@ -62,8 +64,21 @@ struct SelectArgs {
   uint32_t recent_tokens;
   uint32_t interval;        // steps from one full scan to the next
   uint32_t num_candidates;  // kept of a full scan; more than budget_units
-  uint32_t cached_keys;     // that the launch's dynamic shared memory holds
+  uint32_t cached_keys;     // of its share that a CTA holds in shared memory
 };
+
+// Positions of a list that one of its CTAs scores; the last CTAs may have fewer, or none.
+constexpr uint32_t select_share(uint32_t count, uint32_t splits) {
+  const uint32_t share = (count + splits - 1) / splits;
+  return (share + kSelectStageUnits - 1) / kSelectStageUnits * kSelectStageUnits;
+}
+
+// Dynamic shared memory: codes on their way, then keys. A word is left free after every 32 keys, so that threads that
+// walk over runs of keys meet different banks.
+inline constexpr uint32_t kSelectRingBytes = kSelectThreads / 32 * kSelectStages * kSelectStageUnits * kCodeRecordBytes;
+constexpr uint32_t select_smem_bytes(uint32_t cached_keys) {
+  return kSelectRingBytes + (cached_keys + cached_keys / 32 + 1) * 4;
+}
 
 constexpr uint32_t select_ctas(const SelectArgs& args) { return args.requests * args.num_heads * args.splits; }
 
@@ -90,13 +105,12 @@ constexpr uint32_t recent_unit(const SelectArgs& args, uint32_t tokens) {
   return (tokens > args.recent_tokens ? tokens - args.recent_tokens : 0) / kSubPageTokens;
 }
 
-// As select_work() and units_to_rescore() of core/select/reuse.h.
-constexpr SelectSpan select_span(const SelectArgs& args, uint32_t list, uint32_t tokens) {
+// As select_work() and units_to_rescore() of core/select/reuse.h. state and phase: of the list, where interval is
+// not 1.
+constexpr SelectSpan select_span(const SelectArgs& args, uint32_t tokens, const SelectState& state, uint32_t phase) {
   SelectSpan span{(tokens + kSubPageTokens - 1) / kSubPageTokens, 0, 0, false, true};
   span.all = span.units <= budget_at(args, tokens);
   if (span.all || args.interval <= 1) return span;
-  const SelectState state = args.states[list];
-  const uint32_t phase = args.phases != nullptr ? args.phases[list / args.num_heads] : 0;
   const bool rescores = state.scanned_tokens != 0 && tokens > state.scanned_tokens &&
                         tokens - state.scanned_tokens < args.interval && (tokens + phase) % args.interval != 0;
   if (!rescores) return span;
@@ -132,10 +146,13 @@ constexpr uint32_t score_key(float score, uint32_t bits) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+inline constexpr uint32_t kWorstKey = 0x007fffffu;  // of -inf
+constexpr uint32_t score_bits(uint32_t key) { return (key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key; }
+
 // Where weight of code `i` under query head `head` stands: bytes in the order in which tensor cores take them.
 constexpr uint32_t weight_place(uint32_t head, uint32_t i) {
   const uint32_t byte = i / 2;  // of a record's column, which holds codes 2 * byte and 2 * byte + 1
-  return ((i % 2 * kSelectGroup + head) * 4 + byte % 4) * 4 + byte / 4;
+  return ((i % 2 * kSelectGroup + head) * 4 + byte % 8 / 2) * 4 + byte / 8 * 2 + byte % 2;
 }
 
 }  // namespace fovea::abi

@@ -9,7 +9,17 @@
 namespace fovea {
 namespace {
 
-constexpr std::uint32_t kCacheBytes = 128 << 10;  // of shared memory, which every device has that this runs on
+constexpr std::uint32_t kStaticBytes = 24 << 10;  // shared memory of the kernel itself, at most
+
+// CTAs of a cluster, at most. Devices before sm_90 have none.
+std::uint32_t most_splits(const cuda::Device& device) { return device.info().major < 9 ? 1 : abi::kMostSelectSplits; }
+
+// CTAs that run at once, one an SM. Clusters of 4 and more leave some SMs of each group of SMs free: of an
+// H200's 132, clusters of 4 and of 8 reach 120.
+std::uint32_t room_for_ctas(const cuda::Device& device, std::uint32_t splits) {
+  const auto sms = static_cast<std::uint32_t>(device.info().num_sms);
+  return splits < 4 ? sms : sms * 9 / 10;
+}
 
 abi::KvDType type_of(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
 
@@ -27,7 +37,7 @@ Status check(const abi::PageStatsView& stats) {
   return ok_status();
 }
 
-Status check(const abi::SelectArgs& args) {
+Status check(const abi::SelectArgs& args, std::uint32_t most_splits) {
   FOVEA_RETURN_IF_ERROR(check(args.stats));
   if (args.group < 1 || args.group > abi::kSelectGroup) {
     return unsupported("{} query heads a KV head; the selector takes 1 to {}", args.group, abi::kSelectGroup);
@@ -42,6 +52,10 @@ Status check(const abi::SelectArgs& args) {
     return invalid_argument("a budget of {} units, sinks and newest tokens alone are up to {}", args.budget_units,
                             forced);
   }
+  constexpr std::uint32_t kMostBudget = abi::kSelectRingBytes / 4;
+  if (args.budget_units > kMostBudget) {
+    return out_of_range("a budget of {} units, expected up to {}", args.budget_units, kMostBudget);
+  }
   if (args.list_stride < args.budget_units) {
     return invalid_argument("lists {} entries apart for {} units", args.list_stride, args.budget_units);
   }
@@ -50,29 +64,36 @@ Status check(const abi::SelectArgs& args) {
     return invalid_argument("reuse across {} steps needs states and more candidates than the budget's {} units",
                             args.interval, args.budget_units);
   }
-  if (args.splits < 1) return invalid_argument("0 CTAs a list; expected select_splits()");
+  if (args.splits < 1 || args.splits > most_splits) {
+    return invalid_argument("{} CTAs a list, expected 1 to {}: select_splits()", args.splits, most_splits);
+  }
   return ok_status();
 }
 
 }  // namespace
 
 std::uint32_t select_splits(const cuda::Device& device, std::uint32_t requests, std::uint32_t num_heads) {
-  return std::max(1u, static_cast<std::uint32_t>(device.info().num_sms) / std::max(1u, requests * num_heads));
+  std::uint32_t splits = most_splits(device);
+  while (splits > 1 && requests * num_heads * splits > room_for_ctas(device, splits)) splits /= 2;
+  return splits;
 }
 
 Status cuda_select(const cuda::Device& device, abi::SelectArgs args, DType q_dtype, cuda::StreamHandle stream) {
-  FOVEA_RETURN_IF_ERROR(check(args));
+  FOVEA_RETURN_IF_ERROR(check(args, most_splits(device)));
   if (abi::select_ctas(args) == 0) return ok_status();
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::select_source(device.info().arch(), type_of(q_dtype)));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, cuda_kernel(device, source, "fovea_select"));
   const cuda::ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(function.set_max_smem(kCacheBytes));
-  args.cached_keys = std::min<std::uint32_t>(args.max_units, kCacheBytes / sizeof(std::uint32_t));
+  const auto room = static_cast<std::uint32_t>(device.info().smem_optin_bytes) - kStaticBytes - abi::kSelectRingBytes;
+  args.cached_keys = std::min(abi::select_share(args.max_units, args.splits), room / 33 * 8 - 1);
   cuda::LaunchConfig config;
   config.grid[0] = abi::select_ctas(args);
   config.block[0] = abi::kSelectThreads;
-  config.smem_bytes = args.cached_keys * sizeof(std::uint32_t);
+  config.cluster[0] = args.splits;
+  config.smem_bytes = abi::select_smem_bytes(args.cached_keys);
+  config.programmatic_serialization = device.info().major >= 9;
+  FOVEA_RETURN_IF_ERROR(function.set_max_smem(config.smem_bytes));
   config.stream = stream;
   void* const parameters[] = {&args};
   return cuda::launch(function, config, parameters);

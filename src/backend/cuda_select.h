@@ -10,7 +10,7 @@
 
 namespace fovea {
 
-// CTAs a list that fill the device's SMs once.
+// CTAs a list, a power of two, that fill the device once as far as clusters go.
 std::uint32_t select_splits(const cuda::Device& device, std::uint32_t requests, std::uint32_t num_heads);
 
 // One launch; a graph may record it. args.cached_keys is set here, everything else is the caller's. q_dtype: f32, f16,

@@ -72,12 +72,13 @@ class GpuTest : public ::testing::Test {
   }
 
   void enqueue(const cuda::Function& function, std::uint64_t ctas, std::uint32_t threads, std::vector<void*> args,
-               std::uint32_t smem_bytes = 0) {
+               std::uint32_t smem_bytes = 0, std::uint32_t cluster = 1) {
     if (ctas == 0 || function.handle() == nullptr) return;
     cuda::LaunchConfig config;
     config.grid[0] = static_cast<std::uint32_t>(ctas);
     config.block[0] = threads;
     config.smem_bytes = smem_bytes;
+    config.cluster[0] = cluster;
     config.stream = stream_.handle();
     const Status status = cuda::launch(function, config, args);
     ASSERT_TRUE(status.ok()) << status.to_string();

@@ -32,8 +32,11 @@ inline float product(float x, float y) { return x * y; }
 inline float nearest_integer(float x) { return std::nearbyint(x); }
 inline void keep_maximum(std::uint32_t* word, std::uint32_t value) { *word = std::max(*word, value); }
 inline void warp_keep_maximum(std::uint32_t* word, std::uint32_t value) { *word = std::max(*word, value); }
+inline void keep_maximum(std::uint64_t* word, std::uint64_t value) { *word = std::max(*word, value); }
+inline std::uint32_t add_to(std::uint32_t* word, std::uint32_t value) { return (*word += value) - value; }
 inline void add_one(std::uint32_t* word) { ++*word; }
-inline std::uint32_t load_fresh(const std::uint32_t* from) { return *from; }
+inline void warp_add(std::uint32_t* word, std::uint32_t value) { *word += value; }
+inline void warp_sum_add(std::int32_t* word, std::int32_t value) { *word += value; }
 inline void warp_fence() {}  // lanes run in ascending order, and what they share is written by the last one
 
 // body(thread) for every thread of the CTAs, warps in random order: a result that depends on it is a race.

@@ -68,7 +68,6 @@ class SelectCase {
     lists_.resize(static_cast<std::size_t>(lists) * budget_units);
     list_tokens_.resize(static_cast<std::size_t>(shape.requests));
     keys_.resize(static_cast<std::size_t>(lists) * shape.max_units);
-    counters_.resize(static_cast<std::size_t>(lists));
     const std::int32_t kept = shape.candidate_factor * budget_units;
     candidates_.resize(static_cast<std::size_t>(lists) * kept);
     states_.resize(static_cast<std::size_t>(lists));
@@ -94,7 +93,6 @@ class SelectCase {
     args_.list_stride = budget_units;
     args_.list_tokens = list_tokens_.data();
     args_.keys = keys_.data();
-    args_.counters = counters_.data();
     if (shape.interval > 1) {
       args_.candidates = candidates_.data();
       args_.states = states_.data();
@@ -236,7 +234,6 @@ class SelectCase {
     if (chosen.size() < args_.budget_units) {
       ASSERT_EQ(lists_[static_cast<std::size_t>(list * args_.list_stride) + chosen.size()], -1);
     }
-    ASSERT_EQ(counters_[static_cast<std::size_t>(list)], 0u);
   }
 
   SelectShape shape_;
@@ -248,7 +245,7 @@ class SelectCase {
   SelectVector<std::uint32_t> phases_;
   SelectVector<std::uint16_t> q_;
   SelectVector<std::int32_t> lists_, list_tokens_;
-  SelectVector<std::uint32_t> keys_, counters_;
+  SelectVector<std::uint32_t> keys_;
   SelectVector<std::int32_t> candidates_;
   SelectVector<abi::SelectState> states_;
   std::vector<SelectMemory> memories_;
@@ -277,7 +274,7 @@ void check_selections(std::uint64_t num_seeds, std::int32_t scale, const Launch&
     shape.sink_tokens = pick({16, 16, 20, 0});
     shape.recent_tokens = pick({16, 16, 64});
     shape.interval = pick({1, 4, 4});
-    shape.splits = pick({1, 2, 7});
+    shape.splits = pick({1, 2, 4, 8});
     shape.cached_keys = pick({0, 100, 40000});
     shape.levels = pick({16, 16, 2, 1});
     SelectCase one(shape, seed);

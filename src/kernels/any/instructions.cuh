@@ -51,9 +51,20 @@ __forceinline__ void warp_keep_maximum(uint32_t* word, uint32_t value) {
   value = __reduce_max_sync(~0u, value);
   if (threadIdx.x % 32 == 0) atomicMax(word, value);
 }
+__forceinline__ void keep_maximum(uint64_t* word, uint64_t value) {
+  atomicMax(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+}
+__forceinline__ uint32_t add_to(uint32_t* word, uint32_t value) { return atomicAdd(word, value); }  // what was there
 __forceinline__ void add_one(uint32_t* word) { atomicAdd(word, 1u); }
-// What another CTA of the launch wrote.
-__forceinline__ uint32_t load_fresh(const uint32_t* from) { return __ldcg(from); }
+// The same for the values of all lanes of a warp, which come here together.
+__forceinline__ void warp_add(uint32_t* word, uint32_t value) {
+  value = __reduce_add_sync(~0u, value);
+  if (threadIdx.x % 32 == 0 && value != 0) atomicAdd(word, value);
+}
+__forceinline__ void warp_sum_add(int32_t* word, int32_t value) {
+  value = __reduce_add_sync(~0u, value);
+  if (threadIdx.x % 32 == 0) atomicAdd(word, value);
+}
 __forceinline__ void warp_fence() { __syncwarp(); }
 
 // Programmatic dependent launch: waits for the kernels before this one, and lets the next one start its prologue. Does
