@@ -78,9 +78,9 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
 int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > (machine.hopper ? 128 : 80) ? 4 : 8; }
 
 // Bytes of kernels/warps/memory.cuh's SharedMemory, at most: the kernel asserts it.
-std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots) {
-  const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots;
-  const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots : 4;
+std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots, int slices) {
+  const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots * slices;
+  const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots * slices : 8;
   const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
   const std::int64_t near_part = std::int64_t{need.head_dim} / 16 * 512 + 32;  // of 8 rows, in floats
@@ -165,16 +165,20 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   }
   AttentionChoice choice;
   choice.header = "kernels/warps/attention.cuh";
+  const bool int4 = need.kv_dtype == abi::KvDType::kI4;
   const int warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = warps * 32;
   // A slice of 16 tokens by one box of K and one of V. Boxes may be small: every warp issues its own. Those of int4 are
   // too small: 16 rows cost the copy engine as much time as 16 rows twice as long.
-  choice.tma = machine.hopper && need.page_tokens % 16 == 0 && need.kv_dtype != abi::KvDType::kI4;
+  const bool whole_slices = need.page_tokens % 16 == 0;
+  choice.tma = machine.hopper && whole_slices && !int4;
   choice.box_tokens = 16;
-  int slots = 6;
-  while (slots > 0 && warp_smem_bytes(need, warps, slots) > machine.smem_bytes) --slots;
+  // Slices that a warp takes together: two of int4, so that its instructions do not wait for each other.
+  const int slices = int4 ? 2 : 1;
+  int slots = int4 ? 3 : 6;
+  while (slots > 0 && warp_smem_bytes(need, warps, slots, slices) > machine.smem_bytes) --slots;
   if (slots < 1) return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
-  choice.smem_bytes = warp_smem_bytes(need, warps, slots);
+  choice.smem_bytes = warp_smem_bytes(need, warps, slots, slices);
   choice.programmatic_launch = machine.hopper;
   // Numbers of pairs are powers of two as a rule, which then divide evenly; a few idle warps cost nothing, because the
   // memory is what all share.
@@ -185,7 +189,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   choice.ctas = choice.num_workers / warps;
   choice.min_span_bytes = 1 << 19;
   choice.tile_rows = 16;
-  choice.block_tokens = 16;
+  choice.block_tokens = 16 * slices;
   choice.cost_item_bytes = 8 << 10;
   choice.cost_balance_rows = 64;
   choice.cost_divide_bytes = 16 << 10;
@@ -194,6 +198,8 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
                    {"FOVEA_SLOTS", slots},
+                   {"FOVEA_SLICES", slices},
+                   {"FOVEA_WHOLE_SLICES", whole_slices ? 1 : 0},
                    {"FOVEA_WARPS_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;
 }
@@ -237,6 +243,8 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
                    {"FOVEA_SLOTS", 1},
+                   {"FOVEA_SLICES", 1},
+                   {"FOVEA_WHOLE_SLICES", 0},
                    {"FOVEA_WARPS_SMEM_BYTES", 1 << 20},
                    {"FOVEA_FEW_WARPS", warps},
                    {"FOVEA_FEW_ROWS", need.group},

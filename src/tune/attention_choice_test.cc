@@ -145,7 +145,7 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
            Expected{256, 16, kBF16, true, 128, 2, 512},
            Expected{128, 1, kF8, false, 256, 5, 1024},
            Expected{128, 16, abi::KvDType::kI8, true, 256, 5, 1024},
-           Expected{128, 16, abi::KvDType::kI4, false, 256, 6, 1024},
+           Expected{128, 16, abi::KvDType::kI4, false, 256, 3, 1024},
        }) {
     AttentionNeed need;
     need.head_dim = e.head_dim;

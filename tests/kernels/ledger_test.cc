@@ -140,6 +140,7 @@ TEST(LedgerTest, NoKernelTakesMoreThanItMay) {
   const Ledger ledger = read_ledger();
   const std::string advice = "; if that is meant: cp " + path + " tests/kernels/ledger.txt";
   for (const auto& [name, taken] : actual) {
+    EXPECT_EQ(taken[1] + taken[2], 0) << name << " spills, or keeps something in local memory";
     const auto may = ledger.find(name);
     if (may == ledger.end()) {
       ADD_FAILURE() << name << ": not in the ledger" << advice;

@@ -6,8 +6,6 @@
 
 namespace fovea::decode {
 
-#if FOVEA_ARCH >= 900
-
 // 64 page entries of a run, two a lane: the ones in use and the ones after them, which are on their way.
 struct PageWindow {
   uint32_t first;  // entry of the run that lane 0 holds in `current`
@@ -41,6 +39,8 @@ struct PageWindow {
     return i < 32 ? a : b;
   }
 };
+
+#if FOVEA_ARCH >= 900
 
 __device__ __forceinline__ void load_stage(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                            const abi::TensorMap* v_map, SharedMemory& shared, ItemRecord& record,

@@ -95,17 +95,17 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
     bool loaded = false;
 #pragma unroll 1
     for (uint32_t next = token;; next += kTokens) {
-      float x[4];
-      uint32_t weights[2];
-      if (loaded) multiply_keys(q, keys, x);
+      warps::Logits logits[1];
+      uint32_t weights[1][2];
+      if (loaded) multiply_keys(q, keys, logits[0].x);
       if (next < end) {
         window.move_to(args, next);
         load_keys(args, window, next, lane, keys);
       }
       if (loaded) {
-        const uint32_t seen = warps::finish_logits(args, place, token, kGroup, lane, 0, x);
-        warps::weigh(args, state, place, token, seen, lane, 0, x, weights);
-        multiply_values(state, weights, values, place, token, lane);
+        warps::finish_logits(args, place, token, false, kGroup, lane, logits[0]);
+        warps::weigh(args, state, logits, weights);
+        multiply_values(state, weights[0], values, place, token, lane);
         token = next;
       }
       if (next >= end) break;

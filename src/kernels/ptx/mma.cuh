@@ -57,6 +57,11 @@ __device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(d) : "r"(address) : "memory");
   return d;
 }
+__device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
+  uint2 d;
+  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(d.x), "=r"(d.y) : "r"(address) : "memory");
+  return d;
+}
 __device__ __forceinline__ void load_shared_16(uint32_t (&d)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

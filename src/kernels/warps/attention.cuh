@@ -100,15 +100,28 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         wait_for_copies<kSlots - 1>();
         __syncwarp();
       }
-      if (token < place.end && token + kTokens > place.begin) {
-        const uint32_t tile = ptx::smem_address(shared.warps[warp].ring[slot][0]);
-        const uint32_t k_scales = ptx::smem_address(shared.scales[kTokenScales ? warp : 0][kTokenScales ? slot : 0][0]);
-        float x[4];
-        multiply_keys(q, place, tile, lane, x);
-        const uint32_t seen = finish_logits(args, place, token, group, lane, k_scales, x);
-        uint32_t weights[2];
-        weigh(args, state, place, token, seen, lane, k_scales + 4 * kTokens, x, weights);
-        multiply_values(state, weights, tile + kTile, place, token, lane);
+      if (token < place.end && token + kSlotTokens > place.begin) {
+        const uint32_t tile = ptx::smem_address(shared.warps[warp].ring[slot][0][0]);
+        // Not worth a branch where a warp waits for the memory anyway.
+        const bool whole = kInt4 && token >= place.begin && token + kSlotTokens <= place.end;
+        Logits slices[kSlotSlices];
+#pragma unroll
+        for (int s = 0; s < kSlotSlices; ++s) {
+          if constexpr (kTokenScales) {
+            slices[s].scales.load(ptx::smem_address(shared.scales[warp][slot][s * kTokens]), lane);
+          }
+          multiply_keys(q, place, tile + 2 * s * kTile, lane, slices[s].x);
+        }
+#pragma unroll
+        for (int s = 0; s < kSlotSlices; ++s) {
+          finish_logits(args, place, token + s * kTokens, whole, group, lane, slices[s]);
+        }
+        uint32_t weights[kSlotSlices][2];
+        weigh(args, state, slices, weights);
+#pragma unroll
+        for (int s = 0; s < kSlotSlices; ++s) {
+          multiply_values(state, weights[s], tile + (2 * s + 1) * kTile, place, token + s * kTokens, lane);
+        }
       }
       __syncwarp();
       loader.load();
@@ -117,7 +130,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         slot = 0;
         parity ^= 1;
       }
-      token += kTokens;
+      token += kSlotTokens;
     } while (token < loaded_end);
     Result result;
     finish_state(args, place, state, direct, group, lane, result);

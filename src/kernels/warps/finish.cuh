@@ -102,12 +102,13 @@ __device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
   if constexpr (kIntegers) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float zero = over_tokens(state.zero[j], [](float a, float b) { return a + b; }) -
-                         state.weights[j] * (kCodeBias / kWeightFactor);
+      const float zero =
+          (over_tokens(state.zero[j], [](float a, float b) { return a + b; }) - state.weights[j] * kCodeBias) *
+          (1.0f / kFactor);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
-        state.o[b][j] = state.o[b][j] * (1.0f / (kEvenUnit * kWeightFactor)) + zero;
-        state.o[b][j + 2] = state.o[b][j + 2] * (1.0f / (kOddUnit * kWeightFactor)) + zero;
+        state.o[b][j] = state.o[b][j] * (1.0f / (kEvenUnit * kFactor)) + zero;
+        state.o[b][j + 2] = state.o[b][j + 2] * (1.0f / (kOddUnit * kFactor)) + zero;
       }
       if constexpr (kRotated) {
         float row[kBlocks * 2];
@@ -124,6 +125,7 @@ __device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
 __device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, const Place& place, State& state,
                                              bool direct, uint32_t group, uint32_t lane, Result& to) {
   finish_sums(state);
+  if constexpr (kTokenScales) state.sum[0] *= 1.0f / kFactor, state.sum[1] *= 1.0f / kFactor;
   finish_quantized(state, lane);
   float factor[2];
 #pragma unroll
@@ -131,7 +133,7 @@ __device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, con
     const uint32_t q_head = place.record->head * group + min(2 * (lane & 3) + j, group - 1);
     const RowResult result = finish_row(state.max[j], state.sum[j], direct ? extra_logit(args, q_head) : kMinusInf);
     factor[j] = 1.0f / result.divisor;
-    if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kWeightFactor;
+    if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kFactor;
     if constexpr (kFp8 && !kTokenScales) {
       if (args.pool.v_scale != nullptr) {
         factor[j] *= static_cast<const float*>(args.pool.v_scale)[place.record->head];

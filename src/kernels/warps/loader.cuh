@@ -68,6 +68,55 @@ __device__ __forceinline__ const abi::WarpStart* starts_of(const abi::AttentionA
   return reinterpret_cast<const abi::WarpStart*>(args.plan + abi::kWorkerStartOffset);
 }
 
+// What a lane copies of a slot whose slices lie in one page each: chunks of every kRows-th row of one slice, and its
+// tokens' scales. All but the page is worked out once an item.
+struct PageCopy {
+  static constexpr uint32_t kChunks = kRowBytes / 16;
+  static constexpr uint32_t kLanes = 32 / kSlotSlices;  // of a slice
+  static constexpr bool kFits = kLanes % kChunks == 0 && kLanes / kChunks <= kTokens && !kTma && kWholeSlices;
+  static constexpr uint32_t kRows = kLanes / kChunks;
+  uint64_t from;  // byte offset in the pool, and in shared memory
+  uint32_t to;
+  uint64_t scale;  // number of the token's KvScale
+  uint64_t page_bytes, token_bytes;
+
+  __device__ __forceinline__ void open(const abi::KvPoolView& pool, uint32_t head, uint32_t lane) {
+    const uint32_t row = lane % kLanes / kChunks, chunk = lane % kChunks;
+    page_bytes = static_cast<uint64_t>(pool.page_stride) * kElementBits / 8;
+    token_bytes = static_cast<uint64_t>(pool.token_stride) * kElementBits / 8;
+    from = static_cast<uint64_t>(pool.head_stride) * kElementBits / 8 * head + row * token_bytes + chunk * 16;
+    to = lane / kLanes * 2 * kTile + tile_offset(row, chunk);
+    scale = static_cast<uint64_t>(pool.scale_head_stride) * head + lane % kTokens;
+  }
+  // page, in_page: where the lane's slice begins. slot, scales: addresses of the slot's tiles and of its scales.
+  __device__ __forceinline__ void copy(const abi::KvPoolView& pool, uint32_t page, uint32_t in_page, uint32_t slot,
+                                       uint32_t scales, uint32_t lane) const {
+    const auto* k = static_cast<const uint8_t*>(pool.k) + (from + page * page_bytes + in_page * token_bytes);
+    const auto* v = k + (static_cast<const uint8_t*>(pool.v) - static_cast<const uint8_t*>(pool.k));
+    const uint32_t at = slot + to;
+#pragma unroll
+    for (uint32_t first = 0; first < kTokens; first += kRows) {
+      // Rows of a round differ from those of another in bits of their own, so swizzles add up.
+      const uint32_t here = (at ^ swizzle_of(first) << 4) + first * kPanelBytes;
+      ptx::cp_async_16(here, k);
+      ptx::cp_async_16(here + kTile, v);
+      k += kRows * token_bytes;
+      v += kRows * token_bytes;
+    }
+    if constexpr (kTokenScales) {
+      const uint64_t number = scale + (page * static_cast<uint64_t>(pool.scale_page_stride) + in_page);
+      if constexpr (kSlotSlices == 2) {
+        ptx::cp_async_4(scales + 8 * lane, static_cast<const abi::KvScale*>(pool.k_scale) + number);
+        ptx::cp_async_4(scales + 8 * lane + 4, static_cast<const abi::KvScale*>(pool.v_scale) + number);
+      } else {
+        const auto* const base = static_cast<const abi::KvScale*>(lane < 16 ? pool.k_scale : pool.v_scale);
+        ptx::cp_async_4(scales + lane % 16 * 8 + lane / 16 * 4, base + number);
+      }
+    }
+  }
+};
+static_assert(kSlotSlices == 1 || kSlotSlices == 2);
+
 class Loader {
  public:
   // worker: number of this warp among the plan's workers; there must be one.
@@ -94,14 +143,13 @@ class Loader {
     return first_part_;
   }
 
-  // Brings the next slice, and commits one group of copies: those of a slice's bytes (unless the copy engine brings
-  // them) and of the record that came before it. Without work left it only commits.
+  // Brings the next slot, and commits one group of copies: those of its bytes (unless the copy engine brings them) and
+  // of the record that came before it. Without work left it only commits.
   __device__ __forceinline__ void load() {
     if (token_ >= run_.end && run_.head != kEndOfWork) next_item();
     if (run_.head != kEndOfWork) {
-      load_slice();
+      load_slot();
       slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
-      token_ += kTokens;
     }
     commit_copies();
   }
@@ -148,11 +196,17 @@ class Loader {
     }
     token_ = run_.begin & ~(kTokens - 1u);
     if (run_.end > run_.begin) {
-#if FOVEA_LOADER == 0
-      pages_.open(args_, run_, lane_);
-#else
-      rows_.open(args_, run_, lane_);
-#endif
+      if constexpr (kWholeSlices) {
+        pages_.open(args_, run_, lane_);
+        if constexpr (PageCopy::kFits) {
+          const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+          page_ = token_ / entry_tokens;
+          in_page_ = token_ - page_ * entry_tokens;
+          copy_.open(args_.pool, run_.head, lane_);
+        }
+      } else {
+        rows_.open(args_, run_, lane_);
+      }
     }
     const uint32_t row = of(0);
     const auto* const from = block_rows + of(6);
@@ -175,24 +229,67 @@ class Loader {
     find_item(__shfl_sync(~0u, entries_, entry_ & 31));
   }
 
-  // Scales of a slice, those of K by 16 lanes and those of V by the others. number: of the lane's token.
-  __device__ __forceinline__ void copy_scales(uint64_t number) {
-    const auto* const from = static_cast<const abi::KvScale*>(lane_ < 16 ? args_.pool.k_scale : args_.pool.v_scale);
-    ptx::cp_async_4(
-        ptx::smem_address(&shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0]) + 4 * lane_,
-        from + number);
-  }
-
-  // An item that sees nothing has one slice too, with nothing in it.
-  __device__ __forceinline__ void load_slice() {
-    const uint32_t to = ptx::smem_address(shared_.warps[warp_].ring[slot_][0]);
+  // An item that sees nothing has one slot too, with nothing in it.
+  __device__ __forceinline__ void load_slot() {
     const bool empty = run_.end <= run_.begin;
 #if FOVEA_LOADER == 0
     const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
-    if (empty) {
-      if (lane_ == 0) ptx::mbarrier_arrive(full);
-      return;
+    if (lane_ == 0) {
+      if (empty) {
+        ptx::mbarrier_arrive(full);
+      } else {
+        ptx::mbarrier_arrive_expect(full,
+                                    (kSlotSlices > 1 && token_ + kTokens < run_.end ? kSlotSlices : 1) * 2 * kTile);
+      }
     }
+#endif
+    if constexpr (PageCopy::kFits) {
+      if (!empty) load_pages();
+      token_ += kSlotTokens;
+    } else {
+#pragma unroll
+      for (uint32_t s = 0; s < kSlotSlices; ++s) {
+        if (!empty && (s == 0 || token_ < run_.end)) {
+          const uint32_t to = ptx::smem_address(shared_.warps[warp_].ring[slot_][s][0]);
+          if constexpr (kWholeSlices) {
+            load_from_page(to, s);
+          } else {
+            load_rows(to, s);
+          }
+        }
+        token_ += kTokens;
+      }
+    }
+  }
+
+  // All slices of the slot at once, each in a page of its own or in the same one.
+  __device__ __forceinline__ void load_pages() {
+    const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+    const bool second = lane_ >= PageCopy::kLanes;
+    pages_.move_to(page_, lane_);
+    const bool next_page = second && in_page_ + kTokens == entry_tokens;
+    int32_t page = pages_.get(page_ + (next_page ? 1 : 0));
+    uint32_t in_page = next_page ? 0 : in_page_ + (second ? kTokens : 0);
+    if (args_.pool.entries_per_page > 1) {
+      in_page += static_cast<uint32_t>(page % args_.pool.entries_per_page) * entry_tokens;
+      page /= args_.pool.entries_per_page;
+    }
+    if (!second || token_ + kTokens < run_.end) {
+      uint32_t* const scales = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
+      copy_.copy(args_.pool, static_cast<uint32_t>(page), in_page,
+                 ptx::smem_address(shared_.warps[warp_].ring[slot_][0][0]), ptx::smem_address(scales), lane_);
+    }
+#pragma unroll
+    for (int s = 0; s < kSlotSlices; ++s) {
+      in_page_ += kTokens;
+      if (in_page_ != entry_tokens) continue;
+      in_page_ = 0;
+      ++page_;
+    }
+  }
+
+  // All of the slice lies in one page.
+  __device__ __forceinline__ void load_from_page(uint32_t to, uint32_t slice) {
     const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
     const uint32_t entry = max(token_, run_.begin) / entry_tokens;
     pages_.move_to(entry, lane_);
@@ -202,15 +299,37 @@ class Loader {
       in_page += page % args_.pool.entries_per_page * args_.pool.entry_tokens;
       page /= args_.pool.entries_per_page;
     }
+#if FOVEA_LOADER == 0
     if (lane_ == 0) {
-      ptx::mbarrier_arrive_expect(full, 2 * kTile);
+      const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
       ptx::copy_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
       ptx::copy_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
     }
-    if constexpr (kTokenScales) copy_scales(scale_number(args_.pool, run_, page, in_page + (lane_ & 15)));
 #else
-    if (empty) return;
+    const abi::KvPoolView& pool = args_.pool;
+    const uint64_t first = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
+                                                 static_cast<long long>(run_.head) * pool.head_stride) *
+                           kElementBits / 8;
+    const uint64_t row_bytes = static_cast<uint64_t>(pool.token_stride) * kElementBits / 8;
+    copy_rows(to, [&](uint32_t token) { return first + token * row_bytes; });
+#endif
+    if constexpr (kTokenScales) {
+      copy_scales(slice, scales_of_lane() + scale_number(args_.pool, run_, page, in_page + (lane_ & 15)));
+    }
+  }
+
+  __device__ __forceinline__ void load_rows(uint32_t to, uint32_t slice) {
     rows_.move_to(args_, run_, token_, lane_);
+    const uint32_t first = token_ - rows_.first;
+    copy_rows(to, [&](uint32_t token) { return __shfl_sync(~0u, rows_.current.row, first + token); });
+    if constexpr (kTokenScales) {
+      copy_scales(slice, scales_of_lane() + __shfl_sync(~0u, rows_.current.scale, first + (lane_ & 15)));
+    }
+  }
+
+  // row(token): byte offset in the pool of a token of the slice.
+  template <class F>
+  __device__ __forceinline__ void copy_rows(uint32_t to, const F& row) {
     const auto* const k = static_cast<const uint8_t*>(args_.pool.k);
     const auto* const v = static_cast<const uint8_t*>(args_.pool.v);
     constexpr uint32_t kChunks = kRowBytes / 16;
@@ -218,16 +337,21 @@ class Loader {
     for (uint32_t first = 0; first < kTokens * kChunks; first += 32) {
       const uint32_t i = first + lane_;
       const uint32_t token = i / kChunks % kTokens;
-      const uint64_t from = __shfl_sync(~0u, rows_.current.row, token_ - rows_.first + token) + i % kChunks * 16;
+      const uint64_t from = row(token) + i % kChunks * 16;
       if (kTokens * kChunks % 32 != 0 && i >= kTokens * kChunks) continue;
       const uint32_t at = to + tile_offset(token, i % kChunks);
       ptx::cp_async_16(at, k + from);
       ptx::cp_async_16(at + kTile, v + from);
     }
-    if constexpr (kTokenScales) {
-      copy_scales(__shfl_sync(~0u, rows_.current.scale, token_ - rows_.first + (lane_ & 15)));
-    }
-#endif
+  }
+
+  // Those of K by 16 lanes, those of V by the others. from: that of the lane's token.
+  __device__ __forceinline__ const abi::KvScale* scales_of_lane() const {
+    return static_cast<const abi::KvScale*>(lane_ < 16 ? args_.pool.k_scale : args_.pool.v_scale);
+  }
+  __device__ __forceinline__ void copy_scales(uint32_t slice, const abi::KvScale* from) {
+    uint32_t* const to = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
+    ptx::cp_async_4(ptx::smem_address(to) + (slice * kTokens + (lane_ & 15)) * 8 + lane_ / 16 * 4, from);
   }
 
   const abi::AttentionArgs& args_;
@@ -245,11 +369,12 @@ class Loader {
   uint32_t slot_ = 0;
   uint32_t token_ = 0;  // first of the next slice
   Run run_{};
-#if FOVEA_LOADER == 0
+  // Whole slices: pages, the one of the next slice and where that begins in it; else rows.
   PageWindow pages_{};
-#else
+  uint32_t page_ = 0;
+  uint32_t in_page_ = 0;
+  PageCopy copy_{};
   RowWindow rows_{};
-#endif
 };
 
 }  // namespace fovea::warps

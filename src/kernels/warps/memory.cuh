@@ -1,5 +1,6 @@
 // What the warps of a CTA keep in shared memory, each for itself: a ring of slices, records of items on their way, and
-// what wide heads do not hold in registers. FOVEA_SLOTS: slices a ring holds; see tune/attention_choice.cc.
+// what wide heads do not hold in registers. From tune/attention_choice.cc: FOVEA_SLOTS of a ring; FOVEA_SLICES of a
+// slot; FOVEA_WHOLE_SLICES 1: pages do not divide slices.
 #pragma once
 
 #include "kernels/decode/finish.cuh"
@@ -11,13 +12,16 @@ using namespace fovea::decode;
 inline constexpr int kWarps = kConsumerWarps;
 inline constexpr int kTokens = 16;                 // of a slice
 inline constexpr int kTile = kTokens * kRowBytes;  // bytes of K, or of V
-inline constexpr int kSlots = FOVEA_SLOTS;         // slices on their way, a warp
-// Items that a warp's slices can belong to, one before and one behind them.
+inline constexpr int kSlots = FOVEA_SLOTS;         // slots on their way, a warp
+inline constexpr int kSlotSlices = FOVEA_SLICES;   // of a slot, which the arithmetic takes together
+inline constexpr int kSlotTokens = kSlotSlices * kTokens;
+inline constexpr bool kWholeSlices = kTma || FOVEA_WHOLE_SLICES != 0;
+// Items that a warp's slots can belong to, one before and one behind them.
 inline constexpr int kRecordsAhead = kSlots + 2 <= 8 ? 8 : 16;
 inline constexpr uint32_t kRows = 8;  // (query token, query head) rows of an item at most
 
 struct WarpMemory {
-  alignas(1024) uint8_t ring[kSlots][2][kTile];  // [slot][K, V][panel][token][kPanelBytes], swizzled
+  alignas(1024) uint8_t ring[kSlots][kSlotSlices][2][kTile];  // [..][K, V][panel][token][kPanelBytes], swizzled
 };
 
 // A part of a divided pair on its way from one warp to another of the CTA, as it lies in registers (near.cuh).
@@ -35,8 +39,8 @@ struct SharedMemory {
   alignas(16) NearPart near_parts[kWarps];
   uint64_t near_given[kWarps];   // barriers: the warp's near part is there
   uint32_t first_parts[kWarps];  // what the warp's queue begins with: a part's first partial row, or see near.cuh
-  // abi::KvScale of each token of a slice, of K and of V.
-  uint32_t scales[kTokenScales ? kWarps : 1][kTokenScales ? kSlots : 1][2][kTokens];
+  // abi::KvScale of each token of a slot, of K and of V.
+  alignas(8) uint32_t scales[kTokenScales ? kWarps : 1][kTokenScales ? kSlots : 1][kSlotTokens][2];
   uint64_t full[kTma ? kWarps : 1][kSlots];
 };
 

@@ -10,10 +10,16 @@
 
 namespace fovea::warps {
 
+// What weights are multiplied by: with a scale a token, see kWeightFactor.
+inline constexpr float kFactor = kTokenScales ? kWeightFactor : 1.0f;
+inline constexpr float kLogFactor = !kTokenScales ? 0.0f : kInt4 ? 2.0f : 6.0f;
+static_assert(kFactor == static_cast<float>(1 << static_cast<int>(kLogFactor)));
+
 struct State {
   float o[kBlocks][4];
-  float max[2];  // of rows 2c and 2c + 1 so far, so that the weight of a row's greatest logit is exactly 1
-  float sum[2];  // of this lane's tokens only, until finish_sums()
+  float max[2];    // of rows 2c and 2c + 1 so far, so that the weight of a row's greatest logit is exactly kFactor
+  float shift[2];  // with a scale a token: what logits lose before they become weights
+  float sum[2];    // of this lane's tokens only, until finish_sums()
   float zero[kIntegers ? 2 : 1];  // sums of weight * zero, as sum
   float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
 };
@@ -25,6 +31,7 @@ __device__ __forceinline__ void clear(State& state) {
     for (int i = 0; i < 4; ++i) state.o[b][i] = 0.0f;
   }
   state.max[0] = state.max[1] = kMinusInf;
+  state.shift[0] = state.shift[1] = 0.0f;
   state.sum[0] = state.sum[1] = 0.0f;
   if constexpr (kIntegers) {
     state.zero[0] = state.zero[1] = 0.0f;
@@ -59,20 +66,22 @@ struct Place {
   __device__ __forceinline__ bool sees(uint32_t token) const { return token >= begin && token < end; }
 };
 
-// Scales and zeros of the lane's tokens r and r + 8; those that the query does not see give 0.
+// abi::KvScale of the lane's tokens r and r + 8 of a slice, of K and of V.
 struct SliceScales {
-  float scale[2];
-  float zero[2];
+  uint2 of[2];
 
-  __device__ __forceinline__ SliceScales(uint32_t scales, const Place& place, uint32_t token, uint32_t lane) {
-#pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-      const uint32_t at = lane / 4 + 8 * i;
-      const uint32_t word = place.sees(token + at) ? ptx::load_shared_4(scales + 4 * at) : 0;
-      scale[i] = ptx::unpack_low<false>(word);
-      zero[i] = ptx::unpack_high<false>(word);
-    }
+  // address: of the slice's first token.
+  __device__ __forceinline__ void load(uint32_t address, uint32_t lane) {
+    of[0] = ptx::load_shared_8(address + lane / 4 * 8);
+    of[1] = ptx::load_shared_8(address + lane / 4 * 8 + 64);
   }
+};
+
+// What a lane has of a slice between the products.
+struct Logits {
+  float x[4];
+  uint32_t seen;  // bit i: x[i] is of a token that the query sees
+  SliceScales scales;
 };
 
 __device__ __forceinline__ void multiply_keys(const Queries& q, const Place& place, uint32_t tile, uint32_t lane,
@@ -192,38 +201,32 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
   }
 }
 
-// Logits of the slice as softmax takes them: scaled, through the variant, hidden ones -inf. seen: bit i for logit i.
-// scales: of the slice's keys.
-__device__ __forceinline__ uint32_t finish_logits(const abi::AttentionArgs& args, const Place& place, uint32_t token,
-                                                  uint32_t group, uint32_t lane, uint32_t scales, float (&x)[4]) {
-  float scale[4], shift[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    scale[i] = place.scale[i % 2];
-    shift[i] = 0.0f;
-  }
-  if constexpr (kTokenScales) {
-    const SliceScales of(scales, place, token, lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scale[i] *= of.scale[i / 2];
-      if constexpr (kIntegers) shift[i] = of.zero[i / 2] * place.sum[i % 2];
-    }
-  }
+// Logits of the slice as softmax takes them: scaled, through the variant, hidden ones -inf, and the scales of values of
+// hidden tokens 0. whole: the query sees all of the slice's tokens, from `token` on.
+__device__ __forceinline__ void finish_logits(const abi::AttentionArgs& args, const Place& place, uint32_t token,
+                                              bool whole, uint32_t group, uint32_t lane, Logits& logits) {
   [[maybe_unused]] const VariantParams& params = variant_params(args);
-  uint32_t seen = 0xf;
+  float(&x)[4] = logits.x;
+  uint32_t& seen = logits.seen;
+  seen = 0xf;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t at = token + lane / 4 + 8 * (i / 2);
-    const bool exists = place.sees(at);
-    float s = x[i] * scale[i];
-    if constexpr (kIntegers) s += shift[i];
+    float s;
+    if constexpr (kTokenScales) {
+      const uint32_t word = logits.scales.of[i / 2].x;
+      s = x[i] * (place.scale[i % 2] * ptx::unpack_low<false>(word));
+      if constexpr (kIntegers) s += ptx::unpack_high<false>(word) * place.sum[i % 2];
+    } else {
+      s = x[i] * place.scale[i % 2];
+    }
     if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
       fovea::variant::LogitPlace<float> where{};
       where.q_pos = static_cast<float>(place.record->positions[0]);
       where.q_head = static_cast<int>(place.record->head * group + min(2 * (lane & 3) + i % 2, group - 1));
       where.kv_head = static_cast<int>(place.record->head);
-      if (exists) where.kv_pos = static_cast<float>(place.record->block_row.position_base + static_cast<int32_t>(at));
+      if (whole || place.sees(at))
+        where.kv_pos = static_cast<float>(place.record->block_row.position_base + static_cast<int32_t>(at));
       if constexpr (Variant::kHasLogit) {
         s = Variant::template logit<fovea::variant::ScalarMath>(params, s, where);
         if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
@@ -232,25 +235,37 @@ __device__ __forceinline__ uint32_t finish_logits(const abi::AttentionArgs& args
         if (!Variant::template visible<fovea::variant::ScalarMath>(params, where)) seen &= ~(1u << i);
       }
     }
-    if (!exists) seen &= ~(1u << i);
-    if (!(seen >> i & 1)) s = kMinusInf;
     x[i] = s;
   }
-  return seen;
+  if (Variant::kHasVisible || !whole) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!place.sees(token + lane / 4 + 8 * (i / 2))) {
+        seen &= ~(1u << i);
+        logits.scales.of[i / 2].y = 0;
+      }
+      if (!(seen >> i & 1)) x[i] = kMinusInf;
+    }
+  }
 }
 
-// Weights of the slice as the second product's operand; brings the state up to them. scales: of the slice's values.
-__device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& state, const Place& place, uint32_t token,
-                                      uint32_t seen, uint32_t lane, uint32_t scales, float (&x)[4],
-                                      uint32_t (&weights)[2]) {
+// Weights of the slices as the second product's operand; brings the state up to them.
+__device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& state, Logits (&slices)[kSlotSlices],
+                                      uint32_t (&weights)[kSlotSlices][2]) {
   if constexpr (Variant::kSoftmax) {
-    float most[2] = {fmaxf(x[0], x[2]), fmaxf(x[1], x[3])};
+    float most[2] = {kMinusInf, kMinusInf};
+#pragma unroll
+    for (int s = 0; s < kSlotSlices; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) most[i % 2] = fmaxf(most[i % 2], slices[s].x[i]);
+    }
     if (__any_sync(~0u, most[0] > state.max[0] || most[1] > state.max[1])) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         most[j] = fmaxf(state.max[j], over_tokens(most[j], [](float a, float b) { return fmaxf(a, b); }));
         const float alpha = most[j] == kMinusInf ? 1.0f : ptx::exp2_approx(state.max[j] - most[j]);
         state.max[j] = most[j];
+        state.shift[j] = most[j] == kMinusInf ? 0.0f : most[j] - kLogFactor;
         state.sum[j] *= alpha;
         if constexpr (kIntegers) {
           state.zero[j] *= alpha;
@@ -264,31 +279,38 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float shift = state.max[i % 2] == kMinusInf ? 0.0f : state.max[i % 2];
-      x[i] = ptx::exp2_approx(x[i] - shift);
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) state.sum[j] += x[j] + x[j + 2];
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float w = Variant::template weight<fovea::variant::ScalarMath>(variant_params(args), x[i]);
-      x[i] = seen >> i & 1 ? w : 0.0f;
-    }
   }
-  if constexpr (kTokenScales) {
-    const SliceScales of(scales, place, token, lane);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const bool hidden = Variant::kHasVisible && !(seen >> i & 1);  // then the scale may be anything
-      if constexpr (kIntegers) state.zero[i % 2] += hidden ? 0.0f : x[i] * of.zero[i / 2];
-      x[i] = hidden ? 0.0f : x[i] * (of.scale[i / 2] * kWeightFactor);
+  for (int s = 0; s < kSlotSlices; ++s) {
+    float(&x)[4] = slices[s].x;
+    [[maybe_unused]] const uint32_t seen = slices[s].seen;
+    if constexpr (Variant::kSoftmax) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float most = state.max[i % 2] == kMinusInf ? 0.0f : state.max[i % 2];
+        x[i] = ptx::exp2_approx(x[i] - (kTokenScales ? state.shift[i % 2] : most));
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) state.sum[j] += x[j] + x[j + 2];
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float w = Variant::template weight<fovea::variant::ScalarMath>(variant_params(args), x[i]);
+        x[i] = seen >> i & 1 ? w * kFactor : 0.0f;
+      }
     }
+    if constexpr (kTokenScales) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t word = slices[s].scales.of[i / 2].y;
+        const bool hidden = Variant::kHasVisible && !(seen >> i & 1);  // then the scale may be anything
+        if constexpr (kIntegers) state.zero[i % 2] += hidden ? 0.0f : x[i] * ptx::unpack_high<false>(word);
+        x[i] = hidden ? 0.0f : x[i] * ptx::unpack_low<false>(word);
+      }
+    }
+    weights[s][0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
+    weights[s][1] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[2], x[3]));
   }
-  weights[0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
-  weights[1] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[2], x[3]));
 }
 
 }  // namespace fovea::warps
