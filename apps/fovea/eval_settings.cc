@@ -15,10 +15,11 @@ namespace fovea::app {
 namespace {
 
 constexpr std::string_view kAll =
-    "dense,random,lserve,quest,quest-f8,mean-dev,mass,fovea-local,fovea,oracle,lserve:256,quest:256,mean-dev:256,"
-    "fovea-local:256,fovea:256,oracle:256,fovea+every:4,fovea:256+every:4,quest+keep:4,fovea+prefill:T/"
-    "8,streaming,fovea+streaming,fp8,"
-    "int8,int4,int4-hadamard,int8+streaming,int4+streaming,int4-hadamard+streaming,fovea+int4+streaming";
+    "dense,random,lserve,quest,quest-f8,mean-dev,mass,fovea-local,fovea,oracle,"
+    "lserve:256,quest:256,mean-dev:256,fovea-local:256,fovea:256,oracle:256,"
+    "fovea+every:4,fovea:256+every:4,quest+keep:4,fovea+prefill:T/8,"
+    "streaming,fovea+streaming,fp8,int8,int4,int4-hadamard,"
+    "int8+streaming,int4+streaming,int4-hadamard+streaming,fovea+int4+streaming";
 
 std::vector<std::string_view> split(std::string_view text, char at) {
   std::vector<std::string_view> parts;
@@ -58,8 +59,7 @@ Status read_part(std::string_view part, EngineOptions* options) {
   if (!policy.ok()) {
     return invalid_argument(
         "settings: no part is named \"{}\"; there are dense, streaming, every:N, keep:N, prefill:BUDGET, types of KV "
-        "(bf16, f16, f32, "
-        "fp8, int8, int4, int4-hadamard) and policies (auto, {})",
+        "(bf16, f16, f32, fp8, int8, int4, int4-hadamard) and policies (auto, {})",
         part, select_policy_names());
   }
   options->sparse = (*policy)->name;

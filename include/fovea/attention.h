@@ -10,7 +10,8 @@
 // and log-sum-exp -inf. Log-sum-exps are base 2. Tails of pages may hold anything, NaN included. Sources: FlashInfer
 // (arXiv:2501.01005) for plan/run over block-sparse rows, PAT (ASPLOS'26) for shared prefixes.
 //
-// Threads: one call on an object at a time. On a CUDA device calls enqueue on the stream given and return; what they
+// Threads: one call on an object at a time, and one of its runs on the device at a time: order the streams that you
+// give it, for its runs share partial results. On a CUDA device calls enqueue on the stream given and return; what they
 // read must stay as it is until the stream is past them. run() makes one launch at fixed addresses and allocates
 // nothing, so it can be captured in a CUDA graph: plan() again outside of the graph (in its stream), then replay. From
 // the first recorded run() on, page lists stay where they are: all in host memory, or at one address of the device.

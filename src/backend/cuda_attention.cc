@@ -169,10 +169,8 @@ struct Executor {
   Planner planner;
   cuda::Function function;
   cuda::LaunchConfig launch;
-  CudaRecut recut;
   WorkerStarts starts;
   abi::TensorMap k_map{}, v_map{};
-
   std::optional<cuda::Function> shared;  // for plans that share runs
 
   static Result<Executor> create(const cuda::Device& device, const AttentionOptions& o, const Design& design);
@@ -183,7 +181,7 @@ Result<Executor> Executor::create(const cuda::Device& device, const AttentionOpt
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
   const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
-  Executor executor{design.kind, choice, std::move(planner), std::move(function), {}, {}, starts, {}, {}, {}};
+  Executor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}, {}, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
   if (design.shared.has_value()) {
     FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
@@ -249,7 +247,7 @@ class CudaPagedAttention : public Attention::Impl {
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
            partial_lse_.size_bytes() + shared_out_.size_bytes() + shared_lse_.size_bytes() + counters_.size_bytes() +
-           recut_scratch_bytes_;
+           recut_.scratch_bytes();
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
   // Where the device cut again by itself, the host follows when somebody asks.
@@ -276,7 +274,7 @@ class CudaPagedAttention : public Attention::Impl {
   mutable bool planner_behind_ = false;
   BatchTranslator translator_;
   bool shared_before_ = false;
-  std::size_t recut_scratch_bytes_ = 0;
+  CudaRecut recut_;  // of all executors
   // Runs that were recorded in a graph, by their rows: later plans of as many rows are for the same executor, and later
   // runs of them take the same of its kernels, so that a replay gives their bits.
   struct Recorded {
@@ -342,10 +340,9 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   }
 
   if (o.device_growth && !o.batch_invariant) {
-    for (Executor& e : executors_) {
-      FOVEA_ASSIGN_OR_RETURN(e.recut, CudaRecut::create(device_, e.planner, plan_.data()));
-      recut_scratch_bytes_ += e.recut.scratch_bytes();
-    }
+    std::size_t scratch = 0;
+    for (const Executor& e : executors_) scratch = std::max(scratch, max_recut_scratch_bytes(e.planner));
+    FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, scratch, o.max_requests, plan_.data()));
   }
   args_.plan = plan_.as<std::uint8_t>();
   args_.partial_out = partial_out_.as<float>();
@@ -376,7 +373,7 @@ Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stre
     }
   }
   recut_ahead_ = true;
-  FOVEA_RETURN_IF_ERROR(active_->recut.launch(kv_lens, stream.handle));
+  FOVEA_RETURN_IF_ERROR(recut_.launch(kv_lens, stream.handle));
   std::copy(kv_lens.begin(), kv_lens.end(), kv_lens_.begin());
   planner_behind_ = true;
   return ok_status();
@@ -417,7 +414,7 @@ Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stre
     graph_grows_ = graph_grows_ || recording;
   }
   recut_ahead_ = true;
-  return active_->recut.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
+  return recut_.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
 }
 
 Status CudaPagedAttention::check_not_recording(Stream stream) const {
@@ -674,8 +671,9 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   if (const auto kept = recorded_.find(static_cast<std::uint32_t>(rows)); kept != recorded_.end()) {
     shares = kept->second.shared;
   }
+  bool recording = false;
   if (stream.handle != nullptr) {
-    FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
+    FOVEA_ASSIGN_OR_RETURN(recording, cuda::is_capturing(device_, stream.handle));
     if (recording) {
       if (recorded_lists_ == nullptr) recorded_lists_ = args_.page_entries;
       recorded_.try_emplace(static_cast<std::uint32_t>(rows), Recorded{active_, shares});
@@ -684,8 +682,10 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   const cuda::Function& function = shares ? *active_->shared : active_->function;
   args_.lists_fixed = args_.page_entries == entries_.as<std::int32_t>();
   active_->launch.stream = stream.handle;
-  // A kernel that overlaps the one ahead of it reads the plan before that one has ended.
-  active_->launch.programmatic_serialization = active_->choice.programmatic_launch && !recut_ahead_;
+  // A kernel that overlaps the one ahead of it reads the plan before that one has ended. Whether a replay that writes
+  // plans is ahead of a run outside of graphs, nobody knows here.
+  active_->launch.programmatic_serialization =
+      active_->choice.programmatic_launch && !recut_ahead_ && (recording || !graph_grows_);
   recut_ahead_ = false;
   void* const parameters[] = {&args_, &active_->k_map, &active_->v_map};
   return cuda::launch(function, active_->launch, parameters);

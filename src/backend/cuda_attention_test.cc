@@ -98,6 +98,7 @@ class CudaAttentionTest : public ::testing::Test {
     fake::state().kernels["fovea_recut"] = [this](void** parameters) {
       return [args = *static_cast<abi::RecutArgs*>(parameters[0]), this] {
         ++recuts_;
+        recut_args_ = args;
         recut_on_host(args, random_);
       };
     };
@@ -197,7 +198,8 @@ class CudaAttentionTest : public ::testing::Test {
   std::optional<cuda::ScopedContext> context_;
   AttentionOptions options_;
   std::int64_t rows_ = 0;
-  int recuts_ = 0;  // plans cut again on the device
+  int recuts_ = 0;               // plans cut again on the device
+  abi::RecutArgs recut_args_{};  // of the last of them
   std::mt19937_64 random_{3};
   std::vector<std::uint16_t> k_, v_, q_;
   std::vector<std::int32_t> pages_;
@@ -472,10 +474,13 @@ TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord
   ASSERT_TRUE(graph->launch(stream->handle()).ok());
   EXPECT_EQ(recuts_, 1);
   expect_plan_of_now();
+  ASSERT_TRUE(graph->launch(stream->handle()).ok());
+  run(attention, true);
+  EXPECT_FALSE(fake::state().launch.programmatic) << "a replay may write the plan that the kernel reads";
   // The host does not know how far replays went, so it makes the whole plan.
   kv_lens = {101, 40};
   ASSERT_TRUE(attention.grow(kv_lens, {stream->handle()}).ok());
-  EXPECT_EQ(recuts_, 1);
+  EXPECT_EQ(recuts_, 2);
   expect_plan_of_now();
 
   TensorView wrong = lens;
@@ -490,6 +495,41 @@ TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord
   masked.mask_offsets = offsets.data();
   ASSERT_TRUE(attention.plan(masked).ok());
   EXPECT_EQ(attention.grow_on_device(lens).code(), StatusCode::kUnsupported);
+}
+
+// A replayed growth meets the plan of then, whichever kernel it is for.
+TEST_F(CudaAttentionTest, AGrowthFitsThePlansOfEveryKernel) {
+  options_.num_qo_heads = 16;
+  options_.num_kv_heads = 8;
+  options_.max_requests = options_.max_rows = 128;
+  options_.max_pages_per_request = 128;
+  Attention attention = make();
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  const std::vector<std::int32_t> lists(128 * 128, 3);
+  const auto plan = [&](std::vector<std::int32_t>& kv_lens) {
+    const std::vector<std::int32_t> q_lens(kv_lens.size(), 1);
+    RequestBatch b = batch(q_lens, kv_lens);
+    b.page_indices = lists.data();
+    b.page_indices_device = DeviceKind::kCuda;
+    b.page_stride = 128;
+    return attention.plan(b, {stream->handle()});
+  };
+  const auto lengths = [&](std::vector<std::int32_t>& kv_lens) {
+    return place(cpu_tensor(kv_lens.data(), DType::kI32, static_cast<std::int64_t>(kv_lens.size())), true);
+  };
+  std::vector<std::int32_t> few = {100, 101}, many(128, 2000);
+  const Status planned = plan(few);
+  ASSERT_TRUE(planned.ok()) << planned.to_string();
+  ASSERT_TRUE(attention.grow_on_device(lengths(few), {stream->handle()}).ok());
+  const abi::RecutArgs of_few = recut_args_;
+  ASSERT_TRUE(plan(many).ok());
+  ASSERT_TRUE(attention.grow_on_device(lengths(many), {stream->handle()}).ok());
+  abi::DevicePlanHeader header;
+  std::memcpy(&header, recut_args_.plan, sizeof header);
+  EXPECT_NE(header.counts.flags & abi::kPlanWarpStarts, 0u);
+  EXPECT_EQ(recut_args_.scratch, of_few.scratch);
+  EXPECT_EQ(recut_args_.smem_bytes, of_few.smem_bytes);
 }
 
 TEST_F(CudaAttentionTest, PageListsStayWhereAGraphReadsThem) {

@@ -5,26 +5,25 @@
 #include "backend/cuda_kernels.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "core/plan/device_plan.h"
 #include "jit/any_spec.h"
 
 namespace fovea {
 
 // Scratch: shared memory where the plan at hand fits, else device memory.
-Result<CudaRecut> CudaRecut::create(const cuda::Device& device, const Planner& planner, void* plan) {
+Result<CudaRecut> CudaRecut::create(const cuda::Device& device, std::size_t scratch_bytes, std::int32_t max_requests,
+                                    void* plan) {
   constexpr std::size_t kMostSmem = 160 << 10;
   CudaRecut made;
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::recut_source(device.info().arch()));
   FOVEA_ASSIGN_OR_RETURN(made.function_, cuda_kernel(device, source, "fovea_recut"));
-  const std::size_t scratch = max_recut_scratch_bytes(planner);
   const std::size_t most = std::min(kMostSmem, static_cast<std::size_t>(device.info().smem_optin_bytes) - (1 << 10));
-  made.args_.smem_bytes = static_cast<std::uint32_t>(std::min(scratch, most));
-  // Several planners share the function: each may launch with as much as any of them.
+  made.args_.smem_bytes = static_cast<std::uint32_t>(std::min(scratch_bytes, most));
+  // The process has one such function: every object may launch it with as much as any other.
   FOVEA_RETURN_IF_ERROR(made.function_.set_max_smem(most));
-  FOVEA_ASSIGN_OR_RETURN(made.scratch_, cuda::DeviceBuffer::create(device, scratch));
+  FOVEA_ASSIGN_OR_RETURN(made.scratch_, cuda::DeviceBuffer::create(device, scratch_bytes));
   made.args_.plan = static_cast<std::uint8_t*>(plan);
   made.args_.scratch = made.scratch_.as<std::uint8_t>();
-  made.slot_lengths_ = static_cast<std::size_t>(std::max(planner.options().limits.max_requests, 1));
+  made.slot_lengths_ = static_cast<std::size_t>(std::max(max_requests, 1));
   FOVEA_ASSIGN_OR_RETURN(made.slots_,
                          cuda::PinnedBuffer::create(device, kSlots * made.slot_lengths_ * sizeof(std::int32_t)));
   for (cuda::Event& event : made.read_) {

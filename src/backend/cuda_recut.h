@@ -6,7 +6,6 @@
 #include <span>
 
 #include "abi/recut_args.h"
-#include "core/plan/planner.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
 #include "cuda/stream.h"
@@ -16,12 +15,14 @@ namespace fovea {
 class CudaRecut {
  public:
   CudaRecut() = default;
-  // For plans of this planner, which lie at `plan` on the device.
-  static Result<CudaRecut> create(const cuda::Device& device, const Planner& planner, void* plan);
+  // For plans at `plan` on the device that take up to scratch_bytes, of any of the object's planners: a recorded launch
+  // meets the plans of all of them.
+  static Result<CudaRecut> create(const cuda::Device& device, std::size_t scratch_bytes, std::int32_t max_requests,
+                                  void* plan);
 
   // One launch. kv_lens: by request, on the device; read when the stream gets there.
   Status launch(const std::int32_t* kv_lens, cuda::StreamHandle stream);
-  // The same for lengths of the host, read before this returns; as many as the planner's max_requests at most. Not
+  // The same for lengths of the host, read before this returns; max_requests at most. Not
   // while the stream records a graph.
   Status launch(std::span<const std::int32_t> kv_lens, cuda::StreamHandle stream);
 

@@ -86,6 +86,7 @@ Status cuda_select(const cuda::Device& device, abi::SelectArgs args, DType q_dty
   const cuda::ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   const auto room = static_cast<std::uint32_t>(device.info().smem_optin_bytes) - kStaticBytes - abi::kSelectRingBytes;
+  // Of every 33 words one is left free (select_smem_bytes()); a word has 4 bytes.
   args.cached_keys = std::min(abi::select_share(args.max_units, args.splits), room / 33 * 8 - 1);
   cuda::LaunchConfig config;
   config.grid[0] = abi::select_ctas(args);
@@ -93,7 +94,8 @@ Status cuda_select(const cuda::Device& device, abi::SelectArgs args, DType q_dty
   config.cluster[0] = args.splits;
   config.smem_bytes = abi::select_smem_bytes(args.cached_keys);
   config.programmatic_serialization = device.info().major >= 9;
-  FOVEA_RETURN_IF_ERROR(function.set_max_smem(config.smem_bytes));
+  // The process has one such function, and graphs may hold launches of other sizes.
+  FOVEA_RETURN_IF_ERROR(function.set_max_smem(static_cast<std::size_t>(device.info().smem_optin_bytes) - kStaticBytes));
   config.stream = stream;
   void* const parameters[] = {&args};
   return cuda::launch(function, config, parameters);

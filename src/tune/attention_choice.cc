@@ -194,7 +194,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   choice.cost_balance_rows = 64;
   choice.cost_divide_bytes = 16 << 10;
   choice.least_part_bytes = 32 << 10;
-  // Stages are not used, but the headers that both kernels share count them.
+  // Stages are not used, but the headers that the kernels share count them.
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
                    {"FOVEA_SLOTS", slots},

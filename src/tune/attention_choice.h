@@ -56,19 +56,19 @@ struct AttentionChoice {
 // that start at multiples of 16 bytes.
 Result<AttentionChoice> choose_attention(const AttentionNeed& need);
 
-// The second kernel, whose workers are warps (kernels/warps/attention.cuh), and how its plans are made. It runs plans
+// The kernel whose workers are warps (kernels/warps/attention.cuh), and how its plans are made. It runs plans
 // of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with the reason.
 Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 
-// Whether such a plan had better go to the second kernel: where that was measured faster. pairs: requests times KV
+// Whether such a plan had better go to the warps' kernel: where that was measured faster. pairs: requests times KV
 // heads; kv_bytes: of the keys and values that they see, longest_bytes: of them, the longest request's.
 bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
 
-// The third kernel, for plans of decode with few pairs (kernels/few/attention.cuh): 16-bit KV, head dims 64 and 128.
+// The kernel for plans of decode with few pairs (kernels/few/attention.cuh): 16-bit KV, head dims 64 and 128.
 // kUnsupported, with the reason.
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
 
-// Whether such a plan had better go to the third kernel.
+// Whether such a plan had better go to the kernel for few pairs.
 bool few_pays(std::int64_t pairs);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.

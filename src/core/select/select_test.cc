@@ -86,8 +86,9 @@ TEST(ChooseUnits, ListsAreSortedUniqueWithinBudgetAndHoldWhatIsForced) {
     ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()));
     ASSERT_EQ(std::adjacent_find(chosen.begin(), chosen.end()), chosen.end());
     ASSERT_LE(chosen.size(), static_cast<std::size_t>(most));
-    if (rule.mass == 0.0f)
+    if (rule.mass == 0.0f) {
       ASSERT_EQ(chosen.size(), std::min<std::size_t>(units.size(), static_cast<std::size_t>(most)));
+    }
     ASSERT_GE(chosen.front(), 0);
     ASSERT_LT(chosen.back(), static_cast<std::int32_t>(units.size()));
     const auto holds = [&](std::int32_t unit) { return std::binary_search(chosen.begin(), chosen.end(), unit); };

@@ -14,8 +14,9 @@ using namespace fovea::decode;
 inline constexpr uint32_t kGroupWarps = 4;
 inline constexpr uint32_t kGroupThreads = 32 * kGroupWarps;
 
-// Which instantiations there are, and for which variants, says tune::has_shared_kernel(): 16-bit KV whose rows are
-// whole 128-byte panels; logits that are plain products and no hooks on queries and outputs, which would spill.
+// Which instantiations there are, and for which variants, says tune::AttentionChoice::shared_header: 16-bit KV whose
+// rows are whole 128-byte panels; logits that are plain products and no hooks on queries and outputs, which would
+// spill.
 static_assert(Variant::kSoftmax && !Variant::kHasLogit && !Variant::kHasVisible && !Variant::kHasQuery &&
               !Variant::kHasOutput && !kTransformsKv);
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kHeadDim == 64 || kHeadDim == 128) && kBoxTokens >= 16);
