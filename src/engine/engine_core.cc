@@ -188,7 +188,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     choice->id = ++next_sequence_;
     choice->arrival = request.id;
     choice->priority = asked.priority;
-    choice->salt = asked.cache_salt + prompt_salt(request.sparse);
+    choice->salt = cache_salt(asked.cache_salt, request.sparse);
     choice->tokens = asked.prompt;
     choice->prompt_length = prompt_length;
     choice->sparse = request.sparse;

@@ -1,6 +1,7 @@
 // Prompts that read selected pages: under the budget the bits of dense prompts, above it fewer pages and other answers
 // only where they must be, and no prefix of one kind where the other kind looks for it.
 #include "engine/engine_model_test_util.h"
+#include "engine/sparse_options.h"
 
 namespace fovea {
 namespace {
@@ -56,6 +57,19 @@ TEST_F(SparsePrefill, ReadsFewerPagesAndFindsItsOwnPrefixesOnly) {
   EXPECT_FALSE(answers[0] == expected[0]);
   EXPECT_GT(stats.sparse_prompt_pages_read, 0u);
   EXPECT_LT(stats.sparse_prompt_pages_read, stats.sparse_prompt_pages_kept);
+}
+
+TEST_F(SparsePrefill, NoSaltIsThatOfAPromptThatSelects) {
+  SparseSetting dense, selecting;
+  selecting.policy = *find_select_policy("quest");
+  selecting.prompt_budget = KvBudget{};
+  EXPECT_EQ(cache_salt("", dense), "");
+  EXPECT_NE(cache_salt("mine", dense), "");
+  EXPECT_NE(cache_salt("mine", dense), cache_salt("mine", selecting));
+  const std::string own = cache_salt("", selecting);
+  for (const std::string& asked : {own, own.substr(0, own.size() - 1), "\x1f" + own, own + "\x1f"}) {
+    EXPECT_NE(cache_salt(asked, dense), own) << asked;
+  }
 }
 
 TEST_F(SparsePrefill, SaysWhyItIsRefused) {

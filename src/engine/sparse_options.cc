@@ -109,11 +109,15 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
   return setting;
 }
 
-std::string prompt_salt(const SparseSetting& setting) {
-  if (setting.policy == nullptr || !setting.prompt_budget.has_value()) return "";
-  const KvBudget& prompt = *setting.prompt_budget;
-  return fmt::format("\x1fsparse prefill {} {}/{} {}/{}", setting.policy->name, prompt.tokens, prompt.divisor,
-                     setting.budget.tokens, setting.budget.divisor);
+std::string cache_salt(std::string_view asked, const SparseSetting& setting) {
+  std::string how;
+  if (setting.policy != nullptr && setting.prompt_budget.has_value()) {
+    const KvBudget& prompt = *setting.prompt_budget;
+    how = fmt::format("sparse prefill {} {}/{} {}/{}", setting.policy->name, prompt.tokens, prompt.divisor,
+                      setting.budget.tokens, setting.budget.divisor);
+  }
+  // The engine's part stands in front of the first separator, where nothing that is asked for gets to.
+  return how.empty() && asked.empty() ? "" : fmt::format("{}\x1f{}", how, asked);
 }
 
 std::int64_t without_page_stats(std::int64_t bytes, const std::vector<KvGroupSpec>& groups,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/select/policy.h"
@@ -30,9 +31,9 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
 // Of a request: the engine's where it says nothing. kUnsupported where the engine keeps no statistics for its policy.
 Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request);
 
-// What a request's salt ends in: prompts whose tokens select are found by those that select alike. Empty: they read
-// all.
-std::string prompt_salt(const SparseSetting& setting);
+// What the prefix cache keeps a request's pages under: the salt asked for, and, where the prompt selects pages, how. No
+// salt that is asked for is that of a request that selects otherwise.
+std::string cache_salt(std::string_view asked, const SparseSetting& setting);
 
 // What is left for KV of so many bytes for KV and statistics.
 std::int64_t without_page_stats(std::int64_t bytes, const std::vector<KvGroupSpec>& groups,

@@ -228,10 +228,12 @@ void score_range(const ScoreArgs& args, const std::int32_t* units, std::int64_t 
       case SelectScore::kMass:
         for (std::int32_t g = 0; g < args.group; ++g) {
           // A unit's largest q.k stands for its mass: where one token takes most, that is it, and where none does, all
-          // units are underrated alike. Mean and deviation, which ask for no codes, miss the tokens that stand out.
+          // units are underrated alike. Mean and deviation, which ask for no codes, miss the tokens that stand out. A
+          // sub-page of which the query sees a part only counts for nothing: its codes may know what lies behind the
+          // query, by how the prompt was cut into chunks, and it is in the list anyway.
           float mass = kNothing;
-          for_records(args, unit, [&](const std::uint8_t* record, std::int32_t) {
-            mass = std::max(mass, codes_of(args, g, record));
+          for_records(args, unit, [&](const std::uint8_t* record, std::int32_t tokens) {
+            if (tokens == abi::kSubPageTokens) mass = std::max(mass, codes_of(args, g, record));
           });
           scores[g * stride + i] = mass;
         }
