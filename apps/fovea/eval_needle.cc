@@ -177,16 +177,17 @@ std::string table(const NeedleReport& report) {
 Status run_settings(const EvalState& s) {
   if (!s.svg.empty()) return invalid_argument("--settings writes a map a setting: give --maps FOLDER instead of --svg");
   if (s.engine.options.sparse != "off") return invalid_argument("--settings names the policies: leave --sparse out");
-  if (s.minutes < 0.0) return invalid_argument("minutes is {}, expected 0 or more", s.minutes);
+  if (!(s.minutes >= 0.0)) return invalid_argument("minutes is {}, expected 0 or more", s.minutes);
   FOVEA_ASSIGN_OR_RETURN(const std::vector<EvalSetting> settings, parse_eval_settings(s.settings, s.engine.resolved()));
+  if (!s.maps.empty()) FOVEA_RETURN_IF_ERROR(make_maps_folder(s.maps));
   Result<std::vector<SweepRow>> rows = [&] {
     Progress bar("answers", static_cast<std::int64_t>(settings.size() * s.eval.contexts.size()) * s.eval.questions);
     return sweep_needle(settings, s.eval, s.minutes, [&](std::int64_t done, std::int64_t) { bar.set(done); });
   }();
   if (!rows.ok()) return rows.status();
   if (s.json != "-") fmt::print("{}", sweep_table(*rows, s.markdown));
-  if (!s.maps.empty()) FOVEA_RETURN_IF_ERROR(write_sweep_maps(*rows, s.maps));
-  return s.json.empty() ? ok_status() : write_output(s.json, sweep_json(*rows));
+  if (!s.json.empty()) FOVEA_RETURN_IF_ERROR(write_output(s.json, sweep_json(*rows)));
+  return s.maps.empty() ? ok_status() : write_sweep_maps(*rows, s.maps);
 }
 
 Status run_eval(EvalState& s) {

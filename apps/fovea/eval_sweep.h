@@ -41,8 +41,9 @@ Result<std::vector<SweepRow>> sweep_needle(const std::vector<EvalSetting>& setti
 // Tables by context and by depth. Losses are against the first setting, over the questions that both answered.
 std::string sweep_table(const std::vector<SweepRow>& rows, bool markdown);
 std::string sweep_json(const std::vector<SweepRow>& rows);
-// A map a setting (NAME.svg, with ':' and '/' as '_') and all of them together (all.svg), in
-// `folder`, which is made.
+// Called before anything is asked: what cannot be written is known at once.
+Status make_maps_folder(const std::string& folder);
+// A map a setting (NAME.svg, with ':' and '/' as '_') and all of them together (all.svg), in `folder`.
 Status write_sweep_maps(const std::vector<SweepRow>& rows, const std::string& folder);
 
 }  // namespace fovea::app

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "console.h"
 #include "eval_sweep.h"
@@ -145,10 +146,13 @@ std::string sweep_json(const std::vector<SweepRow>& rows) {
   return out.dump() + "\n";
 }
 
-Status write_sweep_maps(const std::vector<SweepRow>& rows, const std::string& folder) {
+Status make_maps_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return invalid_argument("cannot make the folder {}: {}", folder, error.message());
+  return error ? invalid_argument("cannot make the folder {}: {}", quote(folder), error.message()) : ok_status();
+}
+
+Status write_sweep_maps(const std::vector<SweepRow>& rows, const std::string& folder) {
   std::vector<NeedlePanel> panels;
   for (const SweepRow& row : rows) {
     panels.push_back(panel_of(row));
