@@ -7,6 +7,7 @@
 #include <charconv>
 #include <tuple>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "core/select/policy.h"
 #include "engine_flags.h"
@@ -37,6 +38,17 @@ Status read_steps(std::string_view part, std::string_view digits, std::int32_t* 
   return invalid_argument("settings: \"{}\" needs a number of steps, as every:4", part);
 }
 
+// What a part is about: a setting says it once.
+std::string_view topic_of(std::string_view part) {
+  const std::string_view word = part.substr(0, part.find(':'));
+  EngineOptions ignored;
+  if (set_kv_type(part, &ignored)) return "the type of KV";
+  if (word == "streaming") return "which heads stream";
+  if (word == "prefill") return "how prompts are read";
+  if (word == "every" || word == "keep") return "the steps between scans";
+  return "which pages are selected";
+}
+
 Status read_part(std::string_view part, EngineOptions* options) {
   const std::size_t colon = part.find(':');
   const std::string_view word = part.substr(0, colon);
@@ -44,6 +56,7 @@ Status read_part(std::string_view part, EngineOptions* options) {
   const std::string_view value = has_value ? part.substr(colon + 1) : std::string_view();
   if (part == "dense" || set_kv_type(part, options)) return ok_status();
   if (word == "streaming") {
+    if (has_value && value.empty()) return invalid_argument("settings: \"streaming:\" names no heads");
     options->streaming = has_value ? std::string(value) : options->streaming == "off" ? "auto" : options->streaming;
     return ok_status();
   }
@@ -60,7 +73,7 @@ Status read_part(std::string_view part, EngineOptions* options) {
     return invalid_argument(
         "settings: no part is named \"{}\"; there are dense, streaming, every:N, keep:N, prefill:BUDGET, types of KV "
         "(bf16, f16, f32, fp8, int8, int4, int4-hadamard) and policies (auto, {})",
-        part, select_policy_names());
+        shorten(part), select_policy_names());
   }
   options->sparse = (*policy)->name;
   if (has_value) options->kv_budget = value;
@@ -95,12 +108,20 @@ Result<std::vector<EvalSetting>> parse_eval_settings(std::string_view list, cons
     EvalSetting setting{std::string(name), base};
     const bool streams = name.find("streaming") != std::string_view::npos;
     setting.engine.sparse = "off";
-    for (const std::string_view part : split(name, '+')) FOVEA_RETURN_IF_ERROR(read_part(part, &setting.engine));
+    std::vector<std::string_view> said;
+    for (const std::string_view part : split(name, '+')) {
+      FOVEA_RETURN_IF_ERROR(read_part(part, &setting.engine));
+      said.push_back(topic_of(part));
+      if (std::find(said.begin(), said.end() - 1, said.back()) != said.end() - 1) {
+        return invalid_argument("settings: {} says twice {}", quote(name), said.back());
+      }
+    }
     if (!streams) setting.engine.streaming = "off";
     if (setting.engine.sparse == "off" && (setting.engine.sparse_interval != base.sparse_interval ||
                                            setting.engine.sparse_prefill != base.sparse_prefill)) {
       return invalid_argument("settings: \"{}\" says when pages are selected, but no policy selects any", name);
     }
+    if (setting.engine.sparse == "off") setting.engine.sparse_prefill = "off";  // base's is of settings that select
     if (std::any_of(settings.begin(), settings.end(), [&](const EvalSetting& other) { return other.name == name; })) {
       return invalid_argument("settings: \"{}\" is there twice", name);
     }

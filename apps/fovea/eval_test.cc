@@ -51,19 +51,33 @@ TEST(EvalSettings, NamesSayPolicyBudgetStreamingAndType) {
 }
 
 TEST(EvalSettings, WrongOnesSayWhichPart) {
-  for (const auto& [list, part] : std::vector<std::pair<std::string, std::string>>{{"dense,best", "\"best\""},
-                                                                                   {"", "\"\""},
-                                                                                   {"dense,,quest", "\"\""},
-                                                                                   {"quest:12", "kv_budget"},
-                                                                                   {"quest+every:0", "every:0"},
-                                                                                   {"every:4", "no policy"},
-                                                                                   {"prefill:256", "no policy"},
-                                                                                   {"dense,dense", "twice"}}) {
+  const std::vector<std::pair<std::string, std::string>> cases = {{"dense,best", "\"best\""},
+                                                                  {"", "\"\""},
+                                                                  {"dense,,quest", "\"\""},
+                                                                  {"quest:12", "kv_budget"},
+                                                                  {"quest+every:0", "every:0"},
+                                                                  {"every:4", "no policy"},
+                                                                  {"prefill:256", "no policy"},
+                                                                  {"dense,dense", "twice"},
+                                                                  {"int8+int4", "says twice"},
+                                                                  {"dense+quest", "says twice"},
+                                                                  {"quest+every:4+keep:8", "says twice"},
+                                                                  {"streaming:", "names no heads"}};
+  for (const auto& [list, part] : cases) {
     const auto settings = parse_eval_settings(list, {});
     ASSERT_FALSE(settings.ok()) << list;
     EXPECT_EQ(settings.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(settings.status().message().find(part), std::string::npos) << settings.status().message();
   }
+}
+
+TEST(EvalSettings, HowPromptsAreReadIsOfThoseThatSelect) {
+  EngineOptions base;
+  base.sparse_prefill = "T/8";
+  const auto settings = parse_eval_settings("dense,quest", base);
+  ASSERT_TRUE(settings.ok()) << settings.status().message();
+  EXPECT_EQ((*settings)[0].engine.sparse_prefill, "off");
+  EXPECT_EQ((*settings)[1].engine.sparse_prefill, "T/8");
 }
 
 TEST(EvalSettings, ThoseOfOneEngineAreGrouped) {

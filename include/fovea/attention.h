@@ -151,8 +151,9 @@ struct SelectedBatch {
   const std::int64_t* selected_begins = nullptr;
   std::int64_t selected_stride = 0;
   // i32 [num_requests] on the object's device: tokens in the list or lists of a request, at least those of kv_lens, as
-  // they are when run() comes there; so one plan serves every step of a request beyond the budget, and those below it
-  // that its list has room for. Null: as kv_lens say. At one address from the first recorded run() on.
+  // they are when run() comes there (not read on the CPU, where plans hold lists and lengths); so one plan serves every
+  // step of a request beyond the budget, and those below it that its list has room for. Null: as kv_lens say. At one
+  // address from the first recorded run() on.
   const std::int32_t* list_tokens = nullptr;
 };
 

@@ -20,8 +20,8 @@ def _dtype(name) -> int:
 
 
 def _number(table: dict, what: str, name: str) -> int:
-    if name not in table:
-        raise lib.InvalidArgument(f"{what} is {name!r}, expected one of {', '.join(table)}")
+    if not isinstance(name, str) or name not in table:
+        raise lib.InvalidArgument(f"{what} is {str(name)[:200]!r}, expected one of {', '.join(table)}")
     return table[name]
 
 

@@ -133,7 +133,8 @@ Status BatchTranslator::check_room(std::span<const std::int32_t> kv_lens) const 
 
 Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std::int32_t> kv_lens,
                                                             const Planner& planner) {
-  if (num_requests_ < 0) return unsupported("grow() after plan_cascade(): plan the longer levels again");
+  if (num_requests_ < 0)
+    return unsupported("grow() after plan_cascade() or plan_selected(): plan again, with the longer lists");
   if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
     return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
   }
@@ -330,7 +331,8 @@ Status check_growth(const AttentionOptions& options, bool planned, const BatchTr
   if (!options.device_growth) return invalid_argument("grow_on_device() needs AttentionOptions::device_growth");
   if (options.batch_invariant) return unsupported("grow_on_device() with batch_invariant: plan() or grow() instead");
   if (!planned) return invalid_argument("grow_on_device() needs a plan; call plan() first");
-  if (translator.num_requests() < 0) return unsupported("grow_on_device() after plan_cascade(): plan() again");
+  if (translator.num_requests() < 0)
+    return unsupported("grow_on_device() after plan_cascade() or plan_selected(): plan again");
   return ok_status();
 }
 

@@ -235,20 +235,7 @@ TEST(EngineSelectionOptions, SayWhyTheyAreRefused) {
   const fs::path path = temp_config("selection_refused");
   ASSERT_TRUE(write_file_atomic(path, config_of("llama31")).ok());
   const auto refused = [&](const EngineOptions& options, const GenerateRequest& request, const std::string& part) {
-    BackendOptions backend;
-    backend.num_threads = 1;
-    EngineParts parts;
-    parts.options = options;
-    auto created = create_backend("cpu", backend);
-    ASSERT_TRUE(created.ok());
-    parts.backend = std::move(*created);
-    ModelLoadOptions load;
-    load.format = LoadFormat::kDummy;
-    load.max_forward_tokens = options.chunk_tokens;
-    auto model = load_model(path, *parts.backend, load);
-    ASSERT_TRUE(model.ok());
-    parts.model = std::move(*model);
-    auto engine = EngineCore::create(std::move(parts));
+    auto engine = create_engine(path, {}, options);
     const Status status =
         engine.ok() ? (*engine)->submit(request, [](const GenerationEvent&) {}).status() : engine.status();
     EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();

@@ -46,29 +46,31 @@ inline std::string config_of(const std::string& golden, std::int32_t kv_heads = 
   return config.dump();
 }
 
-// The answers of all choices, in order. cancel_at: by request, tokens of a choice after which it is cancelled; 0:
-// never.
-inline std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
-                               const EngineOptions& options, const std::vector<GenerateRequest>& requests,
-                               bool together, EngineStats& stats, const std::vector<std::size_t>& cancel_at = {}) {
+// An engine of random weights.
+inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& config_path,
+                                                         const std::optional<HeadProfile>& streaming,
+                                                         const EngineOptions& options) {
   EngineParts parts;
   parts.options = options;
   parts.name = "random";
   BackendOptions backend;
   backend.num_threads = options.num_threads;
   backend.batch_invariant = options.batch_invariant;
-  auto created_backend = create_backend("cpu", backend);
-  EXPECT_TRUE(created_backend.ok());
-  parts.backend = std::move(*created_backend);
+  FOVEA_ASSIGN_OR_RETURN(parts.backend, create_backend("cpu", backend));
   ModelLoadOptions load;
   load.format = LoadFormat::kDummy;
   load.max_forward_tokens = options.chunk_tokens;
   load.streaming = streaming;
-  auto model = load_model(config_path, *parts.backend, load);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  if (!model.ok()) return {};
-  parts.model = std::move(*model);
-  auto created = EngineCore::create(std::move(parts));
+  FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(config_path, *parts.backend, load));
+  return EngineCore::create(std::move(parts));
+}
+
+// The answers of all choices, in order. cancel_at: by request, tokens of a choice after which it is cancelled; 0:
+// never.
+inline std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
+                               const EngineOptions& options, const std::vector<GenerateRequest>& requests,
+                               bool together, EngineStats& stats, const std::vector<std::size_t>& cancel_at = {}) {
+  auto created = create_engine(config_path, streaming, options);
   EXPECT_TRUE(created.ok()) << created.status().message();
   if (!created.ok()) return {};
   EngineCore& engine = **created;

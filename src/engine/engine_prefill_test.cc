@@ -74,20 +74,7 @@ TEST_F(SparsePrefill, NoSaltIsThatOfAPromptThatSelects) {
 
 TEST_F(SparsePrefill, SaysWhyItIsRefused) {
   const auto refused = [&](const EngineOptions& options, const std::string& part) {
-    EngineParts parts;
-    parts.options = options;
-    BackendOptions backend;
-    backend.num_threads = 1;
-    auto created = create_backend("cpu", backend);
-    ASSERT_TRUE(created.ok());
-    parts.backend = std::move(*created);
-    ModelLoadOptions load;
-    load.format = LoadFormat::kDummy;
-    load.max_forward_tokens = options.chunk_tokens;
-    auto model = load_model(path_, *parts.backend, load);
-    ASSERT_TRUE(model.ok());
-    parts.model = std::move(*model);
-    const auto engine = EngineCore::create(std::move(parts));
+    const auto engine = create_engine(path_, {}, options);
     ASSERT_FALSE(engine.ok()) << part;
     EXPECT_NE(engine.status().message().find(part), std::string::npos) << engine.status().message();
   };

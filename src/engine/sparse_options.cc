@@ -90,10 +90,11 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
           request.sparse, config.policy->name, request.sparse);
     }
   }
+  const char* how_to_select = config.policy != nullptr ? "give sparse too" : "start the engine with --sparse";
   if (!request.kv_budget.empty()) {
     if (setting.policy == nullptr) {
-      return invalid_argument("kv_budget is {}, but the request selects no pages; give sparse too",
-                              quote(request.kv_budget));
+      return invalid_argument("kv_budget is {}, but the request selects no pages; {}", quote(request.kv_budget),
+                              how_to_select);
     }
     FOVEA_ASSIGN_OR_RETURN(setting.budget, parse_kv_budget(request.kv_budget));
   }
@@ -101,8 +102,8 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
     return invalid_argument("sparse_prompt_tokens is {}, expected 0 or more", request.sparse_prompt_tokens);
   }
   if (request.sparse_prompt_tokens > 0 && setting.policy == nullptr) {
-    return invalid_argument("sparse_prompt_tokens is {}, but the request selects no pages; give sparse too",
-                            request.sparse_prompt_tokens);
+    return invalid_argument("sparse_prompt_tokens is {}, but the request selects no pages; {}",
+                            request.sparse_prompt_tokens, how_to_select);
   }
   const auto prompt = static_cast<std::int32_t>(request.prompt.size());
   setting.first_position = prompt - std::min(prompt, request.sparse_prompt_tokens);

@@ -363,83 +363,67 @@ TEST(PageStats, LocalCodesKeepTheSlowestChannels) {
   }
 }
 
-TEST(Select, MassFollowsWhereTheMassIsAndRandomDoesNot) {
-  ThreadPool threads(1);
-  PhiloxRng rng(17);
-  Pages pages(abi::StatKind::kLocalCodes, 16, 101);
-  std::vector<std::int32_t> list(100);
-  std::iota(list.begin(), list.end(), 1);
-  pages.append(rng, list, 0, 1600, 0.01f, threads);
-  std::vector<float> q(kHeads * kGroup * kDim, 1.0f);
-  // One unit whose keys all lie along the query.
-  for (std::int32_t h = 0; h < kHeads; ++h) {
-    for (std::int32_t t = 0; t < 16; ++t) {
-      for (std::int32_t d = 0; d < kDim; ++d) pages.key(list[40], h, t)[d] = float_to_bf16(2.0f);
-    }
+// 100 pages of 16 tokens with small keys, and lists of 32 units at most for queries of ones.
+class ListsByMass : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::iota(list_.begin(), list_.end(), 1);
+    PhiloxRng rng(17);
+    pages_.append(rng, list_, 0, 1600, 0.01f, threads_);
   }
-  const std::int32_t slot = list[40] * 16 + 15;
-  ASSERT_TRUE(update_page_stats(&slot, 1, pages.pool, pages.stats, threads).ok());
-  std::vector<std::int32_t> units(100);
-  std::iota(units.begin(), units.end(), 0);
-  const auto select = [&](std::string_view name, std::uint64_t seed) {
+  // Keys of tokens [begin, end) then lie along the queries.
+  void stand_out(std::int32_t begin, std::int32_t end) {
+    const std::int32_t page = list_[static_cast<std::size_t>(begin / 16)];
+    for (std::int32_t h = 0; h < kHeads; ++h) {
+      for (std::int32_t t = begin; t < end; ++t) {
+        for (std::int32_t d = 0; d < kDim; ++d) pages_.key(page, h, t % 16)[d] = float_to_bf16(2.0f);
+      }
+    }
+    const std::int32_t slot = page * 16 + 15;
+    ASSERT_TRUE(update_page_stats(&slot, 1, pages_.pool, pages_.stats, threads_).ok());
+  }
+  std::vector<std::int32_t> select(std::string_view policy, std::int32_t tokens, std::uint64_t seed = 0) {
+    std::vector<std::int32_t> units(100);
+    std::iota(units.begin(), units.end(), 0);
     SelectJob job;
-    job.policy = *find_select_policy(name);
+    job.policy = *find_select_policy(policy);
     job.rule.budget_tokens = 512;
     job.rule.mass = job.policy->mass;
-    job.pages = list.data();
-    job.tokens = 1600;
+    job.pages = list_.data();
+    job.tokens = tokens;
     job.units = units;
     job.seed = seed;
     std::vector<std::int32_t> chosen;
     job.chosen = &chosen;
+    const std::vector<float> q(kHeads * kGroup * kDim, 1.0f);
     SelectWorkspace workspace;
     const TensorView view = cpu_tensor(q.data(), DType::kF32, 1, kHeads * kGroup, kDim);
-    EXPECT_TRUE(workspace.select(view, 1.0f, pages.pool, pages.stats, {&job, 1}, threads).ok());
+    EXPECT_TRUE(workspace.select(view, 1.0f, pages_.pool, pages_.stats, {&job, 1}, threads_).ok());
     return chosen;
-  };
-  const auto mass = select("mass", 0);
+  }
+
+  ThreadPool threads_{1};
+  Pages pages_{abi::StatKind::kLocalCodes, 16, 101};
+  std::vector<std::int32_t> list_ = std::vector<std::int32_t>(100);
+};
+
+TEST_F(ListsByMass, FollowWhereTheMassIsAndRandomOnesDoNot) {
+  stand_out(640, 656);
+  const std::vector<std::int32_t> mass = select("mass", 1600);
   EXPECT_EQ(mass.size(), 4u);  // an eighth of the budget, the least
   EXPECT_TRUE(std::binary_search(mass.begin(), mass.end(), 40));
-  EXPECT_EQ(select("random", 1).size(), 32u);
-  EXPECT_EQ(select("random", 1), select("random", 1));
-  EXPECT_NE(select("random", 1), select("random", 2));
+  EXPECT_EQ(select("random", 1600, 1).size(), 32u);
+  EXPECT_EQ(select("random", 1600, 1), select("random", 1600, 1));
+  EXPECT_NE(select("random", 1600, 1), select("random", 1600, 2));
 }
 
-// The newest sub-page may hold tokens that its chunk brought behind the query: its mass is not the query's to count.
-TEST(Select, MassDoesNotLookBehindTheQuery) {
-  ThreadPool threads(1);
-  PhiloxRng rng(19);
-  Pages pages(abi::StatKind::kLocalCodes, 16, 101);
-  std::vector<std::int32_t> list(100);
-  std::iota(list.begin(), list.end(), 1);
-  pages.append(rng, list, 0, 1600, 0.01f, threads);
-  const std::vector<float> q(kHeads * kGroup * kDim, 1.0f);
-  std::vector<std::int32_t> units(100);
-  std::iota(units.begin(), units.end(), 0);
-  const auto select = [&](std::int32_t tokens) {
-    SelectJob job;
-    job.policy = *find_select_policy("mass");
-    job.rule.budget_tokens = 512;
-    job.rule.mass = job.policy->mass;
-    job.pages = list.data();
-    job.tokens = tokens;
-    job.units = units;
-    std::vector<std::int32_t> chosen;
-    job.chosen = &chosen;
-    SelectWorkspace workspace;
-    const TensorView view = cpu_tensor(q.data(), DType::kF32, 1, kHeads * kGroup, kDim);
-    EXPECT_TRUE(workspace.select(view, 1.0f, pages.pool, pages.stats, {&job, 1}, threads).ok());
-    return chosen;
-  };
-  const std::vector<std::int32_t> before = select(1590);
+// The newest sub-page may hold tokens that its chunk brought behind the query: their mass is not the query's to count.
+TEST_F(ListsByMass, DoNotLookBehindTheQuery) {
+  const std::vector<std::int32_t> before = select("mass", 1590);
   EXPECT_EQ(before.size(), 32u);
-  for (std::int32_t h = 0; h < kHeads; ++h) {
-    for (std::int32_t d = 0; d < kDim; ++d) pages.key(list[99], h, 15)[d] = float_to_bf16(2.0f);
-  }
-  const std::int32_t slot = list[99] * 16 + 15;
-  ASSERT_TRUE(update_page_stats(&slot, 1, pages.pool, pages.stats, threads).ok());
-  EXPECT_EQ(select(1590), before);
-  EXPECT_EQ(select(1600).size(), 4u);  // who sees it counts it
+  stand_out(1599, 1600);
+  EXPECT_EQ(select("mass", 1590), before);
+  EXPECT_EQ(select("mass", 1600).size(), 4u);  // who sees it counts it
 }
 
 // Queries that choose together are as many query heads more, each the mean of its neighbours.
