@@ -133,16 +133,16 @@ struct CutPoint {
 
 struct CutConfig {
   uint32_t num_workers = 1;  // spans: span_rounds times those that start together
-  uint32_t span_rounds = 1;  // 1: spans of equal cost; r: each round of spans has half of what was left before it
+  // 1: spans of equal cost. More: the first round shares first_cost, each further one has half of what is left before
+  // it, the last one all.
+  uint32_t span_rounds = 1;
   uint32_t group = 1;
   uint32_t block_tokens = 64;
   uint32_t invariant_chunk = 0;  // tokens; 0: cut anywhere
   CostModel cost;
   uint32_t tokens_per_tile = kNone;  // see TileConfig
-  uint32_t num_spans = 0;  // spans of equal cost, fewer than workers, where the last workers stay idle; 0: as many
-  // Several rounds: cost of the tiles that the first round is for (runs that requests share); the others halve what is
-  // left. 0: all halve.
-  uint64_t first_cost = 0;
+  uint32_t num_spans = 0;   // spans of equal cost, fewer than workers, where the last workers stay idle; 0: as many
+  uint64_t first_cost = 0;  // several rounds: of the tiles that the first is for (runs that requests share)
 };
 
 struct TileSpan {
@@ -243,19 +243,12 @@ constexpr uint64_t cut_target(const CutConfig& config, uint64_t total, uint64_t 
   if (config.span_rounds == 1) return share_of(total, k, config.num_workers);
   const uint32_t rounds = config.span_rounds;
   const uint64_t per_round = config.num_workers / rounds;
-  uint64_t round = k / per_round;
-  uint64_t last = rounds - 1;
-  uint64_t before = 0;
-  if (config.first_cost != 0) {
-    if (round == 0) return share_of(config.first_cost, k, per_round);
-    --round;
-    --last;
-    before = config.first_cost;
-  }
-  const uint64_t left = total - before;
+  if (k < per_round) return share_of(config.first_cost, k, per_round);
+  const uint64_t round = k / per_round - 1;  // of those after the first
+  const uint64_t left = total - config.first_cost;
   const uint64_t begin = left - (left >> round);
-  const uint64_t end = round < last ? left - (left >> (round + 1)) : left;
-  return before + begin + share_of(end - begin, k % per_round, per_round);
+  const uint64_t end = round + 2 < rounds ? left - (left >> (round + 1)) : left;
+  return config.first_cost + begin + share_of(end - begin, k % per_round, per_round);
 }
 
 // Whether what dividing a pair adds may count beside a span: the cut then weighs it. most_tokens: query tokens of the

@@ -42,7 +42,7 @@ struct GrowthHeader {
   uint32_t num_row_indices;
   uint32_t max_tokens;   // of a request, by its page list
   uint32_t num_spans;    // see CutConfig
-  uint32_t first_tiles;  // tiles that CutConfig::first_cost is of
+  uint32_t first_tiles;  // tiles that CutConfig::first_cost is of, or 0
 };
 static_assert(sizeof(GrowthHeader) == 68);
 

@@ -92,9 +92,7 @@ std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const
 PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionChoice& choice) {
   PlannerOptions p = planner_options(o);
   p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
-  p.span_rounds = choice.span_rounds;
   p.shared_rounds = choice.shared_rounds;
-  p.min_span_bytes = choice.min_span_bytes;
   p.tile_rows = choice.tile_rows;
   p.block_tokens = choice.block_tokens;
   p.cost_item_bytes = choice.cost_item_bytes;

@@ -136,12 +136,8 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.programmatic_launch = machine.hopper;
 
   choice.num_workers = choice.ctas = need.num_sms;
-  // Claimed queues even out what static ones lose to the unequal bandwidth of SMs (5 %), but each costs a few
-  // microseconds at its end; measured, the two cancel.
-  choice.span_rounds = 1;
   // Where requests share runs: those first, then the requests' own runs in three rounds (docs/kernels/trees.md).
   choice.shared_rounds = 4;
-  choice.min_span_bytes = 1 << 19;
   // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
   // of 16 rows.
   choice.tile_rows = need.batch_invariant || need.transforms_kv ? 16 : consumer_warps * 16;
@@ -187,7 +183,6 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   while (2 * choice.num_workers <= all) choice.num_workers *= 2;
   if (choice.num_workers * 20 < all * 19) choice.num_workers = all;
   choice.ctas = choice.num_workers / warps;
-  choice.min_span_bytes = 1 << 19;
   choice.tile_rows = 16;
   choice.block_tokens = 16 * slices;
   choice.cost_item_bytes = 8 << 10;
@@ -232,7 +227,6 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   choice.smem_bytes = few_smem_bytes(need, warps);
   choice.programmatic_launch = machine.hopper;
   choice.num_workers = choice.ctas = need.num_sms;
-  choice.min_span_bytes = 1 << 19;
   choice.tile_rows = 16;
   choice.block_tokens = 16;
   choice.cost_item_bytes = 16 << 10;

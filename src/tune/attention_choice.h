@@ -41,9 +41,7 @@ struct AttentionChoice {
   int ctas = 0;                                     // the grid
   // Planner options.
   int num_workers = 0;
-  int span_rounds = 1;
   int shared_rounds = 1;
-  std::int64_t min_span_bytes = 1 << 17;
   int tile_rows = 128;
   int block_tokens = 64;
   int cost_item_bytes = 4096;

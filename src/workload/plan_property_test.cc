@@ -46,9 +46,7 @@ Case random_case(std::uint64_t seed, bool invariant) {
   o.head_dim = pick(rng, {32, 64, 128});
   o.page_tokens = shape.page_tokens;
   o.num_workers = pick(rng, {1, 2, 7, 40, 132});
-  o.span_rounds = pick(rng, {1, 1, 2, 7});
-  o.shared_rounds = pick(rng, {1, 2, 4});
-  o.min_span_bytes = pick(rng, {1, 1 << 14});
+  o.shared_rounds = pick(rng, {1, 2, 4, 7});
   o.cost_divide_bytes = pick(rng, {0, 0, 1 << 12, 1 << 18});
   o.tile_rows = pick(rng, {16, 32, 64, 128});
   o.block_tokens = pick(rng, {16, 32, 64});

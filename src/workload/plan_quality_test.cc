@@ -91,38 +91,6 @@ TEST(PlanQuality, PairsStayWholeWhereDividingCostsMoreThanItSaves) {
   }
 }
 
-// With rounds, the queues that workers start with have half of the cost, the next ones half of the rest, and so on.
-TEST(PlanQuality, RoundsOfSpansHalveWhatIsLeft) {
-  const PagedBatch batch = flat_batch(constant_lengths(64, 1), constant_lengths(64, 4096), 16, PageOrder::kRandom, 1);
-  PlannerOptions options;
-  options.num_workers = 132;
-  options.span_rounds = 7;
-  options.cost_balance_rows = 100;
-  options.limits = batch.limits();
-  Planner planner = Planner::create(options).value();
-  ASSERT_TRUE(planner.plan(batch.view()).ok());
-  const abi::PlanView plan = planner.view();
-  const std::uint32_t queues = plan.launches[0].num_workers;
-  ASSERT_EQ(queues % 132, 0u);
-  const std::uint32_t rounds = queues / 132;
-  EXPECT_EQ(rounds, 6u);  // 8.1 MB a worker: a seventh round would have spans of less than 128 KiB
-  double tokens[7] = {};
-  double all = 0.0;
-  for (std::uint32_t w = 0; w < queues; ++w) {
-    for (std::uint32_t e = plan.queue_begin[w]; e < plan.queue_begin[w + 1]; ++e) {
-      const abi::WorkItem& item = plan.items[abi::queue_item(plan.queue[e])];
-      tokens[w / 132] += item.kv_end - item.kv_begin;
-      all += item.kv_end - item.kv_begin;
-    }
-  }
-  double left = 1.0;
-  for (std::uint32_t r = 0; r + 1 < rounds; ++r) {
-    EXPECT_NEAR(tokens[r] / all, left / 2, 0.01) << "round " << r;
-    left /= 2;
-  }
-  EXPECT_NEAR(tokens[rounds - 1] / all, left, 0.01);
-}
-
 // The even share here is 15,900 tokens a worker; a cut moves by at most half a block of 64.
 TEST(PlanQuality, MakespanIsWithinTwoPercent) {
   for (const char* kind : {"constant", "uniform", "zipf", "one_long"}) {

@@ -100,9 +100,7 @@ inline PlannerOptions random_options(const PagedBatch& batch, std::int32_t growt
   o.head_dim = pick(random, {64, 128});
   o.page_tokens = batch.page_tokens;
   o.num_workers = pick(random, {1, 2, 7, 40, 132});
-  o.span_rounds = pick(random, {1, 1, 4});
-  o.shared_rounds = pick(random, {1, 1, 3});
-  o.min_span_bytes = pick(random, {1 << 10, 1 << 17});
+  o.shared_rounds = pick(random, {1, 3, 4});
   o.tile_rows = pick(random, {16, 32, 64, 128});
   o.block_tokens = pick(random, {16, 32, 64});
   o.share_prefixes = random() % 5 != 0;
@@ -155,28 +153,29 @@ void check_decode_at_scale(const Recut& recut) {
   Counts counts;
   std::mt19937_64 random(1);
   for (const char* kind : {"constant", "zipf", "one_long"}) {
-    for (const int rounds : {1, 4}) {
-      for (const int requests : {1, 3, 64, 256}) {
-        const std::vector<std::int32_t> lengths = named_lengths(kind, requests, 4096, 3).value();
-        const PagedBatch batch = flat_batch(constant_lengths(requests, 1), lengths, 16, PageOrder::kSequential, 0, 64);
-        PlannerOptions options;
-        options.num_workers = 132;
-        options.span_rounds = rounds;
-        options.cost_item_bytes = 16 << 10;
-        options.cost_balance_rows = 64;
-        options.limits = batch.limits(64);
-        check(batch, options, 6, 8, random, counts, recut);
-        options.num_workers = 1024;
-        check(batch, options, 3, 8, random, counts, recut, WorkerStarts::kWarps);
-      }
+    for (const int requests : {1, 3, 64, 256}) {
+      const std::vector<std::int32_t> lengths = named_lengths(kind, requests, 4096, 3).value();
+      const PagedBatch batch = flat_batch(constant_lengths(requests, 1), lengths, 16, PageOrder::kSequential, 0, 64);
+      PlannerOptions options;
+      options.num_workers = 132;
+      options.cost_item_bytes = 16 << 10;
+      options.cost_balance_rows = 64;
+      options.limits = batch.limits(64);
+      check(batch, options, 6, 8, random, counts, recut);
+      options.num_workers = 1024;
+      check(batch, options, 3, 8, random, counts, recut, WorkerStarts::kWarps);
     }
   }
   const PagedBatch tree = tree_batch(PrefixTree{{4, 16, 256}, {1024, 1024, 2048}}, 16, 1, PageOrder::kRandom, 2, 64);
   PlannerOptions options;
   options.num_workers = 132;
   options.limits = tree.limits(64);
-  check(tree, options, 10, 3, random, counts, recut);
-  EXPECT_EQ(counts.divided_shared, 10);
+  for (const int rounds : {1, 4}) {
+    options.shared_rounds = rounds;
+    check(tree, options, 10, 3, random, counts, recut);
+  }
+  EXPECT_EQ(counts.divided_shared, 20);
+  EXPECT_EQ(counts.rounds, 10);
 }
 
 }  // namespace fovea::recut_case

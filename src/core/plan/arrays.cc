@@ -28,10 +28,8 @@ Status check_options(const PlannerOptions& o) {
   if (o.num_workers < 1 || o.num_workers > 65536) {
     return invalid_argument("{} workers, expected 1..65536", o.num_workers);
   }
-  if (o.span_rounds < 1 || o.span_rounds > 8 || o.shared_rounds < 1 || o.shared_rounds > 8 || o.min_span_bytes < 1) {
-    return invalid_argument(
-        "{} rounds of spans ({} where runs are shared) of at least {} bytes, expected 1..8 and 1 or more",
-        o.span_rounds, o.shared_rounds, o.min_span_bytes);
+  if (o.shared_rounds < 1 || o.shared_rounds > 8) {
+    return invalid_argument("shared_rounds is {}, expected 1..8", o.shared_rounds);
   }
   const std::int32_t largest = static_cast<std::int32_t>(kSmallestTile << (abi::kMaxTileClasses - 1));
   if (!is_power_of_two(o.tile_rows) || o.tile_rows < static_cast<std::int32_t>(kSmallestTile) ||
@@ -81,7 +79,8 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
   const std::uint64_t group = static_cast<std::uint64_t>(o.num_qo_heads / o.num_kv_heads);
   const std::uint64_t heads = static_cast<std::uint64_t>(o.num_kv_heads);
   const std::uint64_t step = static_cast<std::uint64_t>(o.tile_rows) / group;
-  const std::uint64_t cuts = static_cast<std::uint64_t>(o.num_workers) * static_cast<std::uint64_t>(max_rounds(o)) - 1;
+  const std::uint64_t cuts =
+      static_cast<std::uint64_t>(o.num_workers) * static_cast<std::uint64_t>(o.shared_rounds) - 1;
   PlanCapacity c{};
   c.requests = static_cast<std::uint64_t>(o.limits.max_requests);
   c.rows = static_cast<std::uint64_t>(o.limits.max_rows);

@@ -16,7 +16,7 @@ void copy(std::byte* to, const T* from, std::uint64_t count) {
 }
 
 std::uint64_t max_queues(const PlannerOptions& options) {
-  return static_cast<std::uint64_t>(options.num_workers) * static_cast<std::uint64_t>(max_rounds(options));
+  return static_cast<std::uint64_t>(options.num_workers) * static_cast<std::uint64_t>(options.shared_rounds);
 }
 
 std::uint64_t growth_bytes(const PlanGrowth& growth, std::uint32_t num_rows) {

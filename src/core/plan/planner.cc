@@ -50,7 +50,7 @@ struct Planner::Impl {
 Status Planner::Impl::init(const PlannerOptions& wanted) {
   options = wanted;
   FOVEA_ASSIGN_OR_RETURN(capacity, plan_capacity(options));
-  const std::uint32_t workers = as_u32(options.num_workers * max_rounds(options));
+  const std::uint32_t workers = as_u32(options.num_workers * options.shared_rounds);
   Carver measure(nullptr);
   arrays.carve(measure, capacity, workers);
   memory.reset(
@@ -97,15 +97,12 @@ bool Planner::Impl::choose_shared_rounds() {
   return first_tiles != 0;
 }
 
-// As many rounds as leave the last spans worth a claim; and whether pairs had better stay whole.
+// How many rounds of spans, and whether pairs had better stay whole.
 void Planner::Impl::choose_rounds() {
-  cut.span_rounds = 1;
   cut.num_spans = 0;
-  if (choose_shared_rounds()) {
-    cut.span_rounds = as_u32(options.shared_rounds);
-    cut.num_workers = as_u32(options.num_workers) * cut.span_rounds;
-    return;
-  }
+  cut.span_rounds = choose_shared_rounds() ? as_u32(options.shared_rounds) : 1;
+  cut.num_workers = as_u32(options.num_workers) * cut.span_rounds;
+  if (cut.span_rounds > 1) return;
   if (options.cost_divide_bytes > 0 && !options.batch_invariant) {
     std::uint64_t pairs = 0;
     std::uint64_t largest = 0;
@@ -125,12 +122,6 @@ void Planner::Impl::choose_rounds() {
       if (total / spans <= most) cut.num_spans = static_cast<std::uint32_t>(spans);
     }
   }
-  if (cut.num_spans == 0 && options.span_rounds > 1 && !options.batch_invariant) {
-    const auto least = static_cast<std::uint64_t>(options.min_span_bytes);
-    std::uint64_t left = total_cost(arrays.tiles) / as_u32(options.num_workers);
-    for (left /= 2; left >= least && cut.span_rounds < as_u32(options.span_rounds); left /= 2) ++cut.span_rounds;
-  }
-  cut.num_workers = as_u32(options.num_workers) * cut.span_rounds;
 }
 
 // Cut and merge list over the tiles as they stand, and the header.

@@ -72,14 +72,11 @@ struct PlannerOptions {
   std::int32_t kv_element_bits = 16;
   std::int32_t page_tokens = 16;  // tokens a page entry names
   std::int32_t num_workers = 1;   // those that start together: threads, or CTAs of a grid
-  // Queues a worker at most: 1 gives each worker one queue, of equal cost; more give num_workers * rounds queues of
-  // falling cost (half of what is left each round), which workers claim in order. For executors of unequal speed: the
-  // SMs of a GPU get up to 1.4 times the bandwidth of each other. At most 8; ignored in batch_invariant mode.
-  std::int32_t span_rounds = 1;
-  // The same for plans whose requests share runs: the first round reads those alone, so that most rows are complete,
-  // and merged at once, when the requests' own runs end. 1: they have span_rounds like others.
+  // Queues a worker where requests share runs, 1 to 8. More than 1: the first num_workers queues read shared runs
+  // alone, so that most rows are complete, and merged at once, when the requests' own runs end; each further round has
+  // half of what is left, and workers claim its queues in order. All other plans give each worker one queue, of equal
+  // cost.
   std::int32_t shared_rounds = 1;
-  std::int64_t min_span_bytes = 1 << 17;  // of cost: plans with less than two of these a worker have one round
   std::int32_t tile_rows = 128;        // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
   std::int32_t block_tokens = 64;      // cuts fall on multiples of this many KV tokens
   bool share_prefixes = true;          // pack requests whose leading full pages are the same
@@ -96,11 +93,6 @@ struct PlannerOptions {
   std::int32_t least_part_bytes = 0;  // K and V that a part of a divided pair reads at least
   PlanLimits limits;
 };
-
-// Queues a worker at most.
-constexpr std::int32_t max_rounds(const PlannerOptions& options) {
-  return options.span_rounds > options.shared_rounds ? options.span_rounds : options.shared_rounds;
-}
 
 // The cost model that plans with these options are cut by.
 abi::CostModel cost_model(const PlannerOptions& options);
@@ -122,7 +114,7 @@ struct PlanGrowth {
   const PlanArrays* arrays = nullptr;  // null: growing this plan packs anew, or makes new chunks: the host does it
   abi::CostModel cost;
   std::uint32_t span_rounds = 1;
-  std::uint32_t first_tiles = 0;  // tiles that the first round is for, or 0
+  std::uint32_t first_tiles = 0;  // several rounds: tiles that the first is for
   std::uint32_t num_spans = 0;
   std::uint32_t block_tokens = 64;
   std::uint32_t tile_rows = 128;
