@@ -221,7 +221,7 @@ struct TokenScales {
   }
 };
 
-// Weights become weight * scale * kWeightFactor, 0 where hidden, and state.zero their sum with the zeros.
+// Weights become weight * scale * kWeightFactor, 0 where hidden, and state.zero their sum with the tokens' middles.
 template <bool kHide>
 __device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], uint32_t seen, uint32_t scales,
                                               uint32_t slice_in_stage, uint32_t lane) {
@@ -232,7 +232,9 @@ __device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], ui
     for (int i = 0; i < 4; ++i) {
       const int h = i / 2;
       const bool hidden = kHide && !(seen >> (4 * h + 2 * n + i % 2) & 1);  // then the scale may be anything
-      if constexpr (kIntegers) state.zero[h] += hidden ? 0.0f : x[n][i] * of.zero[n][i % 2];
+      if constexpr (kIntegers) {
+        state.zero[h] += hidden ? 0.0f : x[n][i] * (of.zero[n][i % 2] + kMiddle * of.scale[n][i % 2]);
+      }
       x[n][i] = hidden ? 0.0f : x[n][i] * (of.scale[n][i % 2] * kWeightFactor);
     }
   }

@@ -14,7 +14,7 @@ struct State {
   float o[kBlocks][2][4];
   float max[2];
   float sum[2];                   // of this lane's tokens only, until finish_sums()
-  float zero[kIntegers ? 2 : 1];  // sums of weight * zero of this lane's tokens, until finish_quantized()
+  float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle) of this lane's tokens, until finish_quantized()
   float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
 };
 
@@ -36,9 +36,13 @@ __device__ __forceinline__ void clear(State& state) {
 // Weights times scales are halves; times this they neither overflow for any scale nor become subnormal for usual ones.
 inline constexpr float kWeightFactor = kInt4 ? 4.0f : 64.0f;
 
+// Stored integers of values are counted from the middle of their range, half a unit below 0, and zeros follow: weights
+// that meet zeros are not rounded, those of integers are, and what a token loses by that would have one sign in all dims
+// otherwise, which taking a rotation back gathers in dim 0.
+inline constexpr float kMiddle = -0.5f;
 // What products make of stored integers: without their bias, and as codes_of_bytes() and codes_of_half_bytes() have
 // them.
-inline constexpr float kCodeBias = kInt4 ? abi::kI4Bias : abi::kI8Bias;
+inline constexpr float kCodeBias = kMiddle + (kInt4 ? abi::kI4Bias : abi::kI8Bias);
 inline constexpr float kEvenUnit = 1.0f / 16777216.0f;
 inline constexpr float kOddUnit = kInt4 ? 16.0f * kEvenUnit : kEvenUnit;
 inline constexpr uint32_t kTwoOnes = 0x3c003c00;  // halves

@@ -20,7 +20,7 @@ struct State {
   float max[2];    // of rows 2c and 2c + 1 so far, so that the weight of a row's greatest logit is exactly kFactor
   float shift[2];  // with a scale a token: what logits lose before they become weights
   float sum[2];    // of this lane's tokens only, until finish_sums()
-  float zero[kIntegers ? 2 : 1];  // sums of weight * zero, as sum
+  float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle), as sum
   float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
 };
 
@@ -304,8 +304,11 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
       for (int i = 0; i < 4; ++i) {
         const uint32_t word = slices[s].scales.of[i / 2].y;
         const bool hidden = Variant::kHasVisible && !(seen >> i & 1);  // then the scale may be anything
-        if constexpr (kIntegers) state.zero[i % 2] += hidden ? 0.0f : x[i] * ptx::unpack_high<false>(word);
-        x[i] = hidden ? 0.0f : x[i] * ptx::unpack_low<false>(word);
+        const float scale = ptx::unpack_low<false>(word);
+        if constexpr (kIntegers) {
+          state.zero[i % 2] += hidden ? 0.0f : x[i] * (ptx::unpack_high<false>(word) + kMiddle * scale);
+        }
+        x[i] = hidden ? 0.0f : x[i] * scale;
       }
     }
     weights[s][0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
