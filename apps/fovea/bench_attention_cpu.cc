@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "bench_attention.h"
 #include "bench_report.h"
@@ -198,7 +199,7 @@ Status bench_prefill(const BenchAttentionFlags& s, Runner& runner, const Limits&
   if (!s.peers.empty()) {
     std::ifstream file(s.peers);
     peers = nlohmann::json::parse(file, nullptr, false);
-    if (!peers.is_array()) return invalid_argument("{} is no JSON list of peer rows", s.peers);
+    if (!peers.is_array()) return invalid_argument("{} is no JSON list of peer rows", shorten(s.peers));
   }
   for (const int tokens : {2048, 8192}) {
     for (const Shape& shape : {Shape{8, 8, 128, true}, Shape{32, 8, 128, true}}) {
@@ -232,10 +233,10 @@ Status bench_prefill(const BenchAttentionFlags& s, Runner& runner, const Limits&
 Status bench_attention_cpu(const BenchAttentionFlags& s) {
   const bool all = s.suite == "all";
   if (!all && s.suite != "decode" && s.suite != "prefix" && s.suite != "prefill") {
-    return invalid_argument("--suite is \"{}\", expected all, decode, prefix or prefill", s.suite);
+    return invalid_argument("--suite is {}, expected all, decode, prefix or prefill", quote(s.suite));
   }
   if (s.products != "bf16" && s.products != "f32") {
-    return invalid_argument("--products is \"{}\", expected bf16 or f32", s.products);
+    return invalid_argument("--products is {}, expected bf16 or f32", quote(s.products));
   }
   if (s.threads < 0 || s.page < 1 || s.repeats < 1 || !(s.kv_gb > 0.0) || !(s.read_gb > 0.0)) {
     return invalid_argument("--page, --repeats, --kv-gb and --read-gb must be positive, --threads not negative");

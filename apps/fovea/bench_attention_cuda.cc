@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "bench_attention.h"
 #include "bench_device_case.h"
@@ -76,7 +77,7 @@ Status launch_once(const CudaBench& bench, const std::vector<MeasuredCase>& case
 
 Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   if (flags.layout != "NHD" && flags.layout != "HND") {
-    return invalid_argument("--layout is \"{}\", expected NHD or HND", flags.layout);
+    return invalid_argument("--layout is {}, expected NHD or HND", quote(flags.layout));
   }
   const bool limits_only = flags.suite == "limits", plans = flags.suite == "plan" || flags.suite == "all";
   std::vector<MeasuredCase> cases;

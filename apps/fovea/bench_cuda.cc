@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "cuda/graph.h"
@@ -25,7 +26,7 @@ Result<CudaBench> CudaBench::open(const std::string& device, int repeats) {
     const char* end = device.data() + device.size();
     if (!device.starts_with("cuda:") || std::from_chars(device.data() + 5, end, index).ptr != end ||
         device.size() == 5) {
-      return invalid_argument("--device is \"{}\", expected cpu, cuda or cuda:N", device);
+      return invalid_argument("--device is {}, expected cpu, cuda or cuda:N", quote(device));
     }
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Device opened, cuda::Device::open(index));

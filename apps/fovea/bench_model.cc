@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
@@ -111,10 +112,11 @@ Result<std::map<std::pair<std::string, std::int32_t>, PeerTimes>> read_peers(con
   FOVEA_RETURN_IF_ERROR(read_input(path, &text));
   const auto document = nlohmann::json::parse(text, nullptr, false);
   if (!document.is_object() || !document.contains("rows") || !document["rows"].is_array()) {
-    return invalid_argument("{}: expected an object with \"rows\", as bench/peers/needle_cpu.py writes it", path);
+    return invalid_argument("{}: expected an object with \"rows\", as bench/peers/needle_cpu.py writes it",
+                            shorten(path));
   }
   for (const auto& row : document["rows"]) {
-    if (!row.is_object()) return invalid_argument("{}: a row is not an object", path);
+    if (!row.is_object()) return invalid_argument("{}: a row is not an object", shorten(path));
     PeerTimes& times = peers[{row.value("peer", std::string()), row.value("context", 0)}];
     const double prefill = row.value("prefill_s", 0.0);
     times.prefill = times.prefill == 0.0 ? prefill : std::min(times.prefill, prefill);

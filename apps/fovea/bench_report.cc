@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -100,7 +101,7 @@ Status BenchReport::emit(const std::string& json_path) const {
   std::ofstream file(json_path);
   file << json() << "\n";
   file.flush();
-  if (!file) return make_status(StatusCode::kUnavailable, "cannot write '{}'", json_path);
+  if (!file) return make_status(StatusCode::kUnavailable, "cannot write {}", shorten(json_path));
   return ok_status();
 }
 

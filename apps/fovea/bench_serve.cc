@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "api_client.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "bench_report.h"
 #include "child_server.h"
@@ -222,7 +223,7 @@ Status run_cases(const BenchState& state, const server::Url& address, BenchRepor
   std::mt19937_64 random(state.seed + 1);
   for (const std::string& text : state.rates) {
     const double rate = std::atof(text.c_str());
-    if (!(rate > 0.0)) return invalid_argument("--rate is {}, expected a number above 0", text);
+    if (!(rate > 0.0)) return invalid_argument("--rate is {}, expected a number above 0", quote(text));
     std::exponential_distribution<double> gap(rate);
     std::vector<double> arrivals;
     double at = 0.0;

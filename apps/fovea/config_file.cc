@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "console.h"
 
@@ -42,19 +43,20 @@ Status set_default(const std::string& path, const std::string& key, const toml::
     std::vector<std::string> texts;
     for (const toml::node& element : *node.as_array()) {
       if (element.is_array() || !render_node(element, &value)) {
-        return invalid_argument("{}: {} must be a list of texts", path, key);
+        return invalid_argument("{}: {} must be a list of texts", path, shorten(key));
       }
       texts.push_back(value);
     }
     *entry.list = std::move(texts);
     return {};
   }
-  if (!render_node(node, &value)) return invalid_argument("{}: {} must be a value or a list of values", path, key);
+  if (!render_node(node, &value))
+    return invalid_argument("{}: {} must be a value or a list of values", path, shorten(key));
   if (value.empty()) return {};
   try {
     entry.option->run_callback_for_default()->default_val(value);
   } catch (const CLI::Error& error) {
-    return invalid_argument("{}: {} = {}: {}", path, key, value, error.what());
+    return invalid_argument("{}: {} = {}: {}", path, shorten(key), shorten(value), shorten_inside(error.what(), value));
   }
   return {};
 }
@@ -81,7 +83,7 @@ Status apply_table(const std::string& path, const toml::table& table, const std:
     }
     if (!known) {
       return invalid_argument("{}: unknown key {}; `fovea COMMAND --print-config` lists the keys", path,
-                              section.empty() ? name : section + "." + name);
+                              shorten(section.empty() ? name : section + "." + name));
     }
   }
   return {};
@@ -100,22 +102,23 @@ Status apply_config_file(const std::string& path, const std::vector<ConfigTarget
   if (const Status status = read_input(path, &text); !status.ok()) {
     return not_found("the configuration file: {}", status.message());
   }
+  const std::string name = shorten(path);
   toml::table file;
   try {
-    file = toml::parse(text, path);
+    file = toml::parse(text);
   } catch (const toml::parse_error& error) {
     const auto where = error.source().begin;
-    return invalid_argument("{}:{}:{}: {}", path, where.line, where.column, error.description());
+    return invalid_argument("{}:{}:{}: {}", name, where.line, where.column, shorten(error.description()));
   }
-  FOVEA_RETURN_IF_ERROR(apply_table(path, file, targets, ""));
+  FOVEA_RETURN_IF_ERROR(apply_table(name, file, targets, ""));
   for (const auto& [key, node] : file) {
     if (!node.is_table()) continue;
     const std::string section(key.str());
     const bool known = std::any_of(targets.begin(), targets.end(), [&](const ConfigTarget& target) {
       return config_section(target.command) == section;
     });
-    if (!known) return invalid_argument("{}: [{}] is no command", path, section);
-    FOVEA_RETURN_IF_ERROR(apply_table(path, *node.as_table(), targets, section));
+    if (!known) return invalid_argument("{}: [{}] is no command", name, shorten(section));
+    FOVEA_RETURN_IF_ERROR(apply_table(name, *node.as_table(), targets, section));
   }
   return {};
 }

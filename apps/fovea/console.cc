@@ -11,6 +11,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "command.h"
 
@@ -40,7 +41,7 @@ Status write_output(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
   file.close();
-  if (!file) return not_found("cannot write {}", path);
+  if (!file) return not_found("cannot write {}", shorten(path));
   return {};
 }
 
@@ -48,18 +49,18 @@ Status check_output(const std::string& path) {
   if (path.empty() || path == "-") return {};
   std::error_code error;
   const std::filesystem::path file(path);
-  if (std::filesystem::is_directory(file, error)) return not_found("cannot write {}: it is a folder", path);
+  if (std::filesystem::is_directory(file, error)) return not_found("cannot write {}: it is a folder", shorten(path));
   const std::string target = std::filesystem::exists(file, error) ? path
                              : file.has_parent_path()             ? file.parent_path().string()
                                                                   : ".";
-  if (access(target.c_str(), W_OK) != 0) return not_found("cannot write {}: {}", path, std::strerror(errno));
+  if (access(target.c_str(), W_OK) != 0) return not_found("cannot write {}: {}", shorten(path), std::strerror(errno));
   return {};
 }
 
 Status read_input(const std::string& path, std::string* text) {
   text->clear();
   std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return not_found("cannot open {}: {}", path, std::strerror(errno));
+  if (file == nullptr) return not_found("cannot open {}: {}", shorten(path), std::strerror(errno));
   char buffer[65536];
   std::size_t count = 0;
   while (text->size() <= kMaxInputBytes && (count = std::fread(buffer, 1, sizeof(buffer), file)) > 0) {
@@ -67,9 +68,9 @@ Status read_input(const std::string& path, std::string* text) {
   }
   const int error = std::ferror(file) != 0 ? errno : 0;
   if (file != stdin) std::fclose(file);
-  if (error != 0) return data_loss("cannot read {}: {}", path, std::strerror(error));
+  if (error != 0) return data_loss("cannot read {}: {}", shorten(path), std::strerror(error));
   if (text->size() > kMaxInputBytes) {
-    return resource_exhausted("{} is longer than {} MiB, the most that is read", path == "-" ? "stdin" : path,
+    return resource_exhausted("{} is longer than {} MiB, the most that is read", path == "-" ? "stdin" : shorten(path),
                               kMaxInputBytes >> 20);
   }
   return {};

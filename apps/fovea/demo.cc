@@ -10,6 +10,7 @@
 #include <random>
 
 #include "api_client.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "child_server.h"
 #include "commands.h"
@@ -101,12 +102,12 @@ Status Demo::prepare() {
   if (!state_.file.empty()) FOVEA_RETURN_IF_ERROR(read_input(state_.file, &own_text));
   if (!state_.asked.empty()) {
     if (state_.file.empty()) return invalid_argument("--question asks about a text of yours: give it with --file");
-    if (own_text.empty()) return invalid_argument("{} is empty: there is nothing to ask about", state_.file);
+    if (own_text.empty()) return invalid_argument("{} is empty: there is nothing to ask about", shorten(state_.file));
     document_ = own_text;
     for (const std::string& text : state_.asked) questions_.push_back({text, ""});
     const std::int64_t tokens = static_cast<std::int64_t>(count_tokens(child_.address(), document_));
     if (tokens + kQuestionRoom > facts_.max_context) {
-      return out_of_range("{} has {} tokens, but the model's context holds {}", state_.file, tokens,
+      return out_of_range("{} has {} tokens, but the model's context holds {}", shorten(state_.file), tokens,
                           facts_.max_context);
     }
     fmt::print("Document   {}, {} tokens\n\n", state_.file, with_commas(tokens));
@@ -200,7 +201,7 @@ Status Demo::ask_together() {
 Status Demo::write_pictures() {
   std::error_code error;
   std::filesystem::create_directories(state_.out, error);
-  if (error) return not_found("cannot make the folder {}: {}", state_.out, error.message());
+  if (error) return not_found("cannot make the folder {}: {}", shorten(state_.out), error.message());
   const std::string plan = state_.out + "/plan.svg";
   FOVEA_ASSIGN_OR_RETURN(const std::string svg, get_body(child_.address(), "/plan.svg"));
   FOVEA_RETURN_IF_ERROR(write_output(plan, svg));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
@@ -191,7 +192,8 @@ Status run_settings(const EvalState& s) {
 }
 
 Status run_eval(EvalState& s) {
-  if (!parse_needle_filler(s.filler, s.eval.spec.filler)) return invalid_argument("no filler named '{}'", s.filler);
+  if (!parse_needle_filler(s.filler, s.eval.spec.filler))
+    return invalid_argument("no filler is named {}", quote(s.filler));
   for (std::int32_t share : {s.absent, s.variety, s.made_up, s.own_words}) {
     if (share < 0 || share > 1000) return invalid_argument("shares are per mille, 0 to 1000; got {}", share);
   }

@@ -35,7 +35,7 @@ std::vector<std::string_view> split(std::string_view text, char at) {
 Status read_steps(std::string_view part, std::string_view digits, std::int32_t* out) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *out);
   if (error == std::errc() && end == digits.data() + digits.size() && *out >= 1) return ok_status();
-  return invalid_argument("settings: \"{}\" needs a number of steps, as every:4", part);
+  return invalid_argument("settings: {} needs a number of steps, as every:4", quote(part));
 }
 
 // What a part is about: a setting says it once.
@@ -119,11 +119,11 @@ Result<std::vector<EvalSetting>> parse_eval_settings(std::string_view list, cons
     if (!streams) setting.engine.streaming = "off";
     if (setting.engine.sparse == "off" && (setting.engine.sparse_interval != base.sparse_interval ||
                                            setting.engine.sparse_prefill != base.sparse_prefill)) {
-      return invalid_argument("settings: \"{}\" says when pages are selected, but no policy selects any", name);
+      return invalid_argument("settings: {} says when pages are selected, but no policy selects any", quote(name));
     }
     if (setting.engine.sparse == "off") setting.engine.sparse_prefill = "off";  // base's is of settings that select
     if (std::any_of(settings.begin(), settings.end(), [&](const EvalSetting& other) { return other.name == name; })) {
-      return invalid_argument("settings: \"{}\" is there twice", name);
+      return invalid_argument("settings: {} is there twice", quote(name));
     }
     settings.push_back(std::move(setting));
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "command.h"
 #include "config_file.h"
@@ -67,6 +68,21 @@ int usage_error(const std::string& message) {
   return kExitUsage;
 }
 
+// What was given to the parser, as arguments and in the environment, cut where it is long: the parser repeats it whole.
+std::string shorten_given(std::string message, int argc, char** argv) {
+  const auto shorten_text = [&message](std::string_view given) {
+    message = shorten_inside(std::move(message), given);
+    if (const std::size_t at = given.find('='); at != std::string_view::npos) {
+      message = shorten_inside(std::move(message), given.substr(at + 1));
+    }
+  };
+  for (int i = 1; i < argc; ++i) shorten_text(argv[i]);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with("FOVEA_")) shorten_text(*variable);
+  }
+  return message;
+}
+
 // "fovea serv" -> "serv" where the root or a group has no such command; empty where the command is known or missing.
 std::string unknown_command(const CLI::App& root, int argc, char** argv) {
   const CLI::App* group = &root;
@@ -106,6 +122,9 @@ int run(int argc, char** argv) {
   CLI::App root{"Fovea: attention engine and server for large language models", "fovea"};
   root.set_version_flag("--version", std::string("fovea ") + kVersion);
   root.require_subcommand(1);
+  root.failure_message([argc, argv](const CLI::App* app, const CLI::Error& error) {
+    return shorten_given(CLI::FailureMessage::simple(app, error), argc, argv);
+  });
   root.footer(
       "Each command has --help with examples. Every flag is also an environment variable (--max-context is\n"
       "FOVEA_MAX_CONTEXT) and a key of a TOML file (--config); --print-config shows them with their values.");
@@ -126,7 +145,7 @@ int run(int argc, char** argv) {
   }
 
   if (const std::string name = unknown_command(root, argc, argv); !name.empty()) {
-    return usage_error(fmt::format("there is no command {}", name));
+    return usage_error(fmt::format("there is no command {}", shorten(name)));
   }
   const std::string path = find_config_path(argc, argv);
   if (!path.empty()) {

@@ -7,6 +7,8 @@
 #include <cctype>
 #include <charconv>
 
+#include "base/quote.h"
+
 namespace fovea::app {
 namespace {
 
@@ -89,7 +91,8 @@ void Options::add(const std::string& name, std::uint64_t& value, const std::stri
   // The parser takes -1 for 2^64 - 1.
   entries_.back().option->check(CLI::Validator(
       [name](std::string& text) {
-        return text.find('-') == std::string::npos ? "" : fmt::format("{} is {}, expected 0 or more", name, text);
+        return text.find('-') == std::string::npos ? ""
+                                                   : fmt::format("{} is {}, expected 0 or more", name, shorten(text));
       },
       ""));
 }
@@ -109,7 +112,7 @@ void Options::add(const std::string& name, std::vector<std::int32_t>& value, con
         std::vector<std::int32_t> numbers;
         for (const std::string& text : texts) {
           if (!parse_integers(text, &numbers)) {
-            throw CLI::ValidationError("--" + name, "\"" + text + "\" is no list of whole numbers; expected as 1,2,3");
+            throw CLI::ValidationError("--" + name, quote(text) + " is no list of whole numbers; expected as 1,2,3");
           }
         }
         value = std::move(numbers);

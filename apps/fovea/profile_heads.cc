@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
@@ -27,8 +28,8 @@ struct ProfileState {
 Status check(const ProfileState& s) {
   const std::string& streaming = s.engine.options.streaming;
   if (!streaming.empty() && streaming != "off") {
-    return invalid_argument("--streaming is \"{}\", but this command looks for the heads that stream; leave it out",
-                            streaming);
+    return invalid_argument("--streaming is {}, but this command looks for the heads that stream; leave it out",
+                            quote(streaming));
   }
   if (s.sinks < 0) return invalid_argument("sinks is {}, expected 0 tokens or more", s.sinks);
   if (s.local < 1) return invalid_argument("local is {}, expected 1 token or more", s.local);

@@ -13,6 +13,7 @@
 
 #include "backend/cuda_attention.h"
 #include "base/log.h"
+#include "base/quote.h"
 #include "base/thread_pool.h"
 #include "commands.h"
 #include "console.h"
@@ -143,11 +144,10 @@ int run_warmup(const WarmupState& state) {
     if (!results[i].status.ok()) return fail(results[i].status);
     compiled += results[i].origin == jit::Origin::kCompiled;
     if (!jit::Compiler::shared().is_stored((*sources)[i])) {
-      return fail(
-          Status(StatusCode::kResourceExhausted,
-                 fmt::format("{} was compiled but could not be kept in \"{}\"; let FOVEA_CACHE_DIR name a folder "
-                             "that can be written and has room",
-                             (*sources)[i].name, jit::Compiler::shared().folder())));
+      return fail(Status(StatusCode::kResourceExhausted,
+                         fmt::format("{} was compiled but could not be kept in {}; let FOVEA_CACHE_DIR name a folder "
+                                     "that can be written and has room",
+                                     (*sources)[i].name, quote(jit::Compiler::shared().folder()))));
     }
   }
   const std::string summary = fmt::format("{} kernels compiled, {} found, in {}: {}", compiled,

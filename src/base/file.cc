@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -37,7 +38,7 @@ Status errno_status(const char* what, const std::string& path, int error) {
   const StatusCode code = error == ENOENT || error == ENOTDIR  ? StatusCode::kNotFound
                           : error == ENOSPC || error == ENOMEM ? StatusCode::kResourceExhausted
                                                                : StatusCode::kInvalidArgument;
-  return make_status(code, "{} {}: {}", what, path, std::strerror(error));
+  return make_status(code, "{} {}: {}", what, shorten(path), std::strerror(error));
 }
 
 // Opens a regular file and gives its size.
@@ -45,7 +46,7 @@ Status open_regular(const std::string& path, int fd, std::uint64_t* size_bytes) 
   if (fd < 0) return errno_status("cannot open", path, errno);
   struct stat info {};
   if (::fstat(fd, &info) != 0) return errno_status("cannot stat", path, errno);
-  if (!S_ISREG(info.st_mode)) return invalid_argument("{} is not a regular file", path);
+  if (!S_ISREG(info.st_mode)) return invalid_argument("{} is not a regular file", shorten(path));
   *size_bytes = static_cast<std::uint64_t>(info.st_size);
   return ok_status();
 }
@@ -69,7 +70,7 @@ Result<std::string> read_file(const std::string& path, std::uint64_t max_bytes) 
   std::uint64_t size_bytes = 0;
   FOVEA_RETURN_IF_ERROR(open_regular(path, file.get(), &size_bytes));
   if (size_bytes > max_bytes) {
-    return out_of_range("{} has {} bytes, expected at most {}", path, size_bytes, max_bytes);
+    return out_of_range("{} has {} bytes, expected at most {}", shorten(path), size_bytes, max_bytes);
   }
   std::string text(size_bytes, '\0');
   std::size_t filled = 0;
@@ -77,7 +78,7 @@ Result<std::string> read_file(const std::string& path, std::uint64_t max_bytes) 
     const ssize_t got = ::read(file.get(), text.data() + filled, text.size() - filled);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno_status("cannot read", path, errno);
-    if (got == 0) return data_loss("{} ended after {} bytes, expected {}", path, filled, size_bytes);
+    if (got == 0) return data_loss("{} ended after {} bytes, expected {}", shorten(path), filled, size_bytes);
     filled += static_cast<std::size_t>(got);
   }
   return text;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -68,16 +69,16 @@ Result<std::int64_t> to_integer(const Json& value, const std::string& where, std
 
 Result<Json> parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
-    return out_of_range("{} has {} bytes of JSON, expected at most {}", where, text.size(), limits.max_bytes);
+    return out_of_range("{} has {} bytes of JSON, expected at most {}", shorten(where), text.size(), limits.max_bytes);
   }
   const int depth = nesting_depth(text);
   if (depth > limits.max_depth) {
-    return out_of_range("{} nests {} arrays or objects, expected at most {}", where, depth, limits.max_depth);
+    return out_of_range("{} nests {} arrays or objects, expected at most {}", shorten(where), depth, limits.max_depth);
   }
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
-    return invalid_argument("{} is not valid JSON: {}", where, plain_message(error));
+    return invalid_argument("{} is not valid JSON: {}", shorten(where), shorten(plain_message(error)));
   }
 }
 
@@ -92,7 +93,7 @@ Result<JsonReader> JsonReader::create(const Json& value, std::string where) {
 }
 
 std::string JsonReader::path(std::string_view key) const {
-  return fmt::format("{}{}{}", where_, where_.find(": ") == std::string::npos ? ": " : ".", key);
+  return fmt::format("{}{}{}", where_, where_.find(": ") == std::string::npos ? ": " : ".", shorten(key));
 }
 
 const Json* JsonReader::find(std::string_view key) const {

@@ -32,7 +32,7 @@ class JsonReader {
   static constexpr std::int64_t kMinInt = std::numeric_limits<std::int64_t>::min();
   static constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
 
-  // kInvalidArgument when the value is not an object.
+  // kInvalidArgument when the value is not an object. `where` opens every message, as it is: shorten() long paths.
   static Result<JsonReader> create(const Json& value, std::string where);
 
   bool has(std::string_view key) const { return find(key) != nullptr; }

@@ -64,6 +64,16 @@ TEST(Json, ErrorsSayWhatAndWhere) {
   EXPECT_EQ(JsonReader::create(value["v"], "c.json").status().message(), "c.json is array, expected an object");
 }
 
+TEST(Json, MessagesCutWhatIsLong) {
+  const std::string text(100000, 'x');
+  EXPECT_LT(parse_json("{\"" + text, text).status().message().size(), 700u);
+  EXPECT_LT(parse_json(std::string(100, '['), text).status().message().size(), 700u);
+  const Json value = *parse_json("{\"" + text + "\": 1}", "c");
+  const JsonReader r = reader(value);
+  EXPECT_LT(r.string(text).status().message().size(), 700u);
+  EXPECT_LT(read_json_file("/" + text).status().message().size(), 700u);
+}
+
 TEST(Json, MissingFile) { EXPECT_EQ(read_json_file("/no/such/file").status().code(), StatusCode::kNotFound); }
 
 }  // namespace

@@ -48,6 +48,15 @@ std::string quote(std::string_view text) {
   return fmt::format("\"{}..\" ({} bytes)", text.substr(0, end), text.size());
 }
 
+std::string shorten_inside(std::string message, std::string_view text) {
+  if (shown(text) == text.size()) return message;
+  const std::string cut = shorten(text);
+  for (std::size_t at = 0; (at = message.find(text, at)) != std::string::npos; at += cut.size()) {
+    message.replace(at, text.size(), cut);
+  }
+  return message;
+}
+
 std::string_view nearest_name(std::string_view text, std::span<const std::string> names) {
   std::string_view best;
   std::size_t fewest = text.size() / 4 + 1;  // a slip in four characters

@@ -17,6 +17,9 @@ TEST(QuoteTest, LongTextIsCutBetweenCharacters) {
   EXPECT_EQ(quote(umlauts), '"' + umlauts.substr(0, 199) + "..\" (301 bytes)");
   EXPECT_EQ(shorten("cpu"), "cpu");
   EXPECT_EQ(shorten(std::string(201, 'x')), std::string(200, 'x') + ".. (201 bytes)");
+  const std::string text(300, 'x');
+  EXPECT_EQ(shorten_inside("a " + text + " b " + text, text), "a " + shorten(text) + " b " + shorten(text));
+  EXPECT_EQ(shorten_inside("a cpu b", "cpu"), "a cpu b");
   EXPECT_EQ(quote(std::string(300, '\x80')).size(), 196 + std::string("\"..\" (300 bytes)").size());
 }
 

@@ -67,9 +67,9 @@ Result<std::optional<HeadProfile>> find_head_profile(const std::string& streamin
   FOVEA_ASSIGN_OR_RETURN(profile, load_head_profile(streaming));
   if (!profile->model.empty() && profile->model != model.name) {
     return invalid_argument(
-        "the head profile is of the model \"{}\", this is \"{}\"; find one with `fovea profile heads`, or take "
+        "the head profile is of the model {}, this is {}; find one with `fovea profile heads`, or take "
         "\"model\" out of the profile if both are the same",
-        profile->model, model.name);
+        quote(profile->model), quote(model.name));
   }
   return profile;
 }
@@ -121,7 +121,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (load.format == LoadFormat::kAuto || std::filesystem::exists(source.folder + "/tokenizer.json", ignored)) {
     FOVEA_ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::load(source.folder));
     if (parts.tokenizer->vocab_size() > parts.model->config().vocab_size) {
-      return invalid_argument("{}: tokenizer.json has {} tokens, the model only {}", source.folder,
+      return invalid_argument("{}: tokenizer.json has {} tokens, the model only {}", shorten(source.folder),
                               parts.tokenizer->vocab_size(), parts.model->config().vocab_size);
     }
     if (const std::string* chat = parts.tokenizer->chat_template()) {

@@ -6,6 +6,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
 
@@ -101,7 +102,8 @@ Result<CubinPtr> Compiler::make(const KernelSource& source, const std::string& k
   if (auto entry = disk_.find(key, made_by)) return to_cubin(source.name, *std::move(entry));
   if (!place.ok()) {
     return make_status(place.status().code(), "kernel {} for {} is not in the cache ({}), and {}", source.name,
-                       source.arch, disk_.folder().empty() ? "which is off" : disk_.folder(), place.status().message());
+                       source.arch, disk_.folder().empty() ? "which is off" : shorten(disk_.folder()),
+                       place.status().message());
   }
   FOVEA_ASSIGN_OR_RETURN(const Nvrtc* const nvrtc, Nvrtc::load());
   made_by = "nvrtc" + nvrtc->version();

@@ -17,6 +17,7 @@
 
 #include "base/env.h"
 #include "base/file.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
 
@@ -74,8 +75,8 @@ class WorkFolder {
     std::error_code error;
     std::string pattern = (fs::temp_directory_path(error) / "fovea-jit-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) {
-      return resource_exhausted("cannot make the folder {} to compile in: {}; TMPDIR may name another place", pattern,
-                                std::strerror(errno));
+      return resource_exhausted("cannot make the folder {} to compile in: {}; TMPDIR may name another place",
+                                shorten(pattern), std::strerror(errno));
     }
     return std::unique_ptr<WorkFolder>(new WorkFolder(pattern));
   }
@@ -91,7 +92,7 @@ class WorkFolder {
     std::ofstream out(path, std::ios::binary);
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     if (out.flush().good()) return ok_status();
-    return resource_exhausted("cannot write {}; TMPDIR may name another place", path.string());
+    return resource_exhausted("cannot write {}; TMPDIR may name another place", shorten(path.string()));
   }
   std::string operator/(const char* name) const { return (path_ / name).string(); }
 
@@ -138,10 +139,11 @@ Result<CacheEntry> compile(const std::string& compiler, const HostSource& source
   const int code = run(command, *folder / "log");
   CacheEntry entry;
   if (Result<std::string> log = read_file(*folder / "log", kMaxLogBytes); log.ok()) entry.log = *std::move(log);
-  if (code < 0) return make_status(StatusCode::kUnavailable, "the C++ compiler {} cannot be started", compiler);
+  if (code < 0)
+    return make_status(StatusCode::kUnavailable, "the C++ compiler {} cannot be started", shorten(compiler));
   if (code != 0) {
-    return invalid_argument("{} does not compile ({} ended with {}):\n{}", source.name, compiler, code,
-                            std::string_view(entry.log).substr(0, kShownLogBytes));
+    return invalid_argument("{} does not compile ({} ended with {}):\n{}", shorten(source.name), shorten(compiler),
+                            code, std::string_view(entry.log).substr(0, kShownLogBytes));
   }
   FOVEA_ASSIGN_OR_RETURN(const std::string object, read_file(*folder / "object.so", kMaxObjectBytes));
   entry.data.resize(object.size());
@@ -176,7 +178,7 @@ Result<std::string> find_host_compiler() {
   if (const std::string named = env_string(EnvVar::kCxx); !named.empty()) {
     if (named.find('/') != std::string::npos && is_program(named)) return named;
     if (std::string path = in_path(named); !path.empty()) return path;
-    return make_status(StatusCode::kUnavailable, "FOVEA_CXX is {}, which is no program", named);
+    return make_status(StatusCode::kUnavailable, "FOVEA_CXX is {}, which is no program", shorten(named));
   }
   for (const char* name : {"c++", "g++", "clang++"}) {
     if (std::string path = in_path(name); !path.empty()) return path;

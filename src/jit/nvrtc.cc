@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
 
@@ -78,7 +79,7 @@ Result<const Nvrtc*> Nvrtc::open(const NvrtcPlace& place) {
     const std::string what = missing != nullptr ? std::string("has no ") + missing : "is version " + nvrtc->version();
     ::dlclose(library);
     return make_status(StatusCode::kUnavailable, "{} {}; expected NVRTC 12.0 or later, which FOVEA_NVRTC may name",
-                       place.path, what);
+                       shorten(place.path), what);
   }
   nvrtc->functions_ = functions.release();
   return nvrtc.release();

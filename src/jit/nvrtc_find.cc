@@ -4,6 +4,7 @@
 
 #include "base/env.h"
 #include "base/library_search.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "jit/nvrtc.h"
 
@@ -29,11 +30,11 @@ Result<NvrtcPlace> find_named(const std::string& named) {
   std::error_code error;
   if (fs::is_directory(named, error)) {
     if (find_in(named, &place)) return place;
-    return make_status(StatusCode::kUnavailable, "FOVEA_NVRTC is {}, a folder without libnvrtc.so.*", named);
+    return make_status(StatusCode::kUnavailable, "FOVEA_NVRTC is {}, a folder without libnvrtc.so.*", shorten(named));
   }
   if (!fs::exists(named, error)) {
     return make_status(StatusCode::kUnavailable,
-                       "FOVEA_NVRTC is {}, which does not exist; expected libnvrtc.so.* or its folder", named);
+                       "FOVEA_NVRTC is {}, which does not exist; expected libnvrtc.so.* or its folder", shorten(named));
   }
   NvrtcPlace beside;
   if (find_in(fs::path(named).parent_path(), &beside) && beside.path == named) return beside;

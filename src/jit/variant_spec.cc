@@ -152,13 +152,14 @@ Status VariantArgs::store(std::string_view name, VariantParamType type, const vo
     names += (names.empty() ? "" : ", ") + field.param.name;
     if (field.param.name != name) continue;
     if (field.param.type != type) {
-      return invalid_argument("parameter {} is {}, expected {}", name, cpp_type(type), cpp_type(field.param.type));
+      return invalid_argument("parameter {} is {}, expected {}", quote(name), cpp_type(type),
+                              cpp_type(field.param.type));
     }
     std::memcpy(reinterpret_cast<std::byte*>(bytes_.data()) + field.offset, value, size_bytes);
     field.is_set = true;
     return ok_status();
   }
-  return not_found("the variant has no parameter {}; it has {}", name, names.empty() ? "none" : names);
+  return not_found("the variant has no parameter {}; it has {}", quote(name), names.empty() ? "none" : names);
 }
 
 Status VariantArgs::set(std::string_view name, double value) {
@@ -225,17 +226,17 @@ Status check_variant(const VariantSpec& spec) {
     if (std::find(std::begin(jit::kShippedParams), std::end(jit::kShippedParams), name) !=
         std::end(jit::kShippedParams)) {
       return invalid_argument("parameter {} of variant {} has the name of one that every variant has; choose another",
-                              name, spec.name);
+                              quote(name), quote(spec.name));
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (spec.params[j].name == name) {
-        return invalid_argument("variant {} has two parameters named {}", spec.name, name);
+        return invalid_argument("variant {} has two parameters named {}", quote(spec.name), quote(name));
       }
     }
   }
   if (const std::size_t bytes = jit::layout(spec.params).back(); bytes > abi::kVariantParamBytes) {
     return out_of_range("the parameters of variant {} take {} bytes, expected at most {}: put scalars into a tensor",
-                        spec.name, bytes, abi::kVariantParamBytes);
+                        quote(spec.name), bytes, abi::kVariantParamBytes);
   }
   return ok_status();
 }

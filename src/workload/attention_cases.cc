@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "workload/lengths.h"
 
@@ -234,7 +235,7 @@ Result<std::vector<MeasuredCase>> measured_cases(std::string_view suites) {
     const auto* const found =
         std::find_if(std::begin(kSuites), std::end(kSuites), [&](const Suite& suite) { return suite.name == name; });
     if (found == std::end(kSuites)) {
-      return invalid_argument("--suite names \"{}\", expected all or some of {}, separated by commas", name,
+      return invalid_argument("--suite names {}, expected all or some of {}, separated by commas", quote(name),
                               fmt::join(measured_suites(), ", "));
     }
     Cases more = found->make();

@@ -150,7 +150,7 @@ Status read_mask(const JsonReader& root, PagedBatch& batch) {
 
 Result<DescribedBatch> parse_batch(std::string_view text, std::string_view where) {
   FOVEA_ASSIGN_OR_RETURN(const Json json, parse_json(text, where));
-  FOVEA_ASSIGN_OR_RETURN(const JsonReader root, JsonReader::create(json, std::string(where)));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader root, JsonReader::create(json, shorten(where)));
   static const std::set<std::string> known = {"title",
                                               "query_heads",
                                               "kv_heads",

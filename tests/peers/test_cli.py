@@ -125,6 +125,35 @@ def test_wrong_files_are_named(tmp_path, text, says):
     assert done.returncode == 2 and says in done.stderr
 
 
+LONG = "x" * 50_000
+
+
+@pytest.mark.parametrize("arguments", [
+    [LONG], ["serve", "--" + LONG], ["serve", "--port", LONG], ["serve", "--port=" + LONG], ["serve", "--kv-dtype", LONG],
+    ["serve", "--host", LONG], ["generate", "x", LONG + " " + LONG], ["generate", "x", "--model", LONG],
+    ["generate", "x", "--dense-layers", LONG], ["generate", "x", "--sparse", LONG], ["generate", "x", "--streaming", LONG],
+    ["generate", "--file", LONG, "--question", "x"], ["generate", "x", "--config", LONG],
+    ["generate", "x", "--load-format", LONG], ["plan", "explain", LONG], ["bench", "plan", "--json", LONG],
+    ["bench", "attention", "--device", LONG], ["bench", "attention", "--suite", LONG],
+    ["eval", "needle", "--settings", LONG], ["eval", "needle", "--filler", LONG]])
+def test_what_is_long_is_cut_in_messages(arguments):
+    done = fovea(*arguments)
+    assert done.returncode != 0 and " bytes)" in done.stderr and len(done.stderr) < 2000
+
+
+def test_what_is_long_is_cut_in_messages_about_environment_and_files(tmp_path):
+    done = fovea("serve", env={"FOVEA_PORT": LONG})
+    assert done.returncode == 2 and "50000 bytes" in done.stderr and len(done.stderr) < 2000
+    config = tmp_path / "fovea.toml"
+    for text in (f"{LONG} = 1", f"port = '{LONG}'", f"[{LONG}]\nx = 1", f"[serve]\n{LONG} = 1", f"x = '{LONG}", f"a = 1\na.{LONG} = 2"):
+        config.write_text(text)
+        done = fovea("serve", "--config", str(config))
+        assert done.returncode == 2 and len(done.stderr) < 2000, done.stderr[:500]
+    for text in (f'{{"{LONG}": 1}}', f'{{"mask": "{LONG}", "requests": [{{"kv": 1}}]}}', f'{{"{LONG}'):
+        done = fovea("plan", "explain", "-", stdin=text)
+        assert done.returncode == 2 and "bytes)" in done.stderr and len(done.stderr) < 2000
+
+
 def test_doctor():
     found = json.loads(fovea("doctor", "--json", "-").stdout)
     assert found["machine"]["threads"] >= 1

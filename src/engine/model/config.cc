@@ -315,7 +315,7 @@ Status read_generation(const JsonReader& json, ModelConfig& config) {
 Result<ModelConfig> parse(const std::string& config_json, const std::string& config_name,
                           const std::string& generation_json, const std::string& generation_name) {
   FOVEA_ASSIGN_OR_RETURN(const Json document, parse_json(config_json, config_name, {.max_bytes = kMaxConfigBytes}));
-  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(document, config_name));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(document, shorten(config_name)));
   FOVEA_ASSIGN_OR_RETURN(const Family* family, find_family(json));
   if (json.has("quantization_config")) {
     return unsupported("{} is set: quantized weights cannot be loaded, use the bf16, f16 or f32 original",
@@ -343,7 +343,7 @@ Result<ModelConfig> parse(const std::string& config_json, const std::string& con
   if (!generation_json.empty()) {
     FOVEA_ASSIGN_OR_RETURN(const Json generation,
                            parse_json(generation_json, generation_name, {.max_bytes = kMaxConfigBytes}));
-    FOVEA_ASSIGN_OR_RETURN(const JsonReader reader, JsonReader::create(generation, generation_name));
+    FOVEA_ASSIGN_OR_RETURN(const JsonReader reader, JsonReader::create(generation, shorten(generation_name)));
     FOVEA_RETURN_IF_ERROR(read_generation(reader, config));
   }
   return config;

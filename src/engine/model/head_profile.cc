@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -28,7 +29,7 @@ Result<ModelHead> read_head(const Json& pair, std::size_t index, std::string_vie
   };
   if (!pair.is_array() || pair.size() != 2 || !in_range(pair[0]) || !in_range(pair[1])) {
     return invalid_argument("{}: streaming[{}] is {}, expected [layer, kv_head], both 0 to {}", where, index,
-                            pair.dump(), kMaxHeads - 1);
+                            shorten(pair.dump()), kMaxHeads - 1);
   }
   return ModelHead{pair[0].get<std::int32_t>(), pair[1].get<std::int32_t>()};
 }
@@ -36,6 +37,7 @@ Result<ModelHead> read_head(const Json& pair, std::size_t index, std::string_vie
 // The table of DuoAttention: a line a layer, a number a KV head, with tabs or blanks between.
 Result<std::vector<std::vector<double>>> read_table(const std::string& path) {
   FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxBytes));
+  const std::string where = shorten(path);
   std::vector<std::vector<double>> rows;
   std::size_t line = 0;
   for (std::size_t at = 0; at < text.size(); ++line) {
@@ -49,7 +51,7 @@ Result<std::vector<std::vector<double>>> read_table(const std::string& path) {
       double value = 0.0;
       const auto [next, error] = std::from_chars(p, text.data() + end, value);
       if (error != std::errc() || !std::isfinite(value)) {
-        return invalid_argument("{}: line {} has no number at column {}", path, line + 1, p - (text.data() + at) + 1);
+        return invalid_argument("{}: line {} has no number at column {}", where, line + 1, p - (text.data() + at) + 1);
       }
       row.push_back(value);
       p = next;
@@ -57,12 +59,12 @@ Result<std::vector<std::vector<double>>> read_table(const std::string& path) {
     at = end + 1;
     if (row.empty()) continue;
     if (!rows.empty() && row.size() != rows.front().size()) {
-      return invalid_argument("{}: line {} has {} heads, those before it {}", path, line + 1, row.size(),
+      return invalid_argument("{}: line {} has {} heads, those before it {}", where, line + 1, row.size(),
                               rows.front().size());
     }
     rows.push_back(std::move(row));
   }
-  if (rows.empty()) return invalid_argument("{}: no heads; expected a line a layer, a number a KV head", path);
+  if (rows.empty()) return invalid_argument("{}: no heads; expected a line a layer, a number a KV head", where);
   return rows;
 }
 
@@ -70,7 +72,7 @@ Result<HeadProfile> load_duo_folder(const std::string& folder, double share) {
   const std::filesystem::path path(folder);
   const std::string config_path = path / "config.json";
   FOVEA_ASSIGN_OR_RETURN(const Json document, read_json_file(config_path, {.max_bytes = kMaxBytes}));
-  FOVEA_ASSIGN_OR_RETURN(const JsonReader config, JsonReader::create(document, config_path));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader config, JsonReader::create(document, shorten(config_path)));
   HeadProfile profile;
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t sinks, config.integer("sink_size", 0, kMaxTokens));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t recent, config.integer("recent_size", 1, kMaxTokens));
@@ -162,14 +164,14 @@ Result<HeadProfile> load_head_profile(const std::string& spec) {
       const char* end = spec.data() + spec.size();
       const auto [next, wrong] = std::from_chars(spec.data() + at + 1, end, share);
       if (wrong != std::errc() || next != end || !(share >= 0.0 && share <= 1.0)) {
-        return invalid_argument("\"{}\" ends in no share of heads; expected FOLDER@0.5, with 0 to 1 behind the @",
-                                spec);
+        return invalid_argument("{} ends in no share of heads; expected FOLDER@0.5, with 0 to 1 behind the @",
+                                quote(spec));
       }
     }
     return load_duo_folder(folder, share);
   }
   FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(spec, kMaxBytes));
-  return parse_head_profile(text, spec);
+  return parse_head_profile(text, shorten(spec));
 }
 
 Status check_head_profile(const HeadProfile& profile, const ModelConfig& config) {

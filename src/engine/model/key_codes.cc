@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -23,7 +24,7 @@ Status read_numbers(const Json& head, const char* key, double low, double high, 
     const Json& value = (*found)[i];
     const double number = value.is_number() ? value.get<double>() : std::nan("");
     if (!(number >= low && number <= high)) {
-      return data_loss("\"{}\"[{}] is {}, expected a number from {} to {}", key, i, value.dump(), low, high);
+      return data_loss("\"{}\"[{}] is {}, expected a number from {} to {}", key, i, shorten(value.dump()), low, high);
     }
     out[i] = static_cast<float>(number);
   }
@@ -49,7 +50,7 @@ Result<KeyCodes> load_key_codes(const std::string& folder, const ModelConfig& co
   if (!std::filesystem::is_regular_file(path, ignored)) return codes;
   FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(path.string(), kMostBytes));
   FOVEA_ASSIGN_OR_RETURN(const Json json, parse_json(text, path.string()));
-  const auto wrong = [&](const std::string& what) { return data_loss("{}: {}", path.string(), what); };
+  const auto wrong = [&](const std::string& what) { return data_loss("{}: {}", shorten(path.string()), what); };
   const Json layers = json.is_object() ? json.value("layers", Json()) : Json();
   if (!layers.is_array() || layers.size() != static_cast<std::size_t>(config.num_layers)) {
     return wrong(fmt::format("\"layers\" must be a list of the model's {} layers", config.num_layers));

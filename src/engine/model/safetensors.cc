@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -39,7 +40,8 @@ Result<ParsedEntry> parse_entry(const JsonReader& reader, std::uint64_t data_beg
   FOVEA_ASSIGN_OR_RETURN(const std::string type_name, reader.string("dtype"));
   const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes),
                                   [&](const StoredType& candidate) { return candidate.name == type_name; });
-  if (type == std::end(kTypes)) return unsupported("{} is \"{}\", not a known type", reader.path("dtype"), type_name);
+  if (type == std::end(kTypes))
+    return unsupported("{} is {}, not a known type", reader.path("dtype"), quote(type_name));
   ParsedEntry parsed{{}, type->dtype.has_value()};
   parsed.entry.dtype = type->dtype.value_or(DType::kU8);
   FOVEA_ASSIGN_OR_RETURN(parsed.entry.shape, reader.integers("shape"));
@@ -86,7 +88,8 @@ Result<ParsedEntry> parse_entry(const JsonReader& reader, std::uint64_t data_beg
 }  // namespace
 
 Result<std::map<std::string, SafetensorsEntry>> parse_safetensors(std::span<const std::byte> file,
-                                                                  std::string_view where) {
+                                                                  std::string_view path) {
+  const std::string where = shorten(path);
   if (file.size() < 8) {
     return data_loss("{} has {} bytes, expected at least the 8 bytes of a safetensors header length", where,
                      file.size());
@@ -115,7 +118,8 @@ Result<std::map<std::string, SafetensorsEntry>> parse_safetensors(std::span<cons
   std::vector<Range> ranges;
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") continue;
-    FOVEA_ASSIGN_OR_RETURN(const JsonReader reader, JsonReader::create(value, fmt::format("{}: {}", where, name)));
+    FOVEA_ASSIGN_OR_RETURN(const JsonReader reader,
+                           JsonReader::create(value, fmt::format("{}: {}", where, shorten(name))));
     FOVEA_ASSIGN_OR_RETURN(ParsedEntry parsed, parse_entry(reader, data_begin, file.size() - data_begin));
     if (parsed.entry.end > parsed.entry.begin) ranges.push_back({parsed.entry.begin, parsed.entry.end, name});
     if (parsed.usable) tensors.emplace(name, std::move(parsed.entry));
@@ -123,8 +127,9 @@ Result<std::map<std::string, SafetensorsEntry>> parse_safetensors(std::span<cons
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].begin < ranges[i - 1].end) {
-      return data_loss("{}: {} (bytes {} to {}) overlaps {} (bytes {} to {})", where, ranges[i].name, ranges[i].begin,
-                       ranges[i].end, ranges[i - 1].name, ranges[i - 1].begin, ranges[i - 1].end);
+      return data_loss("{}: {} (bytes {} to {}) overlaps {} (bytes {} to {})", where, shorten(ranges[i].name),
+                       ranges[i].begin, ranges[i].end, shorten(ranges[i - 1].name), ranges[i - 1].begin,
+                       ranges[i - 1].end);
     }
   }
   return tensors;
@@ -135,7 +140,9 @@ Status TensorStore::add_file(const std::string& path, const std::string& name) {
   FOVEA_ASSIGN_OR_RETURN(auto entries, parse_safetensors(file.bytes(), path));
   for (auto& [tensor, entry] : entries) {
     const auto [found, added] = tensors_.emplace(tensor, Tensor{files_.size(), std::move(entry)});
-    if (!added) return data_loss("{} is in {} and in {}", tensor, file_names_[found->second.file], name);
+    if (!added)
+      return data_loss("{} is in {} and in {}", shorten(tensor), shorten(file_names_[found->second.file]),
+                       shorten(name));
   }
   files_.push_back(std::move(file));
   file_names_.push_back(name);
@@ -158,18 +165,18 @@ Result<TensorStore> TensorStore::open(const std::string& path) {
   }
   const fs::path index = fs::path(path) / "model.safetensors.index.json";
   if (!fs::is_regular_file(index, error)) {
-    return not_found("{} has neither model.safetensors nor model.safetensors.index.json", path);
+    return not_found("{} has neither model.safetensors nor model.safetensors.index.json", shorten(path));
   }
   FOVEA_ASSIGN_OR_RETURN(const Json json, read_json_file(index, {.max_bytes = kMaxHeaderBytes, .max_depth = 8}));
-  FOVEA_ASSIGN_OR_RETURN(const JsonReader root, JsonReader::create(json, index));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader root, JsonReader::create(json, shorten(index.string())));
   FOVEA_ASSIGN_OR_RETURN(const JsonReader weight_map, root.child("weight_map"));
   std::set<std::string> files;
   for (const auto& [name, value] : weight_map.json().items()) {
     FOVEA_ASSIGN_OR_RETURN(const std::string file, weight_map.string(name));
     // A shard lies beside its index; anything else would let a model folder name files elsewhere.
     if (file.empty() || file.find('/') != std::string::npos || file == "..") {
-      return invalid_argument("{} is \"{}\", expected the name of a file beside the index", weight_map.path(name),
-                              file);
+      return invalid_argument("{} is {}, expected the name of a file beside the index", weight_map.path(name),
+                              quote(file));
     }
     files.insert(file);
   }
@@ -180,7 +187,7 @@ Result<TensorStore> TensorStore::open(const std::string& path) {
 
 Result<TensorView> TensorStore::find(const std::string& name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) return not_found("{} has no tensor {}", path_, name);
+  if (found == tensors_.end()) return not_found("{} has no tensor {}", shorten(path_), name);
   const SafetensorsEntry& entry = found->second.entry;
   TensorView view;
   view.data = const_cast<std::byte*>(files_[found->second.file].data() + entry.begin);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/half.h"
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea {
@@ -31,8 +32,8 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& ba
                                static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
   const std::uint64_t available = backend.memory_available();
   if (needed > available) {
-    return resource_exhausted("{}: the weights take {} MB as {}, but {} MB of memory are left", folder, needed >> 20,
-                              dtype_name(config.dtype), available >> 20);
+    return resource_exhausted("{}: the weights take {} MB as {}, but {} MB of memory are left", shorten(folder),
+                              needed >> 20, dtype_name(config.dtype), available >> 20);
   }
   std::unique_ptr<WeightSource> weights;
   if (options.format == LoadFormat::kDummy) {

@@ -1,6 +1,7 @@
 // Implementation of chat_template.h: the border where the exceptions of the parser and interpreter become a Status.
 #include "engine/template/chat_template.h"
 
+#include "base/quote.h"
 #include "engine/template/interpreter.h"
 #include "engine/template/parser.h"
 #include "engine/tokenizer/unicode.h"
@@ -23,7 +24,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string source) {
     made.tree_ = std::move(tree);
     return made;
   } catch (const jinja::TemplateError& error) {
-    return invalid_argument("chat template, line {}: {}", error.line, error.what());
+    return invalid_argument("chat template, line {}: {}", error.line, shorten(error.what()));
   }
 }
 
@@ -35,7 +36,7 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, 
   try {
     return jinja::Interpreter(context, inner).run(*tree_->root);
   } catch (const jinja::TemplateError& error) {
-    return invalid_argument("chat template, line {}: {}", error.line, error.what());
+    return invalid_argument("chat template, line {}: {}", error.line, shorten(error.what()));
   }
 }
 

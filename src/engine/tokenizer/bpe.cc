@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/quote.h"
 #include "engine/tokenizer/json_util.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -56,7 +57,7 @@ Result<BpeModel> BpeModel::from_json(const nlohmann::json& spec) {
   static std::atomic<std::uint32_t> instances{0};
   if (!spec.is_object()) return invalid_argument("tokenizer.json: 'model' must be an object");
   FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::string_field(spec, "type", "BPE", "model"));
-  if (type != "BPE") return unsupported("model type '{}', expected BPE", type);
+  if (type != "BPE") return unsupported("model type '{}', expected BPE", shorten(type));
   BpeModel model;
   model.instance_ = ++instances;
   const nlohmann::json& dropout = json_util::field(spec, "dropout");
@@ -80,7 +81,8 @@ Status BpeModel::load_vocab(const nlohmann::json& vocab) {
   std::int64_t largest = -1;
   for (const auto& [token, id] : vocab.items()) {
     if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= kMaxId) {
-      return invalid_argument("model: id of token '{}' is {}, expected an integer below {}", token, id.dump(), kMaxId);
+      return invalid_argument("model: id of token '{}' is {}, expected an integer below {}", shorten(token),
+                              shorten(id.dump()), kMaxId);
     }
     largest = std::max(largest, id.get<std::int64_t>());
   }
@@ -128,7 +130,8 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
       const std::string_view text = merge.get_ref<const std::string&>();
       const std::size_t space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        return invalid_argument("model: merge {} is '{}', expected two tokens with one space between", rank, text);
+        return invalid_argument("model: merge {} is '{}', expected two tokens with one space between", rank,
+                                shorten(text));
       }
       left = text.substr(0, space);
       right = text.substr(space + 1);
@@ -145,10 +148,10 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
     const std::int32_t left_id = token_to_id(left), right_id = token_to_id(right), id = token_to_id(joined);
     if (left_id < 0 || right_id < 0 || id < 0) {
       return invalid_argument("model: merge {} makes '{}' from '{}' and '{}', but '{}' is not in the vocabulary", rank,
-                              joined, left, right,
-                              left_id < 0    ? left
-                              : right_id < 0 ? right
-                                             : std::string_view(joined));
+                              shorten(joined), shorten(left), shorten(right),
+                              shorten(left_id < 0    ? left
+                                      : right_id < 0 ? right
+                                                     : std::string_view(joined)));
     }
     add_merge(left_id, right_id, rank, id);
     char32_t before = 0;
@@ -269,7 +272,8 @@ Status BpeModel::initial_symbols(std::string_view part, std::vector<std::int32_t
     }
     if (!has_unk_) continue;
     if (unk_id_ < 0) {
-      return invalid_argument("'{}' is not in the vocabulary, nor is the unknown token '{}'", character, unk_token_);
+      return invalid_argument("'{}' is not in the vocabulary, nor is the unknown token '{}'", character,
+                              shorten(unk_token_));
     }
     if (pending_unk && !fuse_unk_) symbols.push_back(unk_id_);
     pending_unk = true;

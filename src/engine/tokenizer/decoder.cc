@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/quote.h"
 #include "engine/tokenizer/json_util.h"
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/unicode.h"
@@ -85,7 +86,8 @@ Status Decoder::add(const nlohmann::json& spec, int depth) {
     FOVEA_ASSIGN_OR_RETURN(step.stop, count_field(spec, "stop"));
   } else {
     return unsupported(
-        "decoder type '{}', expected ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or Sequence", type);
+        "decoder type '{}', expected ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or Sequence",
+        shorten(type));
   }
   steps_.push_back(std::move(step));
   return ok_status();

@@ -1,6 +1,7 @@
 // Implementation of normalizer.h.
 #include "engine/tokenizer/normalizer.h"
 
+#include "base/quote.h"
 #include "engine/tokenizer/json_util.h"
 
 namespace fovea {
@@ -57,7 +58,7 @@ Status Normalizer::add(const nlohmann::json& spec, int depth) {
     return unsupported(
         "normalizer type '{}', expected NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, "
         "ByteLevel or Sequence",
-        type);
+        shorten(type));
   }
   steps_.push_back(std::move(step));
   return ok_status();

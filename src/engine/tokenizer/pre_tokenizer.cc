@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/quote.h"
 #include "engine/tokenizer/json_util.h"
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/unicode.h"
@@ -64,7 +65,7 @@ Result<PreTokenizer::Behavior> PreTokenizer::behavior_from_json(const nlohmann::
   if (name == "Contiguous") return Behavior::kContiguous;
   return invalid_argument(
       "pre_tokenizer: behavior '{}', expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous",
-      name);
+      shorten(name));
 }
 
 Status PreTokenizer::add(const nlohmann::json& spec, int depth) {
@@ -93,14 +94,14 @@ Status PreTokenizer::add(const nlohmann::json& spec, int depth) {
     step.behavior = Behavior::kMergedWithNext;
     FOVEA_ASSIGN_OR_RETURN(step.text, json_util::string_field(spec, "replacement", "\xE2\x96\x81", where));
     if (step.text.empty() || unicode::lead_length(step.text[0]) != step.text.size()) {
-      return invalid_argument("{}: 'replacement' is '{}', expected one character", where, step.text);
+      return invalid_argument("{}: 'replacement' is '{}', expected one character", where, shorten(step.text));
     }
     // Older files say add_prefix_space instead of prepend_scheme.
     FOVEA_ASSIGN_OR_RETURN(const bool legacy, json_util::bool_field(spec, "add_prefix_space", true, where));
     FOVEA_ASSIGN_OR_RETURN(const std::string scheme,
                            json_util::string_field(spec, "prepend_scheme", legacy ? "always" : "never", where));
     if (scheme != "always" && scheme != "first" && scheme != "never") {
-      return invalid_argument("{}: 'prepend_scheme' is '{}', expected always, first or never", where, scheme);
+      return invalid_argument("{}: 'prepend_scheme' is '{}', expected always, first or never", where, shorten(scheme));
     }
     step.prepend = scheme == "always" ? Prepend::kAlways : scheme == "first" ? Prepend::kFirst : Prepend::kNever;
     FOVEA_ASSIGN_OR_RETURN(step.split, json_util::bool_field(spec, "split", true, where));
@@ -132,7 +133,7 @@ Status PreTokenizer::add(const nlohmann::json& spec, int depth) {
     return unsupported(
         "pre_tokenizer type '{}', expected ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, "
         "WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit or Sequence",
-        type);
+        shorten(type));
   }
   steps_.push_back(std::move(step));
   return ok_status();

@@ -7,6 +7,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "base/quote.h"
 #include "engine/tokenizer/unicode.h"
 
 namespace fovea {
@@ -38,14 +39,14 @@ Result<std::string> translate(std::string_view pattern) {
         case 'S':
         case 'W':
           if (in_class) {
-            return unsupported("regular expression '{}': \\{} inside a character class is not supported", pattern,
-                               next);
+            return unsupported("regular expression '{}': \\{} inside a character class is not supported",
+                               shorten(pattern), next);
           }
           out.append(fmt::format("[^{}]", next == 'S' ? kSpaceInClass : kWordInClass));
           break;
         case 'h':
         case 'H':
-        case 'C': return unsupported("regular expression '{}': \\{} is not supported", pattern, next);
+        case 'C': return unsupported("regular expression '{}': \\{} is not supported", shorten(pattern), next);
         default: out.push_back('\\'); out.push_back(next);
       }
       continue;
@@ -58,13 +59,14 @@ Result<std::string> translate(std::string_view pattern) {
     } else if (c == '[') {
       const std::size_t close = pattern.find(":]", i);
       if (i + 1 >= pattern.size() || pattern[i + 1] != ':' || close == std::string_view::npos) {
-        return unsupported("regular expression '{}': nested character classes are not supported", pattern);
+        return unsupported("regular expression '{}': nested character classes are not supported", shorten(pattern));
       }
       out.append(pattern.substr(i, close + 2 - i));
       i = close + 1;
       continue;
     } else if (c == '&' && i + 1 < pattern.size() && pattern[i + 1] == '&') {
-      return unsupported("regular expression '{}': intersections of character classes are not supported", pattern);
+      return unsupported("regular expression '{}': intersections of character classes are not supported",
+                         shorten(pattern));
     } else if (c == ']' && i != class_start) {
       in_class = false;
     }
@@ -137,7 +139,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT, &error,
                     &where, context.get());
   if (code->compiled == nullptr) {
-    return invalid_argument("regular expression '{}' does not compile: {} near character {}", pattern,
+    return invalid_argument("regular expression '{}' does not compile: {} near character {}", shorten(pattern),
                             error_text(error), where);
   }
   code->jit = pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE) == 0;
@@ -193,15 +195,16 @@ Status Regex::split_regex(std::string_view text, std::vector<Span>& spans) const
         code_->jit ? pcre2_jit_match(code_->compiled, subject, size, start, 0, mine.data, mine.context)
                    : pcre2_match(code_->compiled, subject, size, start, PCRE2_NO_UTF_CHECK, mine.data, mine.context);
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-      return resource_exhausted("regular expression '{}' gave up at byte {} of {}: {}", source_, start, size,
+      return resource_exhausted("regular expression '{}' gave up at byte {} of {}: {}", shorten(source_), start, size,
                                 error_text(rc));
     }
     if ((++calls & 255) == 0 || rc < 0) {
       const double now = thread_seconds();
       if (deadline == 0) deadline = now + kBaseSeconds + kSecondsPerByte * static_cast<double>(size);
       if (now > deadline) {
-        return resource_exhausted("regular expression '{}' is too slow: it reached byte {} of {} in {:.1f} s", source_,
-                                  start, size, kBaseSeconds + kSecondsPerByte * static_cast<double>(size));
+        return resource_exhausted("regular expression '{}' is too slow: it reached byte {} of {} in {:.1f} s",
+                                  shorten(source_), start, size,
+                                  kBaseSeconds + kSecondsPerByte * static_cast<double>(size));
       }
     }
     if (rc == PCRE2_ERROR_NOMATCH) {

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/quote.h"
 #include "engine/tokenizer/json_util.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/tokenizer_impl.h"
@@ -18,7 +19,8 @@ Result<AddedToken> added_token_from_json(const nlohmann::json& spec, const nlohm
   const std::string_view where = "added token";
   AddedToken token;
   if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= BpeModel::kMaxId) {
-    return invalid_argument("{}: 'id' is {}, expected an integer below {}", where, id.dump(), BpeModel::kMaxId);
+    return invalid_argument("{}: 'id' is {}, expected an integer below {}", where, shorten(id.dump()),
+                            BpeModel::kMaxId);
   }
   token.id = id.get<std::int32_t>();
   FOVEA_ASSIGN_OR_RETURN(token.content, json_util::required_string(spec, "content", where));
@@ -46,9 +48,11 @@ std::optional<bool> flag(const nlohmann::json& config, const char* name) {
 }
 
 Status add_chat_template(const std::string& name, const nlohmann::json& source, TokenizerConfig& config) {
-  if (!source.is_string()) return invalid_argument("tokenizer_config.json: chat template '{}' must be a string", name);
+  if (!source.is_string())
+    return invalid_argument("tokenizer_config.json: chat template '{}' must be a string", shorten(name));
   if (source.get_ref<const std::string&>().size() > kMaxTemplateBytes) {
-    return out_of_range("tokenizer_config.json: chat template '{}' is larger than {} bytes", name, kMaxTemplateBytes);
+    return out_of_range("tokenizer_config.json: chat template '{}' is larger than {} bytes", shorten(name),
+                        kMaxTemplateBytes);
   }
   config.chat_templates.emplace_back(name, source.get<std::string>());
   return ok_status();
@@ -100,7 +104,7 @@ Status Tokenizer::Impl::read_added_tokens(const nlohmann::json& list) {
   } else if (list.is_object()) {  // added_tokens_decoder of tokenizer_config.json: by id
     for (const auto& [id, entry] : list.items()) {
       const bool digits = !id.empty() && id.size() <= 9 && id.find_first_not_of("0123456789") == std::string::npos;
-      if (!digits) return invalid_argument("added_tokens_decoder: key '{}' is no token id", id);
+      if (!digits) return invalid_argument("added_tokens_decoder: key '{}' is no token id", shorten(id));
       FOVEA_ASSIGN_OR_RETURN(AddedToken token, added_token_from_json(entry, nlohmann::json(std::stoi(id))));
       take(std::move(token));
     }
@@ -125,11 +129,12 @@ Status Tokenizer::Impl::read_template(const nlohmann::json& spec) {
     FOVEA_ASSIGN_OR_RETURN(const std::string name, json_util::required_string(token, "id", "TemplateProcessing"));
     const nlohmann::json& ids = json_util::field(json_util::field(special, name.c_str()), "ids");
     if (!ids.is_array()) {
-      return invalid_argument("post_processor TemplateProcessing: 'special_tokens' has no ids for '{}'", name);
+      return invalid_argument("post_processor TemplateProcessing: 'special_tokens' has no ids for '{}'", shorten(name));
     }
     for (const nlohmann::json& id : ids) {
       if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= BpeModel::kMaxId) {
-        return invalid_argument("post_processor TemplateProcessing: id {} of '{}' is no token id", id.dump(), name);
+        return invalid_argument("post_processor TemplateProcessing: id {} of '{}' is no token id", shorten(id.dump()),
+                                shorten(name));
       }
       (sequences == 0 ? prefix : suffix).push_back(id.get<std::int32_t>());
     }
@@ -153,7 +158,7 @@ Status Tokenizer::Impl::read_post_processor(const nlohmann::json& spec, int dept
     for (const nlohmann::json& part : parts) FOVEA_RETURN_IF_ERROR(read_post_processor(part, depth + 1));
     return ok_status();
   }
-  return unsupported("post_processor type '{}', expected TemplateProcessing, ByteLevel or Sequence", type);
+  return unsupported("post_processor type '{}', expected TemplateProcessing, ByteLevel or Sequence", shorten(type));
 }
 
 Status Tokenizer::Impl::read(const nlohmann::json& spec) {
@@ -244,13 +249,13 @@ Result<Tokenizer> Tokenizer::load(const std::string& folder) {
                                       {"tokenizer_config.json", &config_text}}) {
     if (content->empty()) continue;
     FOVEA_ASSIGN_OR_RETURN(const nlohmann::json part, parse_json(*content, folder + "/" + name, kJsonLimits));
-    if (!part.is_object()) return invalid_argument("{}/{} must hold an object", folder, name);
+    if (!part.is_object()) return invalid_argument("{}/{} must hold an object", shorten(folder), name);
     config.update(part);
   }
   if (!chat_text.empty()) config["chat_template"] = std::move(chat_text);
   const std::string merged = config.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   auto made = from_json(text, merged);
-  if (!made.ok()) return Status(made.status().code(), folder + ": " + made.status().message());
+  if (!made.ok()) return Status(made.status().code(), shorten(folder) + ": " + made.status().message());
   return made;
 }
 

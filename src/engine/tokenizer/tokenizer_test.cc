@@ -213,6 +213,30 @@ TEST(Tokenizer, ErrorsSayWhatIsWrong) {
   EXPECT_THAT(Tokenizer::load("/nowhere").status().message(), HasSubstr("/nowhere/tokenizer.json"));
 }
 
+TEST(Tokenizer, ErrorsCutWhatIsLong) {
+  const std::string text(100000, 'x');
+  const auto expect_short = [](const json& spec) {
+    const auto made = Tokenizer::from_json(spec.dump());
+    ASSERT_FALSE(made.ok());
+    EXPECT_LT(made.status().message().size(), 1000u);
+  };
+  for (const char* part : {"model", "pre_tokenizer", "normalizer", "decoder", "post_processor"}) {
+    json spec = byte_level_spec();
+    spec[part]["type"] = text;
+    expect_short(spec);
+  }
+  json spec = byte_level_spec();
+  spec["model"]["merges"].push_back(text);
+  expect_short(spec);
+  spec["model"]["merges"].back() = text + " " + text;
+  expect_short(spec);
+  spec = byte_level_spec();
+  spec["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(" + text}}}, {"behavior", "Isolated"}};
+  expect_short(spec);
+  spec["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", text}};
+  expect_short(spec);
+}
+
 TEST(Tokenizer, RunawayPatternsEndWithAStatus) {
   json spec = byte_level_spec();
   spec["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(a+)+$"}}}, {"behavior", "Isolated"}};

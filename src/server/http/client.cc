@@ -13,6 +13,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "base/quote.h"
 #include "base/status.h"
 
 namespace fovea::server {
@@ -34,7 +35,7 @@ const std::string* find_header(const HttpResponse& response, std::string_view na
 }  // namespace
 
 Result<Url> parse_url(std::string_view url) {
-  const Status bad = invalid_argument("{} is no address this client can use; expected http://HOST:PORT", url);
+  const Status bad = invalid_argument("{} is no address this client can use; expected http://HOST:PORT", shorten(url));
   constexpr std::string_view kScheme = "http://";
   if (url.substr(0, kScheme.size()) != kScheme) return bad;
   std::string_view rest = url.substr(kScheme.size());
@@ -68,7 +69,8 @@ Result<std::unique_ptr<HttpClient>> HttpClient::connect(const Url& url, double t
   addrinfo* found = nullptr;
   const int failed = getaddrinfo(url.host.c_str(), std::to_string(url.port).c_str(), &hints, &found);
   if (failed != 0) {
-    return Status(StatusCode::kUnavailable, fmt::format("cannot resolve {}: {}", url.host, gai_strerror(failed)));
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("cannot resolve {}: {}", shorten(url.host), gai_strerror(failed)));
   }
   int fd = -1;
   for (const addrinfo* entry = found; entry != nullptr && fd < 0; entry = entry->ai_next) {
@@ -91,7 +93,7 @@ Result<std::unique_ptr<HttpClient>> HttpClient::connect(const Url& url, double t
   const int error = errno;
   freeaddrinfo(found);
   errno = error;
-  if (fd < 0) return unavailable(fmt::format("cannot connect to {}:{}", url.host, url.port));
+  if (fd < 0) return unavailable(fmt::format("cannot connect to {}:{}", shorten(url.host), url.port));
   return std::unique_ptr<HttpClient>(new HttpClient(fd, fmt::format("{}:{}", url.host, url.port)));
 }
 

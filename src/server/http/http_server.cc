@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "server/http/connection.h"
 
@@ -63,7 +64,8 @@ Status HttpServerImpl::listen() {
   tcp::resolver resolver(io_);
   const auto found = resolver.resolve(options.host, std::to_string(options.port), error);
   if (error || found.empty()) {
-    return make_status(StatusCode::kUnavailable, "cannot resolve the address {}: {}", options.host, error.message());
+    return make_status(StatusCode::kUnavailable, "cannot resolve the address {}: {}", shorten(options.host),
+                       error.message());
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   acceptor_.open(endpoint.protocol(), error);
