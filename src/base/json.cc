@@ -1,6 +1,7 @@
 // Limits, parsing and typed reads behind base/json.h.
 #include "base/json.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/file.h"
@@ -90,6 +91,14 @@ Result<Json> read_json_file(const std::string& path, const JsonLimits& limits) {
 Result<JsonReader> JsonReader::create(const Json& value, std::string where) {
   if (!value.is_object()) return invalid_argument("{} is {}, expected an object", where, value.type_name());
   return JsonReader(&value, std::move(where));
+}
+
+Status JsonReader::only(std::initializer_list<std::string_view> known) const {
+  for (const auto& [key, value] : value_->items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    return invalid_argument("{} is unknown; known here are {}", path(key), fmt::join(known, ", "));
+  }
+  return ok_status();
 }
 
 std::string JsonReader::path(std::string_view key) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -34,6 +35,9 @@ class JsonReader {
 
   // kInvalidArgument when the value is not an object. `where` opens every message, as it is: shorten() long paths.
   static Result<JsonReader> create(const Json& value, std::string where);
+
+  // kInvalidArgument names a key that is not among these, and lists them: most likely a slip.
+  Status only(std::initializer_list<std::string_view> known) const;
 
   bool has(std::string_view key) const { return find(key) != nullptr; }
   // The object below key: "config.json: rope_scaling".

@@ -64,6 +64,12 @@ TEST(Json, ErrorsSayWhatAndWhere) {
   EXPECT_EQ(JsonReader::create(value["v"], "c.json").status().message(), "c.json is array, expected an object");
 }
 
+TEST(Json, UnknownKeysAreNamedBesideTheKnown) {
+  const Json value = *parse_json(R"({"i": 7, "window": null})", "c");
+  EXPECT_TRUE(reader(value).only({"i", "window", "x"}).ok());
+  EXPECT_EQ(reader(value).only({"i", "x"}).message(), "c.json: window is unknown; known here are i, x");
+}
+
 TEST(Json, MessagesCutWhatIsLong) {
   const std::string text(100000, 'x');
   EXPECT_LT(parse_json("{\"" + text, text).status().message().size(), 700u);

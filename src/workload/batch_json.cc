@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -58,6 +57,7 @@ Result<PagedBatch> named_requests(const JsonReader& root, std::int32_t page_toke
   for (std::size_t i = 0; i < list.size(); ++i) {
     FOVEA_ASSIGN_OR_RETURN(const JsonReader request,
                            JsonReader::create(list[i], fmt::format("{}[{}]", root.path("requests"), i)));
+    FOVEA_RETURN_IF_ERROR(request.only({"kv", "q", "count", "prefix"}));
     FOVEA_ASSIGN_OR_RETURN(const std::int64_t kv, request.integer("kv", 0, kMaxTokens));
     FOVEA_ASSIGN_OR_RETURN(const std::int32_t q, number(request, "q", 1, 0, kMaxTokens));
     FOVEA_ASSIGN_OR_RETURN(const std::int32_t count, number(request, "count", 1, 1, kMaxRequests));
@@ -118,6 +118,7 @@ Result<PagedBatch> read_requests(const JsonReader& root, std::int32_t page_token
     return tree_batch(tree, page_tokens, q, PageOrder::kSequential, static_cast<std::uint64_t>(seed));
   }
   FOVEA_ASSIGN_OR_RETURN(const JsonReader lengths, root.child("lengths"));
+  FOVEA_RETURN_IF_ERROR(lengths.only({"kind", "count", "average"}));
   FOVEA_ASSIGN_OR_RETURN(const std::string kind, lengths.string("kind"));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t count, lengths.integer("count", 1, kMaxRequests));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t average, lengths.integer("average", 1, kMaxTokens));
@@ -151,28 +152,9 @@ Status read_mask(const JsonReader& root, PagedBatch& batch) {
 Result<DescribedBatch> parse_batch(std::string_view text, std::string_view where) {
   FOVEA_ASSIGN_OR_RETURN(const Json json, parse_json(text, where));
   FOVEA_ASSIGN_OR_RETURN(const JsonReader root, JsonReader::create(json, shorten(where)));
-  static const std::set<std::string> known = {"title",
-                                              "query_heads",
-                                              "kv_heads",
-                                              "head_dim",
-                                              "kv_bits",
-                                              "page",
-                                              "workers",
-                                              "tile_rows",
-                                              "block_tokens",
-                                              "share",
-                                              "batch_invariant",
-                                              "invariant_chunk",
-                                              "mask",
-                                              "window",
-                                              "seed",
-                                              "requests",
-                                              "tree",
-                                              "lengths",
-                                              "q"};
-  for (const auto& [key, value] : json.items()) {
-    if (known.count(key) == 0) return invalid_argument("{}: unknown key", root.path(key));
-  }
+  FOVEA_RETURN_IF_ERROR(root.only({"title", "query_heads", "kv_heads", "head_dim", "kv_bits", "page", "workers",
+                                   "tile_rows", "block_tokens", "share", "batch_invariant", "invariant_chunk", "mask",
+                                   "window", "seed", "requests", "tree", "lengths", "q"}));
   DescribedBatch out;
   PlannerOptions& o = out.options;
   FOVEA_ASSIGN_OR_RETURN(out.title, root.string_or("title", ""));

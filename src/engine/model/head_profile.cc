@@ -105,6 +105,8 @@ bool HeadProfile::streams(std::int32_t layer, std::int32_t kv_head) const {
 Result<HeadProfile> parse_head_profile(std::string_view json, std::string_view where) {
   FOVEA_ASSIGN_OR_RETURN(const Json document, parse_json(json, where, {.max_bytes = kMaxBytes}));
   FOVEA_ASSIGN_OR_RETURN(const JsonReader reader, JsonReader::create(document, std::string(where)));
+  FOVEA_RETURN_IF_ERROR(
+      reader.only({"model", "layers", "kv_heads", "sink_tokens", "local_tokens", "prefill_local_tokens", "streaming"}));
   HeadProfile profile;
   FOVEA_ASSIGN_OR_RETURN(profile.model, reader.string_or("model", ""));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t layers, reader.integer_or("layers", 0, 0, kMaxHeads));

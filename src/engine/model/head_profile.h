@@ -2,8 +2,8 @@
 // from a JSON file or a folder of DuoAttention (arXiv 2410.10819); written by `fovea profile heads`. Used by
 // load_model.
 //
-//   {"model": "needle", "sink_tokens": 64, "local_tokens": 256, "prefill_local_tokens": 1024, "streaming": [[0, 1],
-//   ...]}
+//   {"model": "needle", "layers": 4, "kv_heads": 2, "sink_tokens": 64, "local_tokens": 256,
+//    "prefill_local_tokens": 1024, "streaming": [[0, 1], ...]}
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct HeadProfile {
   bool streams(std::int32_t layer, std::int32_t kv_head) const;
 };
 
-// where: what opens the messages of errors.
+// where: what opens the messages of errors. Keys that are not among those above are refused.
 Result<HeadProfile> parse_head_profile(std::string_view json, std::string_view where);
 std::string to_json(const HeadProfile& profile);
 

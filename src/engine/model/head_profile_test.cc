@@ -41,6 +41,8 @@ TEST(HeadProfile, ErrorsSayWhatAndWhere) {
   EXPECT_THAT(message(R"({"sink_tokens": 0, "local_tokens": 9, "prefill_local_tokens": 8, "streaming": []})"),
               HasSubstr("prefill_local_tokens"));
   EXPECT_THAT(message(R"({"sink_tokens": 0, "local_tokens": 9})"), HasSubstr("streaming"));
+  EXPECT_THAT(message(R"({"sinks": 0, "local_tokens": 9, "streaming": []})"), HasSubstr("p.json: sinks is unknown"));
+  EXPECT_THAT(message(R"({"sinks": 0, "local_tokens": 9, "streaming": []})"), HasSubstr("sink_tokens, local_tokens"));
   EXPECT_THAT(message(R"({"sink_tokens": 0, "local_tokens": 9, "streaming": [[0, 0], [1]]})"),
               HasSubstr("streaming[1] is [1]"));
   EXPECT_THAT(message(R"({"sink_tokens": 0, "local_tokens": 9, "streaming": [[0, -1]]})"), HasSubstr("streaming[0]"));
