@@ -62,7 +62,9 @@ Result<std::uint64_t> prompt_pages_expected(const EngineOptions& options, std::i
   FOVEA_ASSIGN_OR_RETURN(const KvBudget own, parse_kv_budget(options.kv_budget));
   FOVEA_ASSIGN_OR_RETURN(const KvBudget prompt, parse_kv_budget(options.sparse_prefill));
   const std::int32_t unit = policy->unit_tokens;
-  const auto budget_at = [&](std::int32_t seen) { return std::max(own.at(seen), prompt.at(seen)); };
+  const auto budget_at = [&](std::int32_t seen) {
+    return std::max(own.in_units(unit).at(seen), prompt.in_units(unit).at(seen));
+  };
   if (options.chunk_tokens % kBlock != 0) {
     return unsupported("pages of prompts are counted where chunk_tokens is a multiple of {}, it is {}", kBlock,
                        options.chunk_tokens);

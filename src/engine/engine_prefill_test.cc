@@ -72,6 +72,36 @@ TEST_F(SparsePrefill, NoSaltIsThatOfAPromptThatSelects) {
   }
 }
 
+// 257 tokens are 16 units of 16, and 4 of 64, as 256 are: lists, answers and prefixes in the cache are the same.
+TEST_F(SparsePrefill, BudgetsThatReadTheSameAreTheSame) {
+  GenerateRequest request = selecting_requests()[3];
+  request.sparse_prompt_tokens = 0;
+  const auto salt_of = [&](const char* policy, const char* budget, const char* prompt_budget) {
+    SparseConfig config;
+    config.policy = *find_select_policy("quest");
+    config.prompt_budget = *parse_kv_budget(prompt_budget);
+    request.sparse = policy;
+    request.kv_budget = budget;
+    return cache_salt("", *sparse_setting(config, request));
+  };
+  EXPECT_EQ(salt_of("quest", "257", "512"), salt_of("quest", "256", "527"));
+  EXPECT_NE(salt_of("quest", "272", "512"), salt_of("quest", "256", "512"));
+  EXPECT_NE(salt_of("quest", "256", "528"), salt_of("quest", "256", "512"));
+  EXPECT_EQ(salt_of("lserve", "319", "T/8"), salt_of("lserve", "256", "T/8"));
+  EXPECT_NE(salt_of("lserve", "320", "T/8"), salt_of("lserve", "256", "T/8"));
+
+  request.sparse.clear();
+  GenerateRequest more = request;
+  request.kv_budget = "256";
+  more.kv_budget = "257";
+  EngineStats stats;
+  const std::vector<Answer> answers = run(path_, {}, options_of("267"), {request, more}, false, stats);
+  const std::vector<Answer> alone = run(path_, {}, options_of("256"), {more}, false, stats);
+  EXPECT_GT(answers[1].cached, 850);
+  EXPECT_GT(stats.sparse_prompt_pages_read, 0u);
+  EXPECT_TRUE(alone[0] == answers[0]);
+}
+
 TEST_F(SparsePrefill, SaysWhyItIsRefused) {
   const auto refused = [&](const EngineOptions& options, const std::string& part) {
     const auto engine = create_engine(path_, {}, options);

@@ -29,8 +29,8 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
     const auto budget = parse_kv_budget(options.sparse_prefill);
     if (!budget.ok()) return invalid_argument("sparse_prefill: {}", budget.status().message());
     if (options.sparse == "off") {
-      return invalid_argument("sparse_prefill is \"{}\", but no policy selects; give sparse too",
-                              options.sparse_prefill);
+      return invalid_argument("sparse_prefill is {}, but no policy selects; give sparse too",
+                              quote(options.sparse_prefill));
     }
     if (options.batch_invariant) {
       return unsupported(
@@ -97,6 +97,12 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
                               how_to_select);
     }
     FOVEA_ASSIGN_OR_RETURN(setting.budget, parse_kv_budget(request.kv_budget));
+  }
+  if (setting.policy != nullptr) {
+    setting.budget = setting.budget.in_units(setting.policy->unit_tokens);
+    if (setting.prompt_budget.has_value()) {
+      setting.prompt_budget = setting.prompt_budget->in_units(setting.policy->unit_tokens);
+    }
   }
   if (request.sparse_prompt_tokens < 0) {
     return invalid_argument("sparse_prompt_tokens is {}, expected 0 or more", request.sparse_prompt_tokens);

@@ -49,6 +49,8 @@ std::int32_t KvBudget::at(std::int32_t length) const {
   return divisor == 0 ? tokens : std::max(length / divisor, kLeastBudgetTokens);
 }
 
+KvBudget KvBudget::in_units(std::int32_t unit_tokens) const { return {tokens / unit_tokens * unit_tokens, divisor}; }
+
 Result<KvBudget> parse_kv_budget(std::string_view text) {
   const bool share = text.starts_with("T/");
   const std::string_view digits = share ? text.substr(2) : text;

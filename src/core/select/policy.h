@@ -43,6 +43,9 @@ struct KvBudget {
 
   // Of a query that sees `length` tokens.
   std::int32_t at(std::int32_t length) const;
+  // What lists of whole units can spend of it: tokens rounded down. Once, where policy and budget of a request meet, so
+  // that budgets which read the same are the same.
+  KvBudget in_units(std::int32_t unit_tokens) const;
 };
 
 // The least a budget may be: sinks, newest tokens and something to choose, in units of 64.

@@ -19,8 +19,8 @@ namespace fovea {
 // prefix cache and retraction change nothing.
 struct SparseSetting {
   const SelectPolicy* policy = nullptr;  // null: every query reads all
-  KvBudget budget;
-  std::int32_t first_position = 0;  // queries before it read all, or what prompt_budget allows
+  KvBudget budget;                       // this and prompt_budget in whole units of the policy
+  std::int32_t first_position = 0;       // queries before it read all, or what prompt_budget allows
   // Of tokens before first_position, in blocks of neighbours (engine/runner/selection.h); where the budget of the
   // others is larger, that holds for them too. None: they read all.
   std::optional<KvBudget> prompt_budget;
