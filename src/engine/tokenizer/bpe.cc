@@ -55,8 +55,8 @@ std::size_t cache_slot(std::string_view key, std::uint32_t instance) {
 
 Result<BpeModel> BpeModel::from_json(const nlohmann::json& spec) {
   static std::atomic<std::uint32_t> instances{0};
-  if (!spec.is_object()) return invalid_argument("tokenizer.json: 'model' must be an object");
-  FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::string_field(spec, "type", "BPE", "model"));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(spec, "tokenizer.json: model"));
+  FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string_or("type", "BPE"));
   if (type != "BPE") return unsupported("model type '{}', expected BPE", shorten(type));
   BpeModel model;
   model.instance_ = ++instances;
@@ -64,13 +64,13 @@ Result<BpeModel> BpeModel::from_json(const nlohmann::json& spec) {
   if (!dropout.is_null() && !(dropout.is_number() && dropout.get<double>() == 0.0)) {
     return unsupported("model: 'dropout' makes encoding random, expected null or 0");
   }
-  FOVEA_ASSIGN_OR_RETURN(model.unk_token_, json_util::string_field(spec, "unk_token", "", "model"));
+  FOVEA_ASSIGN_OR_RETURN(model.unk_token_, json.string_or("unk_token", ""));
   model.has_unk_ = json_util::field(spec, "unk_token").is_string();
-  FOVEA_ASSIGN_OR_RETURN(model.prefix_, json_util::string_field(spec, "continuing_subword_prefix", "", "model"));
-  FOVEA_ASSIGN_OR_RETURN(model.suffix_, json_util::string_field(spec, "end_of_word_suffix", "", "model"));
-  FOVEA_ASSIGN_OR_RETURN(model.fuse_unk_, json_util::bool_field(spec, "fuse_unk", false, "model"));
-  FOVEA_ASSIGN_OR_RETURN(model.byte_fallback_, json_util::bool_field(spec, "byte_fallback", false, "model"));
-  FOVEA_ASSIGN_OR_RETURN(model.ignore_merges_, json_util::bool_field(spec, "ignore_merges", false, "model"));
+  FOVEA_ASSIGN_OR_RETURN(model.prefix_, json.string_or("continuing_subword_prefix", ""));
+  FOVEA_ASSIGN_OR_RETURN(model.suffix_, json.string_or("end_of_word_suffix", ""));
+  FOVEA_ASSIGN_OR_RETURN(model.fuse_unk_, json.boolean_or("fuse_unk", false));
+  FOVEA_ASSIGN_OR_RETURN(model.byte_fallback_, json.boolean_or("byte_fallback", false));
+  FOVEA_ASSIGN_OR_RETURN(model.ignore_merges_, json.boolean_or("ignore_merges", false));
   FOVEA_RETURN_IF_ERROR(model.load_vocab(json_util::field(spec, "vocab")));
   FOVEA_RETURN_IF_ERROR(model.load_merges(json_util::field(spec, "merges")));
   return model;

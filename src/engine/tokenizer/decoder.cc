@@ -28,14 +28,6 @@ int fallback_byte(std::string_view token) {
 
 bool is_one_char(std::string_view text) { return !text.empty() && unicode::lead_length(text[0]) == text.size(); }
 
-Result<int> count_field(const nlohmann::json& spec, const char* name) {
-  const nlohmann::json& value = json_util::field(spec, name);
-  if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() > 1024) {
-    return invalid_argument("decoder Strip: '{}' must be an integer from 0 to 1024", name);
-  }
-  return value.get<int>();
-}
-
 }  // namespace
 
 Result<Decoder> Decoder::from_json(const nlohmann::json& spec) {
@@ -49,10 +41,11 @@ Result<Decoder> Decoder::from_json(const nlohmann::json& spec) {
 }
 
 Status Decoder::add(const nlohmann::json& spec, int depth) {
-  FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::required_string(spec, "type", "decoder"));
-  const std::string where = "decoder " + type;
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, json_util::typed_part(spec, "decoder"));
+  FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string("type"));
+  const std::string& where = json.where();
   if (type == "Sequence") {
-    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(spec, "decoders", depth, where));
+    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(json, "decoders", depth));
     for (const nlohmann::json& part : *parts) FOVEA_RETURN_IF_ERROR(add(part, depth + 1));
     return ok_status();
   }
@@ -65,11 +58,10 @@ Status Decoder::add(const nlohmann::json& spec, int depth) {
     step.kind = Kind::kFuse;
   } else if (type == "Metaspace") {
     step.kind = Kind::kMetaspace;
-    FOVEA_ASSIGN_OR_RETURN(step.text, json_util::string_field(spec, "replacement", "\xE2\x96\x81", where));
+    FOVEA_ASSIGN_OR_RETURN(step.text, json.string_or("replacement", "\xE2\x96\x81"));
     if (!is_one_char(step.text)) return invalid_argument("{}: 'replacement' must be one character", where);
-    FOVEA_ASSIGN_OR_RETURN(const bool legacy, json_util::bool_field(spec, "add_prefix_space", true, where));
-    FOVEA_ASSIGN_OR_RETURN(const std::string scheme,
-                           json_util::string_field(spec, "prepend_scheme", legacy ? "always" : "never", where));
+    FOVEA_ASSIGN_OR_RETURN(const bool legacy, json.boolean_or("add_prefix_space", true));
+    FOVEA_ASSIGN_OR_RETURN(const std::string scheme, json.string_or("prepend_scheme", legacy ? "always" : "never"));
     step.drop_first = scheme != "never";
   } else if (type == "Replace") {
     step.kind = Kind::kReplace;
@@ -77,13 +69,15 @@ Status Decoder::add(const nlohmann::json& spec, int depth) {
     FOVEA_ASSIGN_OR_RETURN(step.pattern, pattern_from_json(pattern, where));
     const nlohmann::json& literal = json_util::field(pattern, "String");
     step.single_char = literal.is_string() && is_one_char(literal.get_ref<const std::string&>());
-    FOVEA_ASSIGN_OR_RETURN(step.text, json_util::required_string(spec, "content", where));
+    FOVEA_ASSIGN_OR_RETURN(step.text, json.string("content"));
   } else if (type == "Strip") {
     step.kind = Kind::kStrip;
-    FOVEA_ASSIGN_OR_RETURN(step.text, json_util::required_string(spec, "content", where));
+    FOVEA_ASSIGN_OR_RETURN(step.text, json.string("content"));
     if (!is_one_char(step.text)) return invalid_argument("{}: 'content' must be one character", where);
-    FOVEA_ASSIGN_OR_RETURN(step.start, count_field(spec, "start"));
-    FOVEA_ASSIGN_OR_RETURN(step.stop, count_field(spec, "stop"));
+    FOVEA_ASSIGN_OR_RETURN(const std::int64_t start, json.integer("start", 0, 1024));
+    FOVEA_ASSIGN_OR_RETURN(const std::int64_t stop, json.integer("stop", 0, 1024));
+    step.start = static_cast<int>(start);
+    step.stop = static_cast<int>(stop);
   } else {
     return unsupported(
         "decoder type '{}', expected ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or Sequence",

@@ -1,45 +1,30 @@
 // Implementation of json_util.h.
 #include "engine/tokenizer/json_util.h"
 
+#include "base/quote.h"
+#include "base/status.h"
+
 namespace fovea::json_util {
-const nlohmann::json& field(const nlohmann::json& object, const char* name) {
-  static const nlohmann::json null;
+
+const Json& field(const Json& object, const char* name) {
+  static const Json null;
   if (!object.is_object()) return null;
   const auto found = object.find(name);
   return found == object.end() ? null : *found;
 }
 
-Result<bool> bool_field(const nlohmann::json& object, const char* name, bool fallback, std::string_view where) {
-  const nlohmann::json& value = field(object, name);
-  if (value.is_null()) return fallback;
-  if (!value.is_boolean())
-    return invalid_argument("{}: '{}' is a {}, expected a boolean", where, name, value.type_name());
-  return value.get<bool>();
+Result<JsonReader> typed_part(const Json& spec, std::string_view what) {
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader untyped, JsonReader::create(spec, std::string(what)));
+  FOVEA_ASSIGN_OR_RETURN(const std::string type, untyped.string("type"));
+  return JsonReader::create(spec, fmt::format("{} {}", what, shorten(type)));
 }
 
-Result<std::string> string_field(const nlohmann::json& object, const char* name, std::string_view fallback,
-                                 std::string_view where) {
-  const nlohmann::json& value = field(object, name);
-  if (value.is_null()) return std::string(fallback);
-  if (!value.is_string())
-    return invalid_argument("{}: '{}' is a {}, expected a string", where, name, value.type_name());
-  return value.get<std::string>();
-}
-
-Result<std::string> required_string(const nlohmann::json& object, const char* name, std::string_view where) {
-  const nlohmann::json& value = field(object, name);
-  if (!value.is_string())
-    return invalid_argument("{}: '{}' is a {}, expected a string", where, name, value.type_name());
-  return value.get<std::string>();
-}
-
-Result<const nlohmann::json*> sequence_parts(const nlohmann::json& spec, const char* name, int depth,
-                                             std::string_view where) {
+Result<const Json*> sequence_parts(const JsonReader& sequence, const char* name, int depth) {
   constexpr int kMaxDepth = 8;
-  const nlohmann::json& parts = field(spec, name);
-  if (!parts.is_array()) return invalid_argument("{}: '{}' must be an array", where, name);
-  if (depth > kMaxDepth) return invalid_argument("{}: nests deeper than {}", where, kMaxDepth);
-  return &parts;
+  const Json* const parts = sequence.find(name);
+  if (parts == nullptr || !parts->is_array()) return invalid_argument("{} must be an array", sequence.path(name));
+  if (depth > kMaxDepth) return invalid_argument("{}: nests deeper than {}", sequence.where(), kMaxDepth);
+  return parts;
 }
 
 }  // namespace fovea::json_util

@@ -1,26 +1,20 @@
-// Access to the optional fields of tokenizer.json, with errors that name the field. Called by every from_json of this
-// folder; parsing itself is base/json.h.
+// What base/json.h does not know of tokenizer.json: fields of several types, and pipelines of parts. Called by every
+// from_json of this folder.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <string>
 #include <string_view>
 
-#include "base/status.h"
+#include "base/json.h"
 
 namespace fovea::json_util {
 
 // The field, or null if the value is no object or has no such field.
-const nlohmann::json& field(const nlohmann::json& object, const char* name);
+const Json& field(const Json& object, const char* name);
 
-// A field of the given type; `fallback` where it is absent or null; a Status where it has another type.
-Result<bool> bool_field(const nlohmann::json& object, const char* name, bool fallback, std::string_view where);
-Result<std::string> string_field(const nlohmann::json& object, const char* name, std::string_view fallback,
-                                 std::string_view where);
-// A required string.
-Result<std::string> required_string(const nlohmann::json& object, const char* name, std::string_view where);
+// A part of a pipeline, which is an object with a "type"; its messages begin with `what` and that type.
+Result<JsonReader> typed_part(const Json& spec, std::string_view what);
+
 // The parts of a Sequence, an array; a Status where they are none, or where sequences nest more than 8 deep.
-Result<const nlohmann::json*> sequence_parts(const nlohmann::json& spec, const char* name, int depth,
-                                             std::string_view where);
+Result<const Json*> sequence_parts(const JsonReader& sequence, const char* name, int depth);
 
 }  // namespace fovea::json_util

@@ -22,12 +22,12 @@ Result<Normalizer> Normalizer::from_json(const nlohmann::json& spec) {
 }
 
 Status Normalizer::add(const nlohmann::json& spec, int depth) {
-  FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::required_string(spec, "type", "normalizer"));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, json_util::typed_part(spec, "normalizer"));
+  FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string("type"));
+  const std::string& where = json.where();
   if (type == "Sequence") {
-    const nlohmann::json& parts = json_util::field(spec, "normalizers");
-    if (!parts.is_array()) return invalid_argument("normalizer Sequence: 'normalizers' must be an array");
-    if (depth > 8) return invalid_argument("normalizer: Sequences nest deeper than 8");
-    for (const nlohmann::json& part : parts) FOVEA_RETURN_IF_ERROR(add(part, depth + 1));
+    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(json, "normalizers", depth));
+    for (const nlohmann::json& part : *parts) FOVEA_RETURN_IF_ERROR(add(part, depth + 1));
     return ok_status();
   }
   Step step;
@@ -41,17 +41,17 @@ Status Normalizer::add(const nlohmann::json& spec, int depth) {
     step.kind = Kind::kLowercase;
   } else if (type == "Strip") {
     step.kind = Kind::kStrip;
-    FOVEA_ASSIGN_OR_RETURN(step.left, json_util::bool_field(spec, "strip_left", true, "normalizer Strip"));
-    FOVEA_ASSIGN_OR_RETURN(step.right, json_util::bool_field(spec, "strip_right", true, "normalizer Strip"));
+    FOVEA_ASSIGN_OR_RETURN(step.left, json.boolean_or("strip_left", true));
+    FOVEA_ASSIGN_OR_RETURN(step.right, json.boolean_or("strip_right", true));
   } else if (type == "StripAccents") {
     step.kind = Kind::kStripAccents;
   } else if (type == "Prepend") {
     step.kind = Kind::kPrepend;
-    FOVEA_ASSIGN_OR_RETURN(step.content, json_util::required_string(spec, "prepend", "normalizer Prepend"));
+    FOVEA_ASSIGN_OR_RETURN(step.content, json.string("prepend"));
   } else if (type == "Replace") {
     step.kind = Kind::kReplace;
-    FOVEA_ASSIGN_OR_RETURN(step.content, json_util::required_string(spec, "content", "normalizer Replace"));
-    FOVEA_ASSIGN_OR_RETURN(step.pattern, pattern_from_json(json_util::field(spec, "pattern"), "normalizer Replace"));
+    FOVEA_ASSIGN_OR_RETURN(step.content, json.string("content"));
+    FOVEA_ASSIGN_OR_RETURN(step.pattern, pattern_from_json(json_util::field(spec, "pattern"), where));
   } else if (type == "ByteLevel") {
     step.kind = Kind::kByteLevel;
   } else {

@@ -56,8 +56,8 @@ Result<PreTokenizer> PreTokenizer::from_json(const nlohmann::json& spec) {
   return made;
 }
 
-Result<PreTokenizer::Behavior> PreTokenizer::behavior_from_json(const nlohmann::json& spec, std::string_view fallback) {
-  FOVEA_ASSIGN_OR_RETURN(const std::string name, json_util::string_field(spec, "behavior", fallback, "pre_tokenizer"));
+Result<PreTokenizer::Behavior> PreTokenizer::behavior_from_json(const JsonReader& json, std::string_view fallback) {
+  FOVEA_ASSIGN_OR_RETURN(const std::string name, json.string_or("behavior", fallback));
   if (name == "Removed") return Behavior::kRemoved;
   if (name == "Isolated") return Behavior::kIsolated;
   if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
@@ -69,49 +69,49 @@ Result<PreTokenizer::Behavior> PreTokenizer::behavior_from_json(const nlohmann::
 }
 
 Status PreTokenizer::add(const nlohmann::json& spec, int depth) {
-  FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::required_string(spec, "type", "pre_tokenizer"));
-  const std::string where = "pre_tokenizer " + type;
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, json_util::typed_part(spec, "pre_tokenizer"));
+  FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string("type"));
+  const std::string& where = json.where();
   if (type == "Sequence") {
-    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(spec, "pretokenizers", depth, where));
+    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(json, "pretokenizers", depth));
     for (const nlohmann::json& part : *parts) FOVEA_RETURN_IF_ERROR(add(part, depth + 1));
     return ok_status();
   }
   Step step;
   if (type == "ByteLevel") {
     step.kind = Kind::kByteLevel;
-    FOVEA_ASSIGN_OR_RETURN(step.prefix_space, json_util::bool_field(spec, "add_prefix_space", true, where));
-    FOVEA_ASSIGN_OR_RETURN(step.split, json_util::bool_field(spec, "use_regex", true, where));
+    FOVEA_ASSIGN_OR_RETURN(step.prefix_space, json.boolean_or("add_prefix_space", true));
+    FOVEA_ASSIGN_OR_RETURN(step.split, json.boolean_or("use_regex", true));
     if (step.split) {
       FOVEA_ASSIGN_OR_RETURN(step.pattern, Regex::compile(kByteLevelPattern));
     }
   } else if (type == "Split") {
     step.kind = Kind::kSplit;
     FOVEA_ASSIGN_OR_RETURN(step.pattern, pattern_from_json(json_util::field(spec, "pattern"), where));
-    FOVEA_ASSIGN_OR_RETURN(step.behavior, behavior_from_json(spec, ""));
-    FOVEA_ASSIGN_OR_RETURN(step.invert, json_util::bool_field(spec, "invert", false, where));
+    FOVEA_ASSIGN_OR_RETURN(step.behavior, behavior_from_json(json, ""));
+    FOVEA_ASSIGN_OR_RETURN(step.invert, json.boolean_or("invert", false));
   } else if (type == "Metaspace") {
     step.kind = Kind::kMetaspace;
     step.behavior = Behavior::kMergedWithNext;
-    FOVEA_ASSIGN_OR_RETURN(step.text, json_util::string_field(spec, "replacement", "\xE2\x96\x81", where));
+    FOVEA_ASSIGN_OR_RETURN(step.text, json.string_or("replacement", "\xE2\x96\x81"));
     if (step.text.empty() || unicode::lead_length(step.text[0]) != step.text.size()) {
       return invalid_argument("{}: 'replacement' is '{}', expected one character", where, shorten(step.text));
     }
     // Older files say add_prefix_space instead of prepend_scheme.
-    FOVEA_ASSIGN_OR_RETURN(const bool legacy, json_util::bool_field(spec, "add_prefix_space", true, where));
-    FOVEA_ASSIGN_OR_RETURN(const std::string scheme,
-                           json_util::string_field(spec, "prepend_scheme", legacy ? "always" : "never", where));
+    FOVEA_ASSIGN_OR_RETURN(const bool legacy, json.boolean_or("add_prefix_space", true));
+    FOVEA_ASSIGN_OR_RETURN(const std::string scheme, json.string_or("prepend_scheme", legacy ? "always" : "never"));
     if (scheme != "always" && scheme != "first" && scheme != "never") {
       return invalid_argument("{}: 'prepend_scheme' is '{}', expected always, first or never", where, shorten(scheme));
     }
     step.prepend = scheme == "always" ? Prepend::kAlways : scheme == "first" ? Prepend::kFirst : Prepend::kNever;
-    FOVEA_ASSIGN_OR_RETURN(step.split, json_util::bool_field(spec, "split", true, where));
+    FOVEA_ASSIGN_OR_RETURN(step.split, json.boolean_or("split", true));
   } else if (type == "Digits") {
     step.kind = Kind::kDigits;
-    FOVEA_ASSIGN_OR_RETURN(const bool each, json_util::bool_field(spec, "individual_digits", false, where));
+    FOVEA_ASSIGN_OR_RETURN(const bool each, json.boolean_or("individual_digits", false));
     step.behavior = each ? Behavior::kIsolated : Behavior::kContiguous;
   } else if (type == "Punctuation") {
     step.kind = Kind::kPunctuation;
-    FOVEA_ASSIGN_OR_RETURN(step.behavior, behavior_from_json(spec, "Isolated"));
+    FOVEA_ASSIGN_OR_RETURN(step.behavior, behavior_from_json(json, "Isolated"));
   } else if (type == "Whitespace") {
     step.kind = Kind::kWhitespace;
     step.behavior = Behavior::kRemoved;
@@ -127,7 +127,7 @@ Status PreTokenizer::add(const nlohmann::json& spec, int depth) {
   } else if (type == "CharDelimiterSplit") {
     step.kind = Kind::kCharDelimiter;
     step.behavior = Behavior::kRemoved;
-    FOVEA_ASSIGN_OR_RETURN(step.text, json_util::required_string(spec, "delimiter", where));
+    FOVEA_ASSIGN_OR_RETURN(step.text, json.string("delimiter"));
     if (step.text.empty()) return invalid_argument("{}: 'delimiter' is empty", where);
   } else {
     return unsupported(

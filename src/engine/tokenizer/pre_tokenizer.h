@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "engine/tokenizer/regex.h"
 
@@ -63,7 +63,7 @@ class PreTokenizer {
   };
 
   Status add(const nlohmann::json& spec, int depth);
-  static Result<Behavior> behavior_from_json(const nlohmann::json& spec, std::string_view fallback);
+  static Result<Behavior> behavior_from_json(const JsonReader& json, std::string_view fallback);
   static Status find_spans(const Step& step, std::string_view text, std::vector<Regex::Span>& spans);
   static void merge_spans(Behavior behavior, std::vector<Regex::Span>& spans);
   static Status run(const Step& step, PieceList& list);

@@ -16,19 +16,19 @@ constexpr std::size_t kMaxTemplateBytes = 1 << 20;
 constexpr JsonLimits kJsonLimits = {.max_bytes = std::uint64_t{256} << 20, .max_depth = 64};
 
 Result<AddedToken> added_token_from_json(const nlohmann::json& spec, const nlohmann::json& id) {
-  const std::string_view where = "added token";
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(spec, "added token"));
   AddedToken token;
   if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() >= BpeModel::kMaxId) {
-    return invalid_argument("{}: 'id' is {}, expected an integer below {}", where, shorten(id.dump()),
+    return invalid_argument("added token: 'id' is {}, expected an integer below {}", shorten(id.dump()),
                             BpeModel::kMaxId);
   }
   token.id = id.get<std::int32_t>();
-  FOVEA_ASSIGN_OR_RETURN(token.content, json_util::required_string(spec, "content", where));
-  FOVEA_ASSIGN_OR_RETURN(token.single_word, json_util::bool_field(spec, "single_word", false, where));
-  FOVEA_ASSIGN_OR_RETURN(token.lstrip, json_util::bool_field(spec, "lstrip", false, where));
-  FOVEA_ASSIGN_OR_RETURN(token.rstrip, json_util::bool_field(spec, "rstrip", false, where));
-  FOVEA_ASSIGN_OR_RETURN(token.special, json_util::bool_field(spec, "special", false, where));
-  FOVEA_ASSIGN_OR_RETURN(token.normalized, json_util::bool_field(spec, "normalized", !token.special, where));
+  FOVEA_ASSIGN_OR_RETURN(token.content, json.string("content"));
+  FOVEA_ASSIGN_OR_RETURN(token.single_word, json.boolean_or("single_word", false));
+  FOVEA_ASSIGN_OR_RETURN(token.lstrip, json.boolean_or("lstrip", false));
+  FOVEA_ASSIGN_OR_RETURN(token.rstrip, json.boolean_or("rstrip", false));
+  FOVEA_ASSIGN_OR_RETURN(token.special, json.boolean_or("special", false));
+  FOVEA_ASSIGN_OR_RETURN(token.normalized, json.boolean_or("normalized", !token.special));
   return token;
 }
 
@@ -74,7 +74,8 @@ Result<TokenizerConfig> config_from_json(const nlohmann::json& spec) {
   const nlohmann::json& chat = json_util::field(spec, "chat_template");
   if (chat.is_array()) {
     for (const nlohmann::json& entry : chat) {
-      FOVEA_ASSIGN_OR_RETURN(const std::string name, json_util::required_string(entry, "name", "chat_template"));
+      FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(entry, "chat_template"));
+      FOVEA_ASSIGN_OR_RETURN(const std::string name, json.string("name"));
       FOVEA_RETURN_IF_ERROR(add_chat_template(name, json_util::field(entry, "template"), config));
     }
   } else if (!chat.is_null()) {
@@ -126,7 +127,8 @@ Status Tokenizer::Impl::read_template(const nlohmann::json& spec) {
       ++sequences;
       continue;
     }
-    FOVEA_ASSIGN_OR_RETURN(const std::string name, json_util::required_string(token, "id", "TemplateProcessing"));
+    FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(token, "post_processor TemplateProcessing"));
+    FOVEA_ASSIGN_OR_RETURN(const std::string name, json.string("id"));
     const nlohmann::json& ids = json_util::field(json_util::field(special, name.c_str()), "ids");
     if (!ids.is_array()) {
       return invalid_argument("post_processor TemplateProcessing: 'special_tokens' has no ids for '{}'", shorten(name));
@@ -148,14 +150,13 @@ Status Tokenizer::Impl::read_template(const nlohmann::json& spec) {
 
 Status Tokenizer::Impl::read_post_processor(const nlohmann::json& spec, int depth) {
   if (spec.is_null()) return ok_status();
-  FOVEA_ASSIGN_OR_RETURN(const std::string type, json_util::required_string(spec, "type", "post_processor"));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader json, json_util::typed_part(spec, "post_processor"));
+  FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string("type"));
   if (type == "ByteLevel") return ok_status();  // changes offsets only
   if (type == "TemplateProcessing") return read_template(spec);
   if (type == "Sequence") {
-    const nlohmann::json& parts = json_util::field(spec, "processors");
-    if (!parts.is_array()) return invalid_argument("post_processor Sequence: 'processors' must be an array");
-    if (depth > 8) return invalid_argument("post_processor: Sequences nest deeper than 8");
-    for (const nlohmann::json& part : parts) FOVEA_RETURN_IF_ERROR(read_post_processor(part, depth + 1));
+    FOVEA_ASSIGN_OR_RETURN(const auto* parts, json_util::sequence_parts(json, "processors", depth));
+    for (const nlohmann::json& part : *parts) FOVEA_RETURN_IF_ERROR(read_post_processor(part, depth + 1));
     return ok_status();
   }
   return unsupported("post_processor type '{}', expected TemplateProcessing, ByteLevel or Sequence", shorten(type));
