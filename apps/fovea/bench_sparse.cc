@@ -10,17 +10,17 @@
 #include <random>
 #include <vector>
 
-#include "backend/cuda_select.h"
 #include "base/status.h"
-#include "fovea/attention.h"
+#include "fovea/page_selector.h"
 
 namespace fovea::app {
 namespace {
 
 constexpr std::int32_t kTokens = 131072, kBudget = 4096, kPage = 16, kHeads = 8, kGroup = 4, kDim = 128;
 constexpr std::int32_t kPagesEach = kTokens / kPage, kListPages = kBudget / kPage, kCandidates = 4 * kListPages;
-constexpr double kRotatedBytes = 150e6;                                            // more than the L2 holds
-constexpr std::size_t kRecordBytes = std::size_t{kHeads} * abi::kCodeRecordBytes;  // of a page
+constexpr std::int32_t kInterval = 4;
+constexpr double kRotatedBytes = 150e6;                                 // more than the L2 holds
+constexpr std::size_t kRecordBytes = std::size_t{kHeads} * kPage * 16;  // of a page
 
 class SparseStep {
  public:
@@ -31,11 +31,10 @@ class SparseStep {
     const cuda::ScopedContext context(bench_.device());
     const std::size_t pages = static_cast<std::size_t>(requests_) * kPagesEach;
     const double rescored = static_cast<double>(requests_) * (kCandidates + 1) * static_cast<double>(kRecordBytes);
-    code_sets_ = std::max(1, static_cast<int>(std::ceil(kRotatedBytes / rescored)));
+    // A multiple of the interval, so that those which scan in a graph of both always do.
+    code_sets_ = static_cast<int>(std::ceil(kRotatedBytes / rescored / kInterval)) * kInterval;
     const double read = static_cast<double>(requests_) * kBudget * static_cast<double>(token_bytes());
     kv_sets_ = std::max(1, static_cast<int>(std::ceil(kRotatedBytes / read)));
-    FOVEA_ASSIGN_OR_RETURN(codes_,
-                           bench_.random(pages * kRecordBytes * static_cast<std::size_t>(code_sets_), 0xffff, 0));
     const bool fp8 = kv_dtype_ == DType::kF8E4M3;
     const std::uint16_t keep = fp8 ? 0x8f8f : 0x80ff, set = fp8 ? 0x2828 : 0x3e80;
     const std::size_t pool = pool_bytes() * static_cast<std::size_t>(kv_sets_);
@@ -51,22 +50,11 @@ class SparseStep {
     lists_at_ = entries.size();
     entries.resize(pages + static_cast<std::size_t>(requests_) * kHeads * kListPages);
     FOVEA_RETURN_IF_ERROR(upload(entries, entries_));
-    std::vector<abi::KeyCode> learned(kHeads);
-    for (abi::KeyCode& code : learned) {
-      for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
-        code.channel[i] = static_cast<std::uint8_t>(4 * i);
-        code.step[i] = 0.3f;
-      }
-    }
-    FOVEA_RETURN_IF_ERROR(upload(learned, learned_));
-    const std::size_t lists = static_cast<std::size_t>(requests_) * kHeads;
-    FOVEA_ASSIGN_OR_RETURN(keys_, cuda::DeviceBuffer::create(bench_.device(), lists * kPagesEach * 4, true));
+    FOVEA_RETURN_IF_ERROR(create_selector());
+    const std::vector<std::int32_t> scan(static_cast<std::size_t>(requests_), 1);
+    FOVEA_RETURN_IF_ERROR(upload(scan, scan_phases_));
     FOVEA_ASSIGN_OR_RETURN(list_tokens_,
                            cuda::DeviceBuffer::create(bench_.device(), static_cast<std::size_t>(requests_) * 4, true));
-    const std::size_t sets = static_cast<std::size_t>(code_sets_);
-    FOVEA_ASSIGN_OR_RETURN(states_, cuda::DeviceBuffer::create(bench_.device(), lists * sets * 8, true));
-    FOVEA_ASSIGN_OR_RETURN(candidates_,
-                           cuda::DeviceBuffer::create(bench_.device(), lists * sets * kCandidates * 4, true));
     AttentionOptions o;
     o.device = fmt::format("cuda:{}", bench_.device().index());
     o.kv_dtype = kv_dtype_;
@@ -84,66 +72,15 @@ class SparseStep {
     return upload(kv_lens_, lens_);
   }
 
-  // interval 1: all units; 4: candidates, where a scan was made one token before.
-  Status select(int call, std::uint32_t interval) {
-    const std::size_t set = static_cast<std::size_t>(call % code_sets_);
-    const std::size_t lists = static_cast<std::size_t>(requests_) * kHeads;
-    abi::SelectArgs args{};
-    args.q = q_.data();
-    args.q_head_stride = kDim;
-    args.q_row_stride = kHeads * kGroup * kDim;
-    args.stats.data = codes_.as<std::byte>() + set * static_cast<std::size_t>(requests_) * kPagesEach * kRecordBytes;
-    args.stats.head_stride = abi::kCodeRecordBytes;
-    args.stats.page_stride = static_cast<long long>(kRecordBytes);
-    args.stats.num_pages = requests_ * kPagesEach;
-    args.stats.subs_per_page = 1;
-    args.stats.num_heads = kHeads;
-    args.stats.head_dim = args.stats.rotary_dim = kDim;
-    args.stats.kind = abi::StatKind::kCodes;
-    args.stats.codes = learned_.as<abi::KeyCode>();
-    args.page_entries = entries_.as<std::int32_t>();
-    args.page_stride = kPagesEach;
-    args.kv_lens = lens_.as<std::int32_t>();
-    args.lists = entries_.as<std::int32_t>() + lists_at_;
-    args.list_stride = kListPages;
-    args.list_tokens = list_tokens_.as<std::int32_t>();
-    args.keys = keys_.as<std::uint32_t>();
-    if (interval > 1) {
-      args.candidates = candidates_.as<std::int32_t>() + set * lists * kCandidates;
-      args.states = states_.as<abi::SelectState>() + set * lists;
-    }
-    args.sm_scale = 0.088f;
-    args.requests = static_cast<std::uint32_t>(requests_);
-    args.num_heads = kHeads;
-    args.group = kGroup;
-    args.splits = select_splits(bench_.device(), args.requests, kHeads);
-    args.max_units = kPagesEach;
-    args.budget_units = kListPages;
-    args.sink_tokens = args.recent_tokens = kPage;
-    args.interval = interval;
-    args.num_candidates = kCandidates;
-    return cuda_select(bench_.device(), args, DType::kBF16, bench_.stream());
+  // A scan of all units where `scans`, or where no scan was made one token before; else of candidates.
+  Status select(int call, bool scans) {
+    SelectStep now = step();
+    now.phases = scans ? ints(scan_phases_, requests_) : TensorView{};
+    return selector_->select(call % code_sets_, rows(q_), now, {bench_.stream()});
   }
   int code_sets() const { return code_sets_; }
 
-  Status plan_selected() {
-    std::vector<std::int64_t> lists, chosen;
-    for (std::int32_t r = 0; r < requests_; ++r) {
-      lists.push_back(std::int64_t{r} * kPagesEach);
-      chosen.push_back(static_cast<std::int64_t>(lists_at_) + std::int64_t{r} * kHeads * kListPages);
-    }
-    SelectedBatch batch;
-    batch.num_requests = requests_;
-    batch.kv_lens = kv_lens_.data();
-    batch.budget_tokens = kBudget;
-    batch.page_indices = entries_.as<std::int32_t>();
-    batch.num_page_indices = static_cast<std::int64_t>(entries_.size_bytes() / 4);
-    batch.list_begins = lists.data();
-    batch.selected_begins = chosen.data();
-    batch.selected_stride = kListPages;
-    batch.list_tokens = list_tokens_.as<std::int32_t>();
-    return attention_->plan_selected(batch, {bench_.stream()});
-  }
+  Status plan_selected() { return selector_->plan(*attention_, kv_lens_, step(), {bench_.stream()}); }
   Status plan_dense() {
     const std::vector<std::int32_t> q_lens(static_cast<std::size_t>(requests_), 1);
     RequestBatch batch;
@@ -179,6 +116,44 @@ class SparseStep {
   }
 
  private:
+  // A set of codes is a layer.
+  Status create_selector() {
+    PageSelectorOptions o;
+    o.device = fmt::format("cuda:{}", bench_.device().index());
+    o.budget_tokens = kBudget;
+    o.interval = kInterval;
+    o.num_layers = code_sets_;
+    o.num_pages = requests_ * kPagesEach;
+    o.max_requests = requests_;
+    o.max_pages_per_request = kPagesEach;
+    KeyCode code{};
+    for (std::int32_t i = 0; i < kKeyCodeChannels; ++i) {
+      code.channel[i] = static_cast<std::uint8_t>(4 * i);
+      code.step[i] = 0.3f;
+    }
+    o.key_codes.assign(static_cast<std::size_t>(code_sets_) * kHeads, code);
+    FOVEA_ASSIGN_OR_RETURN(PageSelector selector, PageSelector::create(o));
+    selector_.emplace(std::move(selector));
+    const std::size_t bytes = static_cast<std::size_t>(requests_) * kPagesEach * kRecordBytes;
+    FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer random, bench_.random(bytes, 0xffff, 0));
+    for (std::int32_t set = 0; set < code_sets_; ++set) {
+      FOVEA_ASSIGN_OR_RETURN(const TensorView codes, selector_->statistics(set));
+      FOVEA_RETURN_IF_ERROR(cuda::copy_on_device(bench_.device(), codes.data, random.data(), bytes, bench_.stream()));
+    }
+    return bench_.device().synchronize();  // before random's memory goes
+  }
+  TensorView ints(const cuda::DeviceBuffer& buffer, std::int64_t count) const {
+    return on_device(cpu_tensor(buffer.data(), DType::kI32, count));
+  }
+  SelectStep step() const {
+    SelectStep step;
+    step.kv_lens = ints(lens_, requests_);
+    step.page_table = on_device(cpu_tensor(entries_.data(), DType::kI32, requests_, kPagesEach));
+    step.lists =
+        on_device(cpu_tensor(entries_.as<std::int32_t>() + lists_at_, DType::kI32, requests_, kHeads, kListPages));
+    step.list_tokens = ints(list_tokens_, requests_);
+    return step;
+  }
   template <typename T>
   Status upload(const std::vector<T>& from, cuda::DeviceBuffer& to) {
     const std::size_t bytes = from.size() * sizeof(T);
@@ -207,7 +182,8 @@ class SparseStep {
   int code_sets_ = 1, kv_sets_ = 1;
   std::size_t lists_at_ = 0;
   std::vector<std::int32_t> kv_lens_;
-  cuda::DeviceBuffer codes_, k_, v_, q_, out_, entries_, learned_, keys_, lens_, list_tokens_, states_, candidates_;
+  cuda::DeviceBuffer k_, v_, q_, out_, entries_, lens_, list_tokens_, scan_phases_;
+  std::optional<PageSelector> selector_;
   std::optional<Attention> attention_;
 };
 
@@ -225,11 +201,11 @@ Status measure(const CudaBench& bench, const CudaLimits& limits, std::int32_t re
 
   // Scans that remember candidates (the same length again is a scan), one token before those that rescore them.
   FOVEA_RETURN_IF_ERROR(step.set_length(kTokens - 2));
-  for (int set = 0; set < step.code_sets(); ++set) FOVEA_RETURN_IF_ERROR(step.select(set, 4));
-  FOVEA_ASSIGN_OR_RETURN(const double scan, bench.replay_us(kCalls, [&](int i) { return step.select(i, 4); }));
+  for (int set = 0; set < step.code_sets(); ++set) FOVEA_RETURN_IF_ERROR(step.select(set, true));
+  FOVEA_ASSIGN_OR_RETURN(const double scan, bench.replay_us(kCalls, [&](int i) { return step.select(i, false); }));
   FOVEA_RETURN_IF_ERROR(step.set_length(kTokens - 1));
   add("selection", scan, unit_bytes * kPagesEach);
-  FOVEA_ASSIGN_OR_RETURN(const double rescore, bench.replay_us(kCalls, [&](int i) { return step.select(i, 4); }));
+  FOVEA_ASSIGN_OR_RETURN(const double rescore, bench.replay_us(kCalls, [&](int i) { return step.select(i, false); }));
   add("rescoring", rescore, unit_bytes * (kCandidates + 1));
   FOVEA_RETURN_IF_ERROR(step.plan_selected());
   FOVEA_ASSIGN_OR_RETURN(const double attention, bench.replay_us(kCalls, [&](int i) { return step.attend(i); }));
@@ -238,7 +214,7 @@ Status measure(const CudaBench& bench, const CudaLimits& limits, std::int32_t re
   add("attention", attention, read);
   add("attention + selection/4 + rescoring*3/4", attention + scan / 4 + rescore * 3 / 4, std::nullopt);
   FOVEA_ASSIGN_OR_RETURN(const double together, bench.replay_us(kCalls, [&](int i) -> Status {
-    FOVEA_RETURN_IF_ERROR(step.select(i, i % 4 == 0 ? 1 : 4));
+    FOVEA_RETURN_IF_ERROR(step.select(i, i % kInterval == 0));
     return step.attend(i);
   }));
   add("the same in one graph", together, std::nullopt);
@@ -251,7 +227,7 @@ Status measure(const CudaBench& bench, const CudaLimits& limits, std::int32_t re
   FOVEA_RETURN_IF_ERROR(step.attend(0));
   FOVEA_ASSIGN_OR_RETURN(const std::vector<std::uint16_t> expected, step.output());
   FOVEA_RETURN_IF_ERROR(step.renew());
-  FOVEA_RETURN_IF_ERROR(step.select(0, 1));
+  FOVEA_RETURN_IF_ERROR(step.select(0, true));
   FOVEA_RETURN_IF_ERROR(step.plan_selected());
   FOVEA_ASSIGN_OR_RETURN(const double under, bench.replay_us(kCalls, [&](int i) { return step.attend(i); }));
   FOVEA_RETURN_IF_ERROR(step.attend(0));

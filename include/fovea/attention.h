@@ -143,6 +143,7 @@ struct SelectedBatch {
   std::int32_t num_requests = 0;
   const std::int32_t* kv_lens = nullptr;       // host, [num_requests]; the query is the last of them, and row i of q
   std::int32_t budget_tokens = 4096;           // a multiple of page_tokens
+  std::int32_t budget_divisor = 0;             // 2 or more: kv_lens / this, from 256 up to budget_tokens
   const std::int32_t* page_indices = nullptr;  // on the object's device, not copied
   std::int64_t num_page_indices = 0;           // must be given
   const std::int64_t* list_begins = nullptr;   // host, [num_requests]: where all pages of a request stand, in order

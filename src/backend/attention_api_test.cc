@@ -437,6 +437,9 @@ TEST_F(AttentionApiErrors, ListsThatBeginFarAway) {
   EXPECT_TRUE(attention_.plan_selected(step).ok());
   step.selected_stride = kFar;
   expect(attention_.plan_selected(step), StatusCode::kInvalidArgument, "selected_stride");
+  step.budget_divisor = 1;
+  expect(attention_.plan_selected(step), StatusCode::kInvalidArgument, "budget_divisor is 1");
+  step.budget_divisor = 0;
   step.selected_stride = 1;
   step.selected_begins = far.data();
   expect(attention_.plan_selected(step), StatusCode::kOutOfRange, "which has 16");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "core/select/policy.h"
 
 namespace fovea {
 namespace {
@@ -176,6 +177,9 @@ Status check_selected(const AttentionOptions& o, const SelectedBatch& batch) {
     return invalid_argument("budget_tokens is {}, expected a multiple of page_tokens, {}", batch.budget_tokens,
                             o.page_tokens);
   }
+  if (batch.budget_divisor < 0 || batch.budget_divisor == 1) {
+    return invalid_argument("budget_divisor is {}, expected 0, or 2 or more", batch.budget_divisor);
+  }
   if (batch.selected_stride < 0 || batch.selected_stride > UINT32_MAX || batch.num_page_indices < 0 ||
       batch.num_page_indices > UINT32_MAX) {
     return invalid_argument("selected_stride is {} and num_page_indices {}, expected 0 to 2^32", batch.selected_stride,
@@ -268,7 +272,6 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
   FOVEA_RETURN_IF_ERROR(check_selected(options_, batch));
   const auto requests = static_cast<std::size_t>(batch.num_requests);
   const auto heads = static_cast<std::uint16_t>(options_.num_kv_heads);
-  const std::int64_t budget_pages = batch.budget_tokens / options_.page_tokens;
   smallest_ = largest_ = {};
   num_requests_ = -1;
   entries_.clear();
@@ -280,6 +283,9 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
   for (std::size_t i = 0; i < requests; ++i) {
     const std::int32_t tokens = batch.kv_lens[i];
     const std::int64_t pages = num_pages(tokens);
+    const std::int32_t budget =
+        std::min(batch.budget_tokens, KvBudget{batch.budget_tokens, batch.budget_divisor}.at(tokens));
+    const std::int64_t budget_pages = budget / options_.page_tokens;
     const bool chosen = batch.selected_begins[i] >= 0 && pages > budget_pages;
     if (chosen && ++num_chosen > options_.max_selected) {
       return out_of_range("more than {} requests read chosen pages; raise max_selected", options_.max_selected);

@@ -106,6 +106,14 @@ Status check_array(const char* name, const TensorView& tensor, std::initializer_
   return check_contiguous(name, tensor, dtype, place);
 }
 
+Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace place) {
+  if (!is_empty(places.slots)) return check_array("slots", places.slots, {rows}, DType::kI32, place);
+  FOVEA_RETURN_IF_ERROR(check_array("batch_indices", places.batch_indices, {rows}, DType::kI32, place));
+  FOVEA_RETURN_IF_ERROR(check_array("positions", places.positions, {rows}, DType::kI32, place));
+  FOVEA_RETURN_IF_ERROR(check_array("page_indices", places.page_indices, {0}, DType::kI32, place));
+  return check_array("page_indptr", places.page_indptr, {1}, DType::kI32, place);
+}
+
 Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
                                   std::int64_t page_tokens, DevicePlace place) {
   FOVEA_RETURN_IF_ERROR(check_place("k", kv.k, place));

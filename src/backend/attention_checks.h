@@ -35,6 +35,9 @@ Status check_contiguous(const char* name, const TensorView& tensor, DType dtype,
 Status check_array(const char* name, const TensorView& tensor, std::initializer_list<std::int64_t> shape, DType dtype,
                    DevicePlace place);
 
+// Places of `rows` new rows: slots, or the other four.
+Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace place);
+
 // The pool that k and v are. page_tokens 0: any.
 Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
                                   std::int64_t page_tokens, DevicePlace place);

@@ -152,15 +152,14 @@ class CpuPagedAttention : public Attention::Impl {
   bool planned_ = false;
 };
 
-// One pool for every object that asks for no number of threads of its own, and for append and merge.
+bool cpu_type(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
+
+}  // namespace
+
 ThreadPool& process_threads() {
   static ThreadPool threads;
   return threads;
 }
-
-bool cpu_type(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
-
-}  // namespace
 
 Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const AttentionOptions& options) {
   const bool quantized =
@@ -190,11 +189,16 @@ Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const Attent
   return std::unique_ptr<Attention::Impl>(std::move(impl));
 }
 
-Status cpu_append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places,
-                           const abi::KvPoolView& pool) {
-  const std::int64_t rows = k.shape[0];
+Result<std::vector<std::int32_t>> slots_of(const AppendPlaces& places, std::int64_t rows, std::int32_t page_tokens,
+                                           std::int32_t num_pages) {
+  std::vector<std::int32_t> slots(static_cast<std::size_t>(rows));
   if (!is_empty(places.slots)) {
-    return cpu::append_kv(k, v, static_cast<const std::int32_t*>(places.slots.data), pool, process_threads());
+    std::copy_n(static_cast<const std::int32_t*>(places.slots.data), rows, slots.begin());
+    const auto bad = std::find_if(slots.begin(), slots.end(),
+                                  [&](std::int32_t s) { return s >= 0 && s / page_tokens >= num_pages; });
+    if (bad == slots.end()) return slots;
+    return out_of_range("slot {} of row {} lies outside of the pool's {} pages of {}", *bad, bad - slots.begin(),
+                        num_pages, page_tokens);
   }
   const auto* requests = static_cast<const std::int32_t*>(places.batch_indices.data);
   const auto* positions = static_cast<const std::int32_t*>(places.positions.data);
@@ -202,7 +206,6 @@ Status cpu_append_paged_kv(const TensorView& k, const TensorView& v, const Appen
   const auto* indptr = static_cast<const std::int32_t*>(places.page_indptr.data);
   const std::int64_t num_requests = places.page_indptr.shape[0] - 1;
   const std::int64_t num_indices = places.page_indices.shape[0];
-  std::vector<std::int32_t> slots(static_cast<std::size_t>(rows));
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::int64_t request = requests[i];
     if (request < 0 || request >= num_requests || positions[i] < 0) {
@@ -210,18 +213,25 @@ Status cpu_append_paged_kv(const TensorView& k, const TensorView& v, const Appen
           "row {} is position {} of request {}, expected a request in 0..{} and a position of 0 or more", i,
           positions[i], request, num_requests - 1);
     }
-    const std::int64_t entry = std::int64_t{indptr[request]} + positions[i] / pool.page_tokens;
+    const std::int64_t entry = std::int64_t{indptr[request]} + positions[i] / page_tokens;
     if (entry < 0 || entry >= std::min<std::int64_t>(indptr[request + 1], num_indices)) {
       return out_of_range("position {} of row {} lies beyond the pages of request {}", positions[i], i, request);
     }
-    if (indices[entry] < 0 || indices[entry] >= pool.num_pages) {
+    if (indices[entry] < 0 || indices[entry] >= num_pages) {
       return out_of_range("page {} of request {} lies outside of the pool's {} pages", indices[entry], request,
-                          pool.num_pages);
+                          num_pages);
     }
-    const std::int64_t slot = std::int64_t{indices[entry]} * pool.page_tokens + positions[i] % pool.page_tokens;
+    const std::int64_t slot = std::int64_t{indices[entry]} * page_tokens + positions[i] % page_tokens;
     if (slot > INT32_MAX) return out_of_range("slot {} does not fit 32 bits", slot);
     slots[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(slot);
   }
+  return slots;
+}
+
+Status cpu_append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places,
+                           const abi::KvPoolView& pool) {
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<std::int32_t> slots,
+                         slots_of(places, k.shape[0], pool.page_tokens, pool.num_pages));
   return cpu::append_kv(k, v, slots.data(), pool, process_threads());
 }
 

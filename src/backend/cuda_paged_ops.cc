@@ -59,6 +59,16 @@ abi::StateView state_view(const cpu::AttentionState& s) {
 
 }  // namespace
 
+void set_places(const AppendPlaces& places, abi::AppendArgs& args) {
+  args.slots = static_cast<const std::int32_t*>(places.slots.data);
+  args.batch_indices = static_cast<const std::int32_t*>(places.batch_indices.data);
+  args.positions = static_cast<const std::int32_t*>(places.positions.data);
+  args.page_entries = static_cast<const std::int32_t*>(places.page_indices.data);
+  args.list_begin = static_cast<const std::int32_t*>(places.page_indptr.data);
+  args.num_lists = is_empty(places.page_indptr) ? 0 : static_cast<std::uint32_t>(places.page_indptr.shape[0] - 1);
+  args.num_page_entries = static_cast<std::uint32_t>(places.page_indices.num_elements());
+}
+
 Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places,
                             const abi::KvPoolView& pool, Stream stream) {
   FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(k.device_index));
@@ -69,16 +79,10 @@ Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const Appe
   args.k_head_stride = k.strides[1];
   args.v_row_stride = v.strides[0];
   args.v_head_stride = v.strides[1];
-  args.slots = static_cast<const std::int32_t*>(places.slots.data);
-  args.batch_indices = static_cast<const std::int32_t*>(places.batch_indices.data);
-  args.positions = static_cast<const std::int32_t*>(places.positions.data);
-  args.page_entries = static_cast<const std::int32_t*>(places.page_indices.data);
-  args.list_begin = static_cast<const std::int32_t*>(places.page_indptr.data);
+  set_places(places, args);
   args.attention_factor = 1.0f;
   args.rows = static_cast<std::uint32_t>(k.shape[0]);
   args.num_kv_heads = static_cast<std::uint32_t>(k.shape[1]);
-  args.num_lists = is_empty(places.page_indptr) ? 0 : static_cast<std::uint32_t>(places.page_indptr.shape[0] - 1);
-  args.num_page_entries = static_cast<std::uint32_t>(places.page_indices.num_elements());
   args.pool = pool;
   const auto head_dim = static_cast<std::uint32_t>(k.shape[2]);
   const jit::AppendKernelSpec spec = append_spec(device.info().arch(), k.shape[2], k.dtype, pool.dtype, args);

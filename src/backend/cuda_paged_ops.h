@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/append_args.h"
 #include "abi/kv_pool.h"
 #include "backend/attention_checks.h"
 #include "backend/cpu_paged_ops.h"
@@ -12,6 +13,9 @@
 #include "jit/kernel_source.h"
 
 namespace fovea {
+
+// Places of new rows into the arguments of a kernel.
+void set_places(const AppendPlaces& places, abi::AppendArgs& args);
 
 // Rows whose place lies outside of the pool are skipped.
 Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const AppendPlaces& places,

@@ -36,14 +36,7 @@ Status append_paged_kv(const TensorView& k, const TensorView& v, const AppendPla
   FOVEA_RETURN_IF_ERROR(check_like("v", v, k));
   FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, k.shape[1], k.shape[2], 0, place));
   const std::int64_t rows = k.shape[0];
-  if (!is_empty(places.slots)) {
-    FOVEA_RETURN_IF_ERROR(check_array("slots", places.slots, {rows}, DType::kI32, place));
-  } else {
-    FOVEA_RETURN_IF_ERROR(check_array("batch_indices", places.batch_indices, {rows}, DType::kI32, place));
-    FOVEA_RETURN_IF_ERROR(check_array("positions", places.positions, {rows}, DType::kI32, place));
-    FOVEA_RETURN_IF_ERROR(check_array("page_indices", places.page_indices, {0}, DType::kI32, place));
-    FOVEA_RETURN_IF_ERROR(check_array("page_indptr", places.page_indptr, {1}, DType::kI32, place));
-  }
+  FOVEA_RETURN_IF_ERROR(check_places(places, rows, place));
   if (rows == 0) return ok_status();
   if (place.kind == DeviceKind::kCpu) return cpu_append_paged_kv(k, v, places, pool);
   return cuda_append_paged_kv(k, v, places, pool, stream);

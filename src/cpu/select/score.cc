@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "abi/select_args.h"
 #include "base/hash.h"
 #include "cpu/attention/item.h"
 #include "cpu/select/key_row.h"
@@ -275,7 +276,7 @@ CodeQuery code_query(const abi::KeyCode& code, const float* q) {
   query.scale = most / 127.0f;
   std::int32_t sum = 0;
   for (std::int32_t i = 0; i < abi::kCodeChannels && most > 0.0f; ++i) {
-    query.weights[i] = static_cast<std::int16_t>(std::lround(by_step[i] / query.scale));
+    query.weights[i] = static_cast<std::int16_t>(abi::nearest_weight(by_step[i] / query.scale));
     sum += query.weights[i];
   }
   query.constant -= 7.5f * query.scale * static_cast<float>(sum);

@@ -7,7 +7,9 @@
 #include <limits>
 #include <vector>
 
+#include "abi/select_args.h"
 #include "base/status.h"
+#include "cpu/attention/convert.h"
 #include "cpu/attention/item.h"
 #include "cpu/select/key_row.h"
 #include "cpu/select/outward.h"
@@ -146,6 +148,12 @@ void write_local_codes(const float* keys, std::int32_t tokens, std::int32_t head
   std::memcpy(steps + kCodes, &scale, sizeof(scale));
 }
 
+float element_of(const TensorView& tensor, std::int64_t at) {
+  if (tensor.dtype == DType::kF32) return static_cast<const float*>(tensor.data)[at];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(tensor.data)[at];
+  return tensor.dtype == DType::kF16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
 Status check_fits(const abi::KvPoolView& pool, const abi::PageStatsView& stats) {
   if (pool.page_tokens != stats.subs_per_page * kTokens || pool.num_pages != stats.num_pages) {
     return invalid_argument("statistics of {} pages of {} tokens beside a KV pool of {} pages of {}", stats.num_pages,
@@ -189,6 +197,31 @@ void write_record(const abi::PageStatsView& stats, std::int32_t head, const floa
     halves[d] = f16_down(low[d]);
     halves[head_dim + d] = f16_up(high[d]);
   }
+}
+
+void write_key_codes(const TensorView& k, const std::int32_t* slots, const abi::PageStatsView& stats,
+                     ThreadPool& threads) {
+  threads.parallel_for(k.shape[0], 16, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * stats.num_heads; i < end * stats.num_heads; ++i) {
+      const std::int32_t slot = slots[i / stats.num_heads];
+      if (slot < 0) continue;
+      const std::int64_t head = i % stats.num_heads;
+      const std::int64_t first = i / stats.num_heads * k.strides[0] + head * k.strides[1];
+      const std::int32_t sub = slot / kTokens;
+      auto* const record = static_cast<std::uint8_t*>(stats.data) + sub / stats.subs_per_page * stats.page_stride +
+                           head * stats.head_stride +
+                           sub % stats.subs_per_page * std::int64_t{abi::stat_bytes(stats.kind, stats.head_dim)};
+      const abi::KeyCode& code = stats.codes[head];
+      std::uint32_t levels[kCodes];
+      for (std::int32_t c = 0; c < kCodes; ++c) {
+        const float x = abi::key_element(element_of(k, first + code.channel[c]));
+        levels[c] = abi::key_code((x - code.mean[c]) * (1.0f / code.step[c]) + 8.0f);
+      }
+      for (std::int32_t c = 0; c < kCodes; c += 2) {
+        record[c / 2 * kTokens + slot % kTokens] = static_cast<std::uint8_t>(levels[c] | levels[c + 1] << 4);
+      }
+    }
+  });
 }
 
 Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,

@@ -8,6 +8,7 @@
 #include "abi/page_stats.h"
 #include "base/thread_pool.h"
 #include "fovea/status.h"
+#include "fovea/tensor_view.h"
 
 namespace fovea::cpu {
 
@@ -18,6 +19,12 @@ namespace fovea::cpu {
 // statistics do not fit each other.
 Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
                          const abi::PageStatsView& stats, ThreadPool& threads);
+
+// The codes of new keys alone (kCodes), which depend on nothing else: rows of k [rows, KV heads, head_dim] (f32, f16,
+// bf16; the last dim contiguous) that went to slots [rows], all negative or within the statistics. Other tokens of
+// their sub-pages are left as they are. What fovea_key_codes does on a CUDA device, to the bit.
+void write_key_codes(const TensorView& k, const std::int32_t* slots, const abi::PageStatsView& stats,
+                     ThreadPool& threads);
 
 // One record of KV head `head` over `tokens` keys [tokens, head_dim] (1 to 16).
 void write_record(const abi::PageStatsView& stats, std::int32_t head, const float* keys, std::int32_t tokens,

@@ -37,8 +37,8 @@ __device__ __forceinline__ void clear(State& state) {
 inline constexpr float kWeightFactor = kInt4 ? 4.0f : 64.0f;
 
 // Stored integers of values are counted from the middle of their range, half a unit below 0, and zeros follow: weights
-// that meet zeros are not rounded, those of integers are, and what a token loses by that would have one sign in all dims
-// otherwise, which taking a rotation back gathers in dim 0.
+// that meet zeros are not rounded, those of integers are, and what a token loses by that would have one sign in all
+// dims otherwise, which taking a rotation back gathers in dim 0.
 inline constexpr float kMiddle = -0.5f;
 // What products make of stored integers: without their bias, and as codes_of_bytes() and codes_of_half_bytes() have
 // them.
