@@ -58,7 +58,6 @@ class SparseStep {
     AttentionOptions o;
     o.device = fmt::format("cuda:{}", bench_.device().index());
     o.kv_dtype = kv_dtype_;
-    o.decode_kernel = DecodeKernel::kCtas;  // which lists a head take, for the comparison of bits
     o.max_requests = o.max_rows = o.max_selected = requests_;
     o.max_pages_per_request = kPagesEach;
     FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(o));

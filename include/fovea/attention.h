@@ -48,7 +48,7 @@ enum class DecodeKernel : std::uint8_t {
   kAuto = 0,   // by requests, heads and lengths; a run recorded in a graph keeps it for later plans of as many rows
   kCtas = 1,   // the one that runs all other plans
   kWarps = 2,  // the one for large batches
-  kFew = 3,    // the one for few requests
+  kFew = 3,    // the one for few requests, which also takes those over chosen pages
 };
 
 // What is fixed for the life of an Attention. Memory follows from the maxima alone.

@@ -81,8 +81,8 @@ std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, cons
 
 // The kernel for few decode requests, where there is one for these options.
 std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
-  const bool wanted =
-      o.decode_kernel == DecodeKernel::kAuto ? tune::few_pays(o.num_kv_heads) : o.decode_kernel == DecodeKernel::kFew;
+  const bool wanted = o.decode_kernel == DecodeKernel::kAuto ? tune::few_pays(o.num_kv_heads, need.num_sms)
+                                                             : o.decode_kernel == DecodeKernel::kFew;
   if (!wanted || o.num_workers > 0) return std::nullopt;
   Result<tune::AttentionChoice> choice = tune::choose_few_attention(need);
   if (!choice.ok()) return std::nullopt;
@@ -257,7 +257,8 @@ class CudaPagedAttention : public Attention::Impl {
  private:
   Executor* decode_executor(const AttentionBatch& batch);
   Status plan_batch(const AttentionBatch& batch);
-  Status plan_block_rows(const BlockRowBatch& batch);
+  Executor* few_executor(std::int64_t pairs);
+  Status plan_block_rows(const BlockRowBatch& batch, bool selected);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
@@ -465,7 +466,7 @@ Executor* CudaPagedAttention::decode_executor(const AttentionBatch& batch) {
     const bool pays =
         e.kind == DecodeKernel::kWarps
             ? tune::warps_pay(kv_type(options_.kv_dtype), pairs, seen.all * token_bytes, seen.longest * token_bytes)
-            : e.kind == DecodeKernel::kFew && tune::few_pays(pairs);
+            : e.kind == DecodeKernel::kFew && tune::few_pays(pairs, e.choice.num_workers);
     if (e.kind != DecodeKernel::kCtas && (pays || e.kind == options_.decode_kernel)) return &e;
   }
   return nullptr;
@@ -525,16 +526,31 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   return ok_status();
 }
 
-// For the executor that runs all plans.
-Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch) {
-  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(batch.num_rows));
-      kept != recorded_.end() && kept->second.executor != executors_.data()) {
-    return unsupported(
-        "a graph recorded run() for {} requests with the kernel for decode alone; record it with decode_kernel kCtas, "
-        "or use another Attention for cascades and chosen pages",
-        batch.num_rows);
+// The executor for few pairs, where that many had better go to it, or null.
+Executor* CudaPagedAttention::few_executor(std::int64_t pairs) {
+  for (Executor& e : executors_) {
+    if (e.kind != DecodeKernel::kFew) continue;
+    if (e.kind == options_.decode_kernel || tune::few_pays(pairs, e.choice.num_workers)) return &e;
   }
-  active_ = executors_.data();
+  return nullptr;
+}
+
+// selected: one query token a request, and no two block rows for the same KV head of one. Those may go to the executor
+// for few pairs, all others to that for all plans.
+Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch, bool selected) {
+  Executor* const any = executors_.data();
+  Executor* const few = selected ? few_executor(std::int64_t{batch.num_rows} * options_.num_kv_heads) : nullptr;
+  active_ = few != nullptr ? few : any;
+  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(batch.num_rows)); kept != recorded_.end()) {
+    active_ = kept->second.executor;
+    if (active_ != any && !(selected && active_->kind == DecodeKernel::kFew)) {
+      active_ = any;
+      return unsupported(
+          "a graph recorded run() for {} requests with a kernel for decode alone; record it with decode_kernel kCtas, "
+          "or use another Attention for cascades and chosen pages",
+          batch.num_rows);
+    }
+  }
   return active_->planner.plan_block_rows(batch);
 }
 
@@ -544,7 +560,7 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
-  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated));
+  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated, false));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
@@ -567,7 +583,7 @@ Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stre
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(batch));
-  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated));
+  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated, true));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(batch.page_indices, batch.list_tokens));
   FOVEA_RETURN_IF_ERROR(upload({}, {}, stream));

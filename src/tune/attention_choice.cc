@@ -213,8 +213,11 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (need.group > 8)
     return unsupported("{} query heads a KV head, the kernel for few pairs takes up to 8", need.group);
-  if (need.kv_dtype != need.q_dtype || (need.head_dim != 64 && need.head_dim != 128)) {
-    return unsupported("the kernel for few pairs reads KV of the queries' type and head dims 64 and 128");
+  const bool fp8 = need.kv_dtype == abi::KvDType::kF8E4M3 && !need.token_scales;
+  if ((need.kv_dtype != need.q_dtype && !fp8) || (need.head_dim != 64 && need.head_dim != 128)) {
+    return unsupported(
+        "the kernel for few pairs reads KV of the queries' type or fp8 without a scale a token, and head dims 64 and "
+        "128");
   }
   if (need.batch_invariant || need.transforms_kv || need.transforms_q || need.checked) {
     return unsupported("the kernel for few pairs has no chunks of fixed bounds, no hooks on its inputs and no checks");
@@ -228,16 +231,17 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   choice.programmatic_launch = machine.hopper;
   choice.num_workers = choice.ctas = need.num_sms;
   choice.tile_rows = 16;
-  choice.block_tokens = 16;
+  const int slices = fp8 ? 2 : 1;  // as many bytes on their way
+  choice.block_tokens = 16 * slices;
   choice.cost_item_bytes = 16 << 10;
   choice.cost_balance_rows = 64;
   choice.cost_divide_bytes = 128 << 10;
-  choice.least_part_bytes = 56 << 10;
+  choice.least_part_bytes = fp8 ? 28 << 10 : 56 << 10;
   // Stages and slots are not used, but the headers that the kernels share count them.
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
                    {"FOVEA_SLOTS", 1},
-                   {"FOVEA_SLICES", 1},
+                   {"FOVEA_SLICES", slices},
                    {"FOVEA_WHOLE_SLICES", 0},
                    {"FOVEA_WARPS_SMEM_BYTES", 1 << 20},
                    {"FOVEA_FEW_WARPS", warps},
@@ -247,7 +251,7 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
 }
 
 // With more pairs than SMs a CTA has several of them, one after the other, and what starts and ends an item shows.
-bool few_pays(std::int64_t pairs) { return pairs <= 132; }
+bool few_pays(std::int64_t pairs, int num_sms) { return pairs <= num_sms; }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
   const auto bits = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype));

@@ -62,12 +62,12 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 // heads; kv_bytes: of the keys and values that they see, longest_bytes: of them, the longest request's.
 bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
 
-// The kernel for plans of decode with few pairs (kernels/few/attention.cuh): 16-bit KV, head dims 64 and 128.
-// kUnsupported, with the reason.
+// The kernel for plans of decode with few pairs (kernels/few/attention.cuh), over chosen pages too: 16-bit KV or fp8,
+// head dims 64 and 128. kUnsupported, with the reason.
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
 
-// Whether such a plan had better go to the kernel for few pairs.
-bool few_pays(std::int64_t pairs);
+// Whether such a plan had better go to the kernel for few pairs: those that a device of so many SMs runs at once.
+bool few_pays(std::int64_t pairs, int num_sms);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

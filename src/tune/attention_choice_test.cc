@@ -190,7 +190,7 @@ TEST(AttentionChoiceTest, WarpsPayForManyPairsAndMuchToRead) {
   EXPECT_TRUE(warps_pay(abi::KvDType::kI4, 4096, kMuch / 4, kMuch / 1024));
 }
 
-TEST(AttentionChoiceTest, FewPairsHaveAKernelForPlainStorage) {
+TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
   AttentionNeed need;
   for (const int head_dim : {64, 128}) {
     for (const int group : {1, 4, 8}) {
@@ -206,6 +206,9 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernelForPlainStorage) {
     }
   }
   AttentionNeed hopper;
+  EXPECT_EQ(macro(*choose_few_attention(hopper), "FOVEA_SLICES"), 1);
+  hopper.kv_dtype = abi::KvDType::kF8E4M3;
+  EXPECT_EQ(macro(*choose_few_attention(hopper), "FOVEA_SLICES"), 2);
   EXPECT_FALSE(choose_few_attention(hopper)->tma);
   EXPECT_TRUE(choose_few_attention(hopper)->programmatic_launch);
   hopper.arch = "sm_80";
@@ -213,7 +216,10 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernelForPlainStorage) {
   using Change = void (*)(AttentionNeed&);
   for (const Change change :
        {Change{[](AttentionNeed& n) { n.group = 9; }}, Change{[](AttentionNeed& n) { n.head_dim = 256; }},
-        Change{[](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kF8E4M3; }},
+        Change{[](AttentionNeed& n) { n.kv_dtype = abi::KvDType::kI8; }}, Change{[](AttentionNeed& n) {
+          n.kv_dtype = abi::KvDType::kF8E4M3;
+          n.token_scales = true;
+        }},
         Change{[](AttentionNeed& n) { n.batch_invariant = true; }},
         Change{[](AttentionNeed& n) { n.transforms_kv = true; }},
         Change{[](AttentionNeed& n) { n.transforms_q = true; }}, Change{[](AttentionNeed& n) { n.checked = true; }}}) {
@@ -221,9 +227,10 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernelForPlainStorage) {
     change(other);
     EXPECT_EQ(choose_few_attention(other).status().code(), StatusCode::kUnsupported);
   }
-  EXPECT_TRUE(few_pays(8));
-  EXPECT_TRUE(few_pays(132));
-  EXPECT_FALSE(few_pays(133));
+  EXPECT_TRUE(few_pays(8, 132));
+  EXPECT_TRUE(few_pays(132, 132));
+  EXPECT_FALSE(few_pays(133, 132));
+  EXPECT_FALSE(few_pays(109, 108));
 }
 
 TEST(AttentionChoiceTest, PlansThatShareHaveAKernelWhereLogitsArePlain) {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "base/half.h"
@@ -110,9 +111,53 @@ Result<AgreementRunner> AgreementRunner::create(Place& place, const Configuratio
   FOVEA_RETURN_IF_ERROR(tensor(config.variant.sinks, options.sinks));
   FOVEA_RETURN_IF_ERROR(tensor(config.variant.alibi_slopes, options.alibi_slopes));
   FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(options));
-  AgreementRunner runner(place, std::move(attention));
+  AgreementRunner runner(place, std::move(attention), config.budget_pages);
   runner.kept_ = std::move(kept);
   return runner;
+}
+
+Status AgreementRunner::plan(const AttentionCase& c) {
+  if (budget_pages_ > 0) return plan_selected(c);
+  batch_ = std::make_unique<CaseBatch>(c);
+  return attention_.plan(batch_->view, place_->stream());
+}
+
+// Requests that fill the budget's last page are chosen ones: order does not matter before it.
+Status AgreementRunner::plan_selected(const AttentionCase& c) {
+  const std::int32_t page = c.spec.page_tokens;
+  const bool on_cpu = place_->name() == "cpu";
+  std::mt19937_64 random(c.spec.seed);
+  std::vector<std::int32_t> entries, planned;
+  std::vector<std::int64_t> begins, selected;
+  for (int r = 0; r < c.num_requests(); ++r) {
+    const std::int32_t tokens = c.spec.kv_lens[static_cast<std::size_t>(r)];
+    const std::int32_t pages = (tokens + page - 1) / page;
+    const auto first = c.page_table.begin() + r * c.page_table_stride;
+    const bool chosen = pages == budget_pages_ && r % 4 != 3;
+    begins.push_back(static_cast<std::int64_t>(entries.size()));
+    selected.push_back(chosen ? begins.back() : -1);
+    // Lengths that the plan does not know yet, where kernels read them.
+    const auto grown = on_cpu ? 0 : std::min(static_cast<std::int32_t>(random() % 20), tokens - 1);
+    planned.push_back(chosen ? tokens + page : tokens - grown);
+    for (int head = 0; head < (chosen ? c.spec.kv_heads : 1); ++head) {
+      const auto at = static_cast<std::ptrdiff_t>(entries.size());
+      entries.insert(entries.end(), first, first + pages);
+      if (chosen) std::shuffle(entries.begin() + at, entries.end() - 1, random);
+    }
+  }
+  FOVEA_ASSIGN_OR_RETURN(lists_, upload(*place_, entries));
+  FOVEA_ASSIGN_OR_RETURN(list_tokens_, upload(*place_, c.spec.kv_lens));
+  SelectedBatch batch;
+  batch.num_requests = c.num_requests();
+  batch.kv_lens = planned.data();
+  batch.budget_tokens = budget_pages_ * page;
+  batch.page_indices = static_cast<const std::int32_t*>(lists_.get());
+  batch.num_page_indices = static_cast<std::int64_t>(entries.size());
+  batch.list_begins = begins.data();
+  batch.selected_begins = selected.data();
+  batch.selected_stride = budget_pages_;
+  batch.list_tokens = static_cast<const std::int32_t*>(list_tokens_.get());
+  return attention_.plan_selected(batch, place_->stream());
 }
 
 Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
@@ -130,8 +175,7 @@ Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> out, upload(*place_, std::vector<std::uint16_t>(size, 0x7fff)));
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> lse,
                          upload(*place_, std::vector<float>(states, std::numeric_limits<float>::quiet_NaN())));
-  const CaseBatch batch(c);
-  FOVEA_RETURN_IF_ERROR(attention_.plan(batch.view, place_->stream()));
+  FOVEA_RETURN_IF_ERROR(plan(c));
   FOVEA_RETURN_IF_ERROR(attention_.run(place_->view(q.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
                                        paged_kv(*place_, c, k.get(), v.get(), k_scales.get(), v_scales.get()),
                                        place_->view(out.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
@@ -262,6 +306,7 @@ std::string find_leak(AgreementRunner& runner, const Configuration& config) {
 std::vector<std::string> hidden_values_that_leak(Place& place) {
   std::vector<std::string> found;
   for (const Configuration& config : configurations()) {
+    if (config.budget_pages > 0) continue;  // one query token a request
     auto runner = AgreementRunner::create(place, config);
     if (runner.status().code() == StatusCode::kUnsupported) continue;
     const std::string leak = runner.ok() ? find_leak(*runner, config) : runner.status().to_string();

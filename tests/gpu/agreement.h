@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct Configuration {
   AttentionOptions options;  // device and tensors are filled in by AgreementRunner
   bool heads_first = false;
   int pad_elements = 0;
+  // Cases go through plan_selected(): most requests read a list a KV head, their pages in another order each, of which
+  // the plan knows but how many there are. A number of pages then.
+  int budget_pages = 0;
   testing::OracleVariant variant;
 };
 
@@ -29,6 +33,14 @@ std::vector<Configuration> configurations();
 // Lengths of 0, 1, page - 1, page, page + 1 and more, 0 to 8 query tokens (now and then hundreds), shared prefixes, all
 // masks, NaN and infinity where no token lives.
 testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed);
+
+// The request batch of a case with whole masks; owns what it names and borrows the case.
+struct CaseBatch {
+  explicit CaseBatch(const testing::AttentionCase& c);
+  RequestBatch view;
+  std::vector<std::int64_t> mask_offsets;
+  std::vector<std::uint8_t> mask;
+};
 
 // An Attention of a configuration on a place. One call at a time.
 class AgreementRunner {
@@ -42,9 +54,16 @@ class AgreementRunner {
   Result<Output> run(const testing::AttentionCase& c);
 
  private:
-  AgreementRunner(Place& place, Attention attention) : place_(&place), attention_(std::move(attention)) {}
+  AgreementRunner(Place& place, Attention attention, int budget_pages)
+      : place_(&place), attention_(std::move(attention)), budget_pages_(budget_pages) {}
+  Status plan(const testing::AttentionCase& c);
+  Status plan_selected(const testing::AttentionCase& c);
   Place* place_;
   Attention attention_;
+  int budget_pages_;
+  // What the plan borrows.
+  std::unique_ptr<CaseBatch> batch_;
+  std::shared_ptr<void> lists_, list_tokens_;
   std::vector<std::shared_ptr<void>> kept_;  // tensors of the variant
 };
 
@@ -67,14 +86,6 @@ AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const
 // Values that are not finite, in a token that one query token sees and others of the same tile do not: these must keep
 // their bits. In every configuration; what went wrong in each.
 std::vector<std::string> hidden_values_that_leak(Place& place);
-
-// The request batch of a case with whole masks; owns what it names and borrows the case.
-struct CaseBatch {
-  explicit CaseBatch(const testing::AttentionCase& c);
-  RequestBatch view;
-  std::vector<std::int64_t> mask_offsets;
-  std::vector<std::uint8_t> mask;
-};
 
 // K and V of a case at other addresses. Scales: of pools that have one a token and head, else null.
 PagedKv paged_kv(const Place& place, const testing::AttentionCase& c, const void* k, const void* v,

@@ -126,13 +126,14 @@ void add_warps(std::vector<Configuration>& all) {
 
 // The kernel for few requests of decode: its head dims and types, every page size, group and variant. Each second one
 // without shared prefixes, which go to another kernel.
-void add_few(std::vector<Configuration>& all) {
+void add_few(std::vector<Configuration>& all, bool fp8) {
   std::size_t n = 0;
   const auto add = [&](int head_dim, DType dtype, int page, HeadCounts heads, auto change) {
-    Configuration c = make(head_dim, dtype, dtype, page, heads, n++ % 2 == 1);
+    const DType kv_dtype = fp8 ? DType::kF8E4M3 : dtype;
+    Configuration c = make(head_dim, dtype, kv_dtype, page, heads, n++ % 2 == 1);
     c.options.decode_kernel = DecodeKernel::kFew;
     c.options.share_prefixes = n % 2 == 0;
-    if (n % 3 == 0) c.pad_elements = 8;
+    if (n % 3 == 0) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));  // 16 bytes
     change(c);
     c.name = "few " + c.name;
     all.push_back(std::move(c));
@@ -153,6 +154,24 @@ void add_few(std::vector<Configuration>& all) {
     c.options.sigmoid_bias = -3.0f;
     c.variant.sigmoid_bias = -3.0;
   });
+}
+
+// Plans over chosen pages, by the two kernels that run them.
+void add_lists(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  for (const DecodeKernel kernel : {DecodeKernel::kFew, DecodeKernel::kCtas}) {
+    for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+      for (const int page : {1, 16, 24, 64}) {
+        Configuration c = make(page == 24 ? 64 : 128, DType::kBF16, kv_dtype, page, kHeads[n % 8], n % 2 == 1);
+        ++n;
+        c.options.decode_kernel = kernel;
+        c.options.max_selected = c.options.max_requests;
+        c.budget_pages = page == 1 ? 300 : page == 64 ? 3 : 17;
+        c.name = (kernel == DecodeKernel::kFew ? "few lists " : "lists ") + c.name;
+        all.push_back(std::move(c));
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -191,7 +210,7 @@ std::vector<Configuration> configurations() {
   // The kernel for all plans keeps to decode too where the choice would be another.
   for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kCtas;
   add_warps(all);
-  add_few(all);
+  add_few(all, false);
   for (const int head_dim : {32, 64, 128, 256}) {
     const auto add = [&](DType kv_dtype, int page, bool rotated) {
       for (const DecodeKernel kernel : {DecodeKernel::kCtas, DecodeKernel::kWarps}) {
@@ -210,6 +229,8 @@ std::vector<Configuration> configurations() {
     add(DType::kF8E4M3, 16, false);
     add(DType::kF8E4M3, 1, false);
   }
+  add_few(all, true);
+  add_lists(all);
   return all;
 }
 
@@ -251,6 +272,15 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
     spec.window_left = std::array<int, 5>{0, 1, 15, 64, 200}[static_cast<std::size_t>(below(5))];
   if (decode && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
   if (below(decode ? 12 : 3) == 0) spec.shared_tokens = below(4 * page + 100);
+  if (config.budget_pages > 0) {
+    spec.mask = abi::MaskKind::kNone;
+    spec.shared_tokens = 0;
+    for (std::size_t r = 0; r < spec.kv_lens.size(); ++r) {
+      const int before = (config.budget_pages - 1) * page;
+      spec.kv_lens[r] = below(4) != 0 ? before + 1 + below(page) : 1 + below(before);
+      spec.q_lens[r] = 1;
+    }
+  }
   return spec;
 }
 

@@ -3,20 +3,24 @@
 // registers. No loader, no ring, no barrier but the one at the end of an item. What needs nothing from earlier kernels
 // (the plan, page lists packed with it, bringing keys and values into the L2) is done before they have ended.
 //
-// Plans: items of one query token with up to 8 query heads a KV head, none shared, no mask but by position, no open
-// ends, one queue a worker. Grid: the plan's workers; block: kThreads; dynamic shared memory: sizeof(SharedMemory), see
-// tune/attention_choice.h. docs/kernels/gpu-few.md has the design and the figures.
+// Plans: items of one query token with up to 8 query heads a KV head, none shared, no mask but by position, one queue a
+// worker; of batches or over chosen pages. Grid: the plan's workers; block: kThreads; dynamic shared memory:
+// sizeof(SharedMemory), see tune/attention_choice.h. docs/kernels/gpu-few.md has the design and the figures.
 #pragma once
 
 #include "kernels/few/finish.cuh"
 
 namespace fovea::few {
 
-// The tokens that the query sees: all of the item, or those that a mask by position leaves.
-__device__ __forceinline__ void bound(const abi::WorkItem& item, const abi::BlockRow& block_row, int32_t position,
-                                      Place& place) {
+// The tokens that the query sees: all of the item, which may have grown, or those that a mask by position leaves.
+__device__ __forceinline__ void bound(const abi::AttentionArgs& args, const abi::WorkItem& item,
+                                      const abi::BlockRow& block_row, int32_t position, Place& place) {
+  uint32_t end = item.kv_end;
+  if ((item.flags & abi::kItemOpenEnd) && item.length_slot != abi::kNone && args.kv_lens != nullptr) {
+    end = open_end(args, item.flags, end, item.length_slot, args.kv_lens[item.length_slot], block_row.position_base);
+  }
   place.begin = item.kv_begin;
-  place.end = max(item.kv_begin, item.kv_end);
+  place.end = max(item.kv_begin, end);
   if (!(item.flags & abi::kItemMasked)) return;
   const int32_t own = position - block_row.position_base;
   place.end = static_cast<uint32_t>(max(min(own + 1, static_cast<int32_t>(place.end)), 0));
@@ -53,6 +57,18 @@ __device__ __forceinline__ Rows find_rows(const abi::AttentionArgs& args, const 
   return rows;
 }
 
+// What products make of raw queries, and of their logits. Not before keys and values are asked for: it waits for the
+// queries.
+__device__ __forceinline__ void prepare_queries(const abi::AttentionArgs& args, uint32_t head, Queries& q, Place& place,
+                                                uint32_t lane) {
+  const float scale = logit_scale(args, head);
+  const float factor = make_halves(q);
+#pragma unroll
+  for (uint32_t i = 0; i < 2; ++i) {
+    place.scale[i] = kScaleRows ? scale / __shfl_sync(~0u, factor, 4 * (2 * (lane & 3) + i)) : scale;
+  }
+}
+
 // One item under one KV head. first: nothing may be read yet that earlier kernels write (but into the L2).
 __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const abi::DevicePlanHeader& header,
                                          const abi::WorkItem& item, uint32_t head, SharedMemory& shared, bool first,
@@ -61,21 +77,24 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
   const uint32_t q_row = reinterpret_cast<const uint32_t*>(args.plan + header.row_indices)[item.row_begin];
   const int32_t position = reinterpret_cast<const int32_t*>(args.plan + header.q_pos)[item.row_begin];
   if (threadIdx.x == kThreads - 32) shared.rows = find_rows(args, header, item, head, q_row, position);
+  // Page lists of the caller, and lengths beside them, may be written until then.
+  if (first && !args.lists_fixed) ptx::wait_for_previous_kernels();
   Place place{};
-  bound(item, block_row, position, place);
+  bound(args, item, block_row, position, place);
 
-  // The warp's slices [token, end).
+  // The warp's steps [token, end).
   const uint32_t base = place.begin & ~(kTokens - 1);
-  const uint32_t slices = (place.end - base + kTokens - 1) / kTokens;
-  uint32_t token = base + slices * warp / kWarps * kTokens;
-  const uint32_t end = base + slices * (warp + 1) / kWarps * kTokens;
+  const uint32_t steps = (place.end - base + kTokens - 1) / kTokens;
+  uint32_t token = base + steps * warp / kWarps * kTokens;
+  const uint32_t end = base + steps * (warp + 1) / kWarps * kTokens;
   const bool works = token < end && place.begin < place.end;
   if (!works && first) ptx::wait_for_previous_kernels();
   State state;
   warps::clear(state);
+  float value_scale = 1.0f;
   if (works) {
-    Window window(args, item, head, token, end, lane);
-    if (first && args.lists_fixed) prefetch_slice(args, window, token, lane);
+    Window window(args, item.list_begin, place, head, token, end, lane);
+    if (first && args.lists_fixed) prefetch_step(args, window, token, lane);
     if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
       ItemRecord& record = shared.records[warp];
       if (lane == 0) {
@@ -86,35 +105,48 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
       __syncwarp();
       place.record = &record;
     }
-    place.scale[0] = place.scale[1] = logit_scale(args, head);
     if (first) ptx::wait_for_previous_kernels();
-    const Queries q = load_queries(args, q_row, head * kGroup, kGroup, lane);
+    Queries q = load_queries(args, q_row, head * kGroup, kGroup, lane);
     Keys keys;
     Values values;
-    // Keys and values of the next slice are asked for as soon as their registers are free.
+    // Keys and values of the next step are asked for as soon as their registers are free.
     bool loaded = false;
 #pragma unroll 1
     for (uint32_t next = token;; next += kTokens) {
-      warps::Logits logits[1];
-      uint32_t weights[1][2];
-      if (loaded) multiply_keys(q, keys, logits[0].x);
+      warps::Logits logits[kSlices];
+      uint32_t weights[kSlices][2];
+      if (loaded) {
+#pragma unroll
+        for (uint32_t s = 0; s < kSlices; ++s) multiply_keys(q, keys.of[s], logits[s].x);
+      }
       if (next < end) {
         window.move_to(args, next);
         load_keys(args, window, next, lane, keys);
       }
       if (loaded) {
-        warps::finish_logits(args, place, token, false, kGroup, lane, logits[0]);
+#pragma unroll
+        for (uint32_t s = 0; s < kSlices; ++s) {
+          warps::finish_logits(args, place, token + 16 * s, false, kGroup, lane, logits[s]);
+        }
         warps::weigh(args, state, logits, weights);
-        multiply_values(state, weights[0], values, place, token, lane);
+#pragma unroll
+        for (uint32_t s = 0; s < kSlices; ++s) {
+          multiply_values(state, weights[s], values.of[s], place, token + 16 * s, lane);
+        }
         token = next;
       }
       if (next >= end) break;
       load_values(args, window, next, lane, values);
+      if (!loaded) {
+        if (kFp8 && args.pool.v_scale != nullptr) value_scale = static_cast<const float*>(args.pool.v_scale)[head];
+        prepare_queries(args, head, q, place, lane);
+      }
       loaded = true;
     }
   }
   if (first) ptx::let_next_kernel_start();
   put_state(shared, state, works, warp, lane);
+  if (kFp8 && threadIdx.x == kThreads - 32) shared.value_scale = value_scale;  // that warp works if any does
   __syncthreads();
   write_rows(args, shared, threadIdx.x);
 }
@@ -122,7 +154,6 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
 // All items of the worker, by the CTA.
 __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t worker,
                                            uint32_t warp, uint32_t lane) {
-  if (!args.lists_fixed) ptx::wait_for_previous_kernels();
   const Queue queue = Queue::of(args, worker);
   const uint32_t begin = queue.start->queue_begin;
   const uint32_t end = queue.start->queue_end;

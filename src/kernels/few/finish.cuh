@@ -33,6 +33,7 @@ struct SharedMemory {
   Rows rows;                     // of the item, for its end
   alignas(16) float4 parts[kMeet][kGroup][kRowChunks];
   float lse[kMeet][kGroup];
+  float value_scale;  // fp8: what outputs are multiplied by
   ItemRecord records[Variant::kHasLogit || Variant::kHasVisible ? kWarps : 1];
 };
 static_assert(sizeof(SharedMemory) <= FOVEA_FEW_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
@@ -195,7 +196,8 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, Share
     const Sum sum = sum_warps(shared, row, column);
     const float extra = rows.direct ? extra_logit(args, rows.first_head + row) : kMinusInf;
     const RowResult result = finish_row(sum.most, sum.total, extra);
-    const float factor = 1.0f / result.divisor;
+    float factor = 1.0f / result.divisor;
+    if constexpr (kFp8) factor *= shared.value_scale;
     const float4 value{sum.value.x * factor, sum.value.y * factor, sum.value.z * factor, sum.value.w * factor};
     if (rows.direct) {
       write_output4(args, rows, row, column, value, result.lse);
