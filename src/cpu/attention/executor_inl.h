@@ -282,6 +282,47 @@ bool is_narrow(const ItemArgs& args) {
          args.head_dim % kRowLogitsHeadDim == 0 && ops.row_logits[0] != nullptr;
 }
 
+// Before the first block, rows have seen nothing.
+HWY_INLINE void clear_states(const ItemScratch& scratch, size_t num_rows, int head_dim) {
+  std::fill(scratch.zero_sum, scratch.zero_sum + num_rows, 0.0f);
+  std::fill(scratch.o, scratch.o + num_rows * static_cast<size_t>(head_dim), 0.0f);
+  std::fill(scratch.max, scratch.max + num_rows, kMinusInf);
+  std::fill(scratch.sum, scratch.sum + num_rows, 0.0f);
+}
+
+// weigh_row() for row i of a head, whose logits are s.
+template <class Variant>
+HWY_INLINE float weigh_row_of_head(const ItemArgs& args, const RowTable& rows, int i, int tokens,
+                                   const float* positions, float* s) {
+  const uint64_t seen = args.scratch.seen[i / args.group];
+  const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(rows.position(i))), SimdMath::set(0.0f),
+                                         rows.q_head(i), args.work.kv_head};
+  return weigh_row<Variant>(*args.params, s, tokens, seen, seen == ~uint64_t{0}, place, positions, args.scratch.max[i],
+                            args.scratch.sum[i]);
+}
+
+// The same where scales and zeros of tokens touch logits and weights.
+template <class Variant>
+HWY_INLINE float weigh_folded(const ItemArgs& args, const RowTable& rows, const Quantization<Variant>& quantization,
+                              const BlockScales& scales, int i, int tokens, const float* positions, float* s) {
+  const ItemScratch& scratch = args.scratch;
+  if (quantization.fold_keys) fold_logits(s, tokens, scales.k_scale, scales.k_zero, scratch.q_sum[i]);
+  const float alpha = weigh_row_of_head<Variant>(args, rows, i, tokens, positions, s);
+  if (quantization.fold_values) {
+    const float zeros = fold_weights(s, tokens, scratch.seen[i / args.group], scales.v_scale, scales.v_zero);
+    scratch.zero_sum[i] = scratch.zero_sum[i] * alpha + zeros;
+  }
+  return alpha;
+}
+
+// Whether values that some row sees are NaN or infinite.
+HWY_INLINE bool any_seen_not_finite(const FormatOps& ops, const void* const* v_rows, uint64_t seen, int head_dim) {
+  for (; seen != 0; seen &= seen - 1) {
+    if (ops.any_not_finite(v_rows[std::countr_zero(seen)], head_dim)) return true;
+  }
+  return false;
+}
+
 // One head of an item.
 template <class Variant>
 void run_head(const ItemArgs& args) {
@@ -301,10 +342,7 @@ void run_head(const ItemArgs& args) {
   if (quantization.expand && !quantization.scales) fill_scales(args.work, scales);
 
   load_queries<Variant>(args, rows, key_ops, quantization);
-  std::fill(scratch.zero_sum, scratch.zero_sum + rows.count, 0.0f);
-  std::fill(scratch.o, scratch.o + static_cast<size_t>(rows.count) * head_dim, 0.0f);
-  std::fill(scratch.max, scratch.max + rows.count, kMinusInf);
-  std::fill(scratch.sum, scratch.sum + rows.count, 0.0f);
+  clear_states(scratch, static_cast<size_t>(rows.count), head_dim);
 
   const int passes = (rows.count + kRowsPerPass - 1) / kRowsPerPass;
   const int rows_per_pass = (rows.count + passes - 1) / passes;
@@ -328,12 +366,7 @@ void run_head(const ItemArgs& args) {
     if constexpr (Variant::kHasValue) {
       transform_rows<Variant, false>(args, pool_ops, positions, tokens, scales, walk.v_rows());
     }
-    bool exact = false;
-    if (walk.masked()) {
-      for (uint64_t left = walk.seen_by_any(); left != 0 && !exact; left &= left - 1) {
-        exact = value_ops.any_not_finite(walk.v_rows()[std::countr_zero(left)], head_dim);
-      }
-    }
+    const bool exact = walk.masked() && any_seen_not_finite(value_ops, walk.v_rows(), walk.seen_by_any(), head_dim);
     for (int first = 0; first < rows.count; first += rows_per_pass) {
       const int count = std::min(rows_per_pass, rows.count - first);
       uint64_t seen_by_pass = 0;
@@ -350,18 +383,8 @@ void run_head(const ItemArgs& args) {
       }
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
-        const int i = first + r;
-        const uint64_t seen = scratch.seen[i / group];
-        float* s = scratch.s_block + r * kBlockTokens;
-        if (quantization.fold_keys) fold_logits(s, tokens, scales.k_scale, scales.k_zero, scratch.q_sum[i]);
-        const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(rows.position(i))), SimdMath::set(0.0f),
-                                               rows.q_head(i), args.work.kv_head};
-        alpha[r] = weigh_row<Variant>(*args.params, s, tokens, seen, seen == ~uint64_t{0}, place, positions,
-                                      scratch.max[i], scratch.sum[i]);
-        if (quantization.fold_values) {
-          const float zeros = fold_weights(s, tokens, seen, scales.v_scale, scales.v_zero);
-          scratch.zero_sum[i] = scratch.zero_sum[i] * alpha[r] + zeros;
-        }
+        alpha[r] = weigh_folded<Variant>(args, rows, quantization, scales, first + r, tokens, positions,
+                                         scratch.s_block + r * kBlockTokens);
       }
       float* o = scratch.o + static_cast<size_t>(first) * head_dim;
       if (!exact) {
@@ -395,85 +418,101 @@ HWY_INLINE ItemArgs args_of_head(const ItemArgs& args, int h) {
   return of_head;
 }
 
+// Heads of an item of few rows that are computed together, see run_heads().
+struct HeadsAtOnce {
+  const ItemArgs& args;  // of all
+  const FormatOps& ops;
+  int num_rows;          // of each
+  uintptr_t head_bytes;  // from a head of a token to the next
+  ItemArgs of_head[kMaxHeadsAtOnce];
+  alignas(64) float alpha[kMaxHeadsAtOnce][kMaxRowsPerPass];
+
+  // A head's rows of the block; those of the next head, or `following` behind the last, are fetched meanwhile.
+  StreamRows rows_of(int h, const void* const* block, const void* const* following, int tokens) const {
+    const bool last = h + 1 == args.num_heads;
+    const uintptr_t offset = static_cast<uintptr_t>(h) * head_bytes;
+    return find_stream_rows(block, offset, last ? following : block, last ? 0 : offset + head_bytes, tokens,
+                            args.scratch.streams);
+  }
+};
+
+// The keys of a block: weights of all heads.
+template <class Variant>
+HWY_INLINE void weigh_heads(HeadsAtOnce& heads, const BlockWalk& walk, float scale, const float* positions) {
+  const int tokens = walk.tokens();
+  for (int h = 0; h < heads.args.num_heads; ++h) {
+    const ItemArgs& own = heads.of_head[h];
+    const StreamRows keys = heads.rows_of(h, walk.k_rows(), walk.v_rows(), tokens);
+    heads.ops.row_logits[heads.num_rows - 1](own.scratch.q, keys, own.head_dim, tokens, scale, own.scratch.s_block);
+    const RowTable table(own);
+    for (int r = 0; r < heads.num_rows; ++r) {
+      heads.alpha[h][r] =
+          weigh_row_of_head<Variant>(own, table, r, tokens, positions, own.scratch.s_block + r * kBlockTokens);
+    }
+  }
+}
+
+// One head's values of a block where rows see some that are NaN or infinite and others do not see them; false where
+// there are none, and nothing was done.
+HWY_INLINE bool add_values_exactly(const HeadsAtOnce& heads, int h, const BlockWalk& walk) {
+  const ItemArgs& own = heads.of_head[h];
+  const void* rows[kBlockTokens];
+  for (int t = 0; t < kBlockTokens; ++t) {
+    rows[t] = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(walk.v_rows()[t]) +
+                                            static_cast<uintptr_t>(h) * heads.head_bytes);
+  }
+  if (!any_seen_not_finite(heads.ops, rows, walk.seen_by_any(), own.head_dim)) return false;
+  for (int r = 0; r < heads.num_rows; ++r) {
+    outputs_exact(heads.ops, own.scratch.s_block + r * kBlockTokens, rows, own.scratch.seen[r / own.group],
+                  own.head_dim, heads.alpha[h][r],
+                  own.scratch.o + static_cast<size_t>(r) * static_cast<size_t>(own.head_dim));
+  }
+  return true;
+}
+
+// The values of a block, of all heads.
+HWY_INLINE void add_values_of_heads(const HeadsAtOnce& heads, const BlockWalk& walk) {
+  const uint64_t seen = walk.seen_by_any();
+  for (int h = 0; h < heads.args.num_heads; ++h) {
+    const ItemScratch& own = heads.of_head[h].scratch;
+    const int head_dim = heads.args.head_dim;
+    const StreamRows values = heads.rows_of(h, walk.v_rows(), walk.next_k_rows(), walk.tokens());
+    if (walk.masked() && add_values_exactly(heads, h, walk)) continue;
+    if (values.whole) {
+      heads.ops.row_outputs[heads.num_rows - 1](own.s_block, values, head_dim, heads.alpha[h], own.o);
+    } else {
+      heads.ops.outputs[heads.num_rows - 1](own.s_block, values.rows, values.rows + kBlockTokens,
+                                            std::countr_zero(seen), 64 - std::countl_zero(seen), head_dim,
+                                            heads.alpha[h], own.o);
+    }
+  }
+}
+
 // All heads of an item of few rows, a block at a time: first the keys of all, then their values. The pieces that are
 // read are then long enough for the hardware to run ahead of the reads.
 template <class Variant>
 void run_heads(const ItemArgs& args) {
   constexpr bool kNeedPositions = Variant::kHasLogit || Variant::kHasVisible;
-  const int head_dim = args.head_dim;
-  const int num_heads = args.num_heads;
   const FormatOps& ops = format_ops(args.work.pool->dtype, args.params->products);
   const Quantization<Variant> quantization(*args.work.pool, ops);
   const auto scale = static_cast<float>(query_scale<Variant>(*args.params));
   const auto head_bytes = static_cast<uintptr_t>(args.work.pool->head_stride * ops.element_bits / 8);
-  const int count = args.work.item->row_count * args.group;
-  const auto num_rows = static_cast<size_t>(num_heads) * static_cast<size_t>(count);
-  const ItemScratch& scratch = args.scratch;
-  std::fill(scratch.zero_sum, scratch.zero_sum + num_rows, 0.0f);
-  std::fill(scratch.o, scratch.o + num_rows * static_cast<size_t>(head_dim), 0.0f);
-  std::fill(scratch.max, scratch.max + num_rows, kMinusInf);
-  std::fill(scratch.sum, scratch.sum + num_rows, 0.0f);
-  ItemArgs heads[kMaxHeadsAtOnce];
-  for (int h = 0; h < num_heads; ++h) {
-    heads[h] = args_of_head(args, h);
-    load_queries<Variant>(heads[h], RowTable(heads[h]), ops, quantization);
+  HeadsAtOnce heads{args, ops, args.work.item->row_count * args.group, head_bytes, {}, {}};
+  clear_states(args.scratch, static_cast<size_t>(args.num_heads) * static_cast<size_t>(heads.num_rows), args.head_dim);
+  for (int h = 0; h < args.num_heads; ++h) {
+    heads.of_head[h] = args_of_head(args, h);
+    load_queries<Variant>(heads.of_head[h], RowTable(heads.of_head[h]), ops, quantization);
   }
-
   alignas(64) float positions[kBlockTokens];
-  alignas(64) float alpha[kMaxHeadsAtOnce][kMaxRowsPerPass];
   BlockWalk walk(args, ops.element_bits);
   while (walk.next()) {
     if constexpr (kNeedPositions) walk.fill_positions(positions);
-    const int tokens = walk.tokens();
-    for (int h = 0; h < num_heads; ++h) {
-      const ItemScratch& own = heads[h].scratch;
-      const bool last = h + 1 == num_heads;
-      const auto offset = static_cast<uintptr_t>(h) * head_bytes;
-      const StreamRows keys = find_stream_rows(walk.k_rows(), offset, last ? walk.v_rows() : walk.k_rows(),
-                                               last ? 0 : offset + head_bytes, tokens, scratch.streams);
-      ops.row_logits[count - 1](own.q, keys, head_dim, tokens, scale, own.s_block);
-      const RowTable table(heads[h]);
-      for (int r = 0; r < count; ++r) {
-        const uint64_t seen = scratch.seen[r / args.group];
-        const variant::LogitPlace<SimdF> place{SimdMath::set(static_cast<float>(table.position(r))),
-                                               SimdMath::set(0.0f), table.q_head(r), heads[h].work.kv_head};
-        alpha[h][r] = weigh_row<Variant>(*args.params, own.s_block + r * kBlockTokens, tokens, seen,
-                                         seen == ~uint64_t{0}, place, positions, own.max[r], own.sum[r]);
-      }
-    }
-    const uint64_t seen = walk.seen_by_any();
-    for (int h = 0; h < num_heads; ++h) {
-      const ItemScratch& own = heads[h].scratch;
-      const bool last = h + 1 == num_heads;
-      const auto offset = static_cast<uintptr_t>(h) * head_bytes;
-      const StreamRows values = find_stream_rows(walk.v_rows(), offset, last ? walk.next_k_rows() : walk.v_rows(),
-                                                 last ? 0 : offset + head_bytes, tokens, scratch.streams);
-      const void* rows[kBlockTokens];
-      bool exact = false;
-      if (walk.masked()) {
-        for (int t = 0; t < kBlockTokens; ++t) {
-          rows[t] = reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(walk.v_rows()[t]) + offset);
-        }
-        for (uint64_t left = seen; left != 0 && !exact; left &= left - 1) {
-          exact = ops.any_not_finite(rows[std::countr_zero(left)], head_dim);
-        }
-      }
-      if (!exact) {
-        if (values.whole) {
-          ops.row_outputs[count - 1](own.s_block, values, head_dim, alpha[h], own.o);
-        } else {
-          ops.outputs[count - 1](own.s_block, values.rows, values.rows + kBlockTokens, std::countr_zero(seen),
-                                 64 - std::countl_zero(seen), head_dim, alpha[h], own.o);
-        }
-        continue;
-      }
-      for (int r = 0; r < count; ++r) {
-        outputs_exact(ops, own.s_block + r * kBlockTokens, rows, scratch.seen[r / args.group], head_dim, alpha[h][r],
-                      own.o + static_cast<size_t>(r) * static_cast<size_t>(head_dim));
-      }
-    }
+    weigh_heads<Variant>(heads, walk, scale, positions);
+    add_values_of_heads(heads, walk);
   }
-  for (int h = 0; h < num_heads; ++h) write_rows<Variant>(heads[h], RowTable(heads[h]), ops, quantization);
+  for (int h = 0; h < args.num_heads; ++h) {
+    write_rows<Variant>(heads.of_head[h], RowTable(heads.of_head[h]), ops, quantization);
+  }
 }
 
 template <class Variant>
