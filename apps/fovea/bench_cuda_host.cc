@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "backend/cuda_attention.h"
+#include "backend/cuda_executor.h"
 #include "base/status.h"
 #include "bench_device_case.h"
 #include "jit/compiler.h"

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "backend/cuda_attention.h"
+#include "backend/cuda_executor.h"
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/thread_pool.h"

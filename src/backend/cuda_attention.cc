@@ -1,14 +1,15 @@
+// Plans of a batch go to the executor that is best for it (cuda_executor.h), and to the device by a copy in the
+// stream of the runs; grown lengths of page lists on the device are cut there (cuda_recut.h).
 #include "backend/cuda_attention.h"
 
 #include <algorithm>
 #include <cstring>
-#include <future>
 #include <map>
 #include <optional>
 
 #include "abi/attention_args.h"
+#include "backend/cuda_executor.h"
 #include "backend/cuda_kernels.h"
-#include "backend/cuda_paged_ops.h"
 #include "backend/cuda_recut.h"
 #include "base/check.h"
 #include "base/status.h"
@@ -16,181 +17,17 @@
 #include "cuda/memory.h"
 #include "cuda/module.h"
 #include "cuda/stream.h"
-#include "cuda/tensor_map.h"
-#include "jit/any_spec.h"
-#include "jit/attention_spec.h"
-#include "jit/compiler.h"
-#include "tune/attention_choice.h"
 
 namespace fovea {
 namespace {
 
 constexpr std::size_t kSpanCounterWords = 32;
 
-abi::KvDType kv_type(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
-
-Status check_types(const AttentionOptions& o) {
-  const bool q = o.q_dtype == DType::kF16 || o.q_dtype == DType::kBF16;
-  const bool narrow = o.kv_dtype == DType::kF8E4M3 || o.kv_dtype == DType::kI8 || o.kv_dtype == DType::kI4;
-  if (!q || (o.kv_dtype != o.q_dtype && !narrow)) {
-    return unsupported(
-        "q_dtype is {} and kv_dtype {}; on CUDA queries are f16 or bf16, and KV is of their type or "
-        "fp8_e4m3, int8 or int4",
-        dtype_name(o.q_dtype), dtype_name(o.kv_dtype));
-  }
-  return ok_status();
-}
-
-// What the choice is made by. The pool is not known yet: its strides are held to 16 bytes by every run.
-tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
-                            int num_sms) {
-  tune::AttentionNeed need;
-  need.arch = arch;
-  need.num_sms = num_sms;
-  need.head_dim = o.head_dim;
-  need.q_dtype = kv_type(o.q_dtype);
-  need.kv_dtype = kv_type(o.kv_dtype);
-  need.page_tokens = o.page_tokens;
-  need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
-  need.batch_invariant = o.batch_invariant;
-  need.transforms_kv = jit::may_transform_kv(variant);
-  need.transforms_q = jit::may_transform_q(variant);
-  need.plain_logits = variant.source.empty() && (variant.name == "Plain" || variant.name == "Sinks");
-  need.token_scales = o.kv_token_scales;
-  need.checked = o.checked;
-  return need;
-}
-
-// Keys and values of one token under one head.
-std::int64_t pair_token_bytes(const AttentionOptions& o) {
-  return std::int64_t{2} * o.head_dim * dtype_bits(o.kv_dtype) / 8;
-}
-
-// The kernel for large decode batches, where there is one for these options and the declared maxima reach such batches.
-std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
-  const std::int64_t pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
-  const std::int64_t tokens = std::int64_t{o.max_pages_per_request} * o.page_tokens;
-  const bool wanted = o.decode_kernel == DecodeKernel::kAuto
-                          ? tune::warps_pay(kv_type(o.kv_dtype), pairs, pairs * tokens * pair_token_bytes(o), 0)
-                          : o.decode_kernel == DecodeKernel::kWarps;
-  if (!wanted || o.num_workers > 0) return std::nullopt;
-  Result<tune::AttentionChoice> choice = tune::choose_warp_attention(need);
-  if (!choice.ok()) return std::nullopt;
-  return *std::move(choice);
-}
-
-// The kernel for few decode requests, where there is one for these options.
-std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
-  const bool wanted = o.decode_kernel == DecodeKernel::kAuto ? tune::few_pays(o.num_kv_heads, need.num_sms)
-                                                             : o.decode_kernel == DecodeKernel::kFew;
-  if (!wanted || o.num_workers > 0) return std::nullopt;
-  Result<tune::AttentionChoice> choice = tune::choose_few_attention(need);
-  if (!choice.ok()) return std::nullopt;
-  return *std::move(choice);
-}
-
-PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionChoice& choice) {
-  PlannerOptions p = planner_options(o);
-  p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
-  p.shared_rounds = choice.shared_rounds;
-  p.tile_rows = choice.tile_rows;
-  p.block_tokens = choice.block_tokens;
-  p.cost_item_bytes = choice.cost_item_bytes;
-  p.cost_balance_rows = choice.cost_balance_rows;
-  p.cost_divide_bytes = choice.cost_divide_bytes;
-  p.least_part_bytes = choice.least_part_bytes;
-  return p;
-}
-
-Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
-                                    const std::string& header, const std::string& arch, const VariantSpec& variant) {
-  jit::AttentionKernelSpec spec;
-  spec.arch = arch;
-  spec.header = header;
-  for (const char* const kind : {"warps", "few", "trees"}) {
-    if (header.starts_with(fmt::format("kernels/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
-  }
-  spec.head_dim = o.head_dim;
-  spec.q_dtype = kv_type(o.q_dtype);
-  spec.kv_dtype = kv_type(o.kv_dtype);
-  spec.loader = choice.tma ? jit::KvLoader::kTma : jit::KvLoader::kGather;
-  spec.box_tokens = choice.box_tokens;
-  spec.token_scales = o.kv_token_scales;
-  spec.rotated = o.kv_rotated;
-  spec.checked = o.checked;
-  spec.variant = variant;
-  spec.tuning = choice.tuning;
-  return jit::attention_source(spec);
-}
-
 // Host memory that a plan is copied from. The copy that used it last must be over before it is written again.
 struct Staging {
   cuda::PinnedBuffer memory;
   cuda::Event copied;
 };
-
-// How plans are run: a kernel of its own or two that are launched alike.
-struct Design {
-  DecodeKernel kind;  // kCtas: runs all plans
-  tune::AttentionChoice choice;
-  jit::KernelSource source;
-  std::optional<jit::KernelSource> shared;  // of plans that share runs
-};
-
-// All designs that the options may use, that for all plans first.
-Result<std::vector<Design>> designs(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
-                                    int num_sms) {
-  const tune::AttentionNeed need = need_of(o, variant, arch, num_sms);
-  std::vector<std::pair<DecodeKernel, tune::AttentionChoice>> choices;
-  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice any, tune::choose_attention(need));
-  choices.emplace_back(DecodeKernel::kCtas, std::move(any));
-  if (auto warps = warp_choice(o, need)) choices.emplace_back(DecodeKernel::kWarps, *std::move(warps));
-  if (auto few = few_choice(o, need)) choices.emplace_back(DecodeKernel::kFew, *std::move(few));
-  std::vector<Design> all;
-  for (auto& [kind, choice] : choices) {
-    Design design{kind, std::move(choice), {}, {}};
-    FOVEA_ASSIGN_OR_RETURN(design.source, kernel_of(o, design.choice, design.choice.header, arch, variant));
-    // Plans share runs where the planner looks for them and in cascades.
-    if (!design.choice.shared_header.empty() && !o.batch_invariant &&
-        ((o.share_prefixes && o.max_requests > 1) || o.max_cascade_levels > 0)) {
-      FOVEA_ASSIGN_OR_RETURN(design.shared, kernel_of(o, design.choice, design.choice.shared_header, arch, variant));
-    }
-    all.push_back(std::move(design));
-  }
-  return all;
-}
-
-// A design's kernels, and the planner that makes plans for them.
-struct Executor {
-  DecodeKernel kind;
-  tune::AttentionChoice choice;
-  Planner planner;
-  cuda::Function function;
-  cuda::LaunchConfig launch;
-  WorkerStarts starts;
-  abi::TensorMap k_map{}, v_map{};
-  std::optional<cuda::Function> shared;  // for plans that share runs
-
-  static Result<Executor> create(const cuda::Device& device, const AttentionOptions& o, const Design& design);
-};
-
-Result<Executor> Executor::create(const cuda::Device& device, const AttentionOptions& o, const Design& design) {
-  const tune::AttentionChoice& choice = design.choice;
-  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
-  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
-  const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
-  Executor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}, {}, {}};
-  FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
-  if (design.shared.has_value()) {
-    FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
-    FOVEA_RETURN_IF_ERROR(executor.shared->set_max_smem(choice.smem_bytes));
-  }
-  executor.launch.grid[0] = static_cast<std::uint32_t>(o.num_workers > 0 ? o.num_workers : choice.ctas);
-  executor.launch.block[0] = static_cast<std::uint32_t>(choice.threads);
-  executor.launch.smem_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
-  executor.launch.programmatic_serialization = choice.programmatic_launch;
-  return executor;
-}
 
 // Whether the kernels for decode alone can run the batch, as long as nothing in it is shared.
 bool is_decode(const AttentionBatch& batch) {
@@ -222,9 +59,9 @@ bool shares_runs(const Planner& planner) {
 
 class CudaPagedAttention : public Attention::Impl {
  public:
-  // executors: of all designs, that for all plans first.
+  // executors: that for all plans first.
   CudaPagedAttention(const AttentionOptions& options, DevicePlace place, cuda::Device device,
-                     std::vector<Executor> executors)
+                     std::vector<CudaExecutor> executors)
       : Impl(options),
         place_(place),
         device_(std::move(device)),
@@ -255,21 +92,20 @@ class CudaPagedAttention : public Attention::Impl {
   }
 
  private:
-  Executor* decode_executor(const AttentionBatch& batch);
+  CudaExecutor* decode_executor(const AttentionBatch& batch);
   Status plan_batch(const AttentionBatch& batch);
-  Executor* few_executor(std::int64_t pairs);
+  CudaExecutor* few_executor(std::int64_t pairs);
   Status plan_block_rows(const BlockRowBatch& batch, bool selected);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   Status set_pool(const abi::KvPoolView& pool);
-  Result<abi::TensorMap> encode(const tune::AttentionChoice& choice, const abi::KvPoolView& pool, void* address) const;
 
   DevicePlace place_;
   cuda::Device device_;
-  std::vector<Executor> executors_;
-  Executor* active_;  // whose plan it is
+  std::vector<CudaExecutor> executors_;
+  CudaExecutor* active_;  // whose plan it is
   mutable bool planner_behind_ = false;
   BatchTranslator translator_;
   bool shared_before_ = false;
@@ -277,7 +113,7 @@ class CudaPagedAttention : public Attention::Impl {
   // Runs that were recorded in a graph, by their rows: later plans of as many rows are for the same executor, and later
   // runs of them take the same of its kernels, so that a replay gives their bits.
   struct Recorded {
-    Executor* executor;
+    CudaExecutor* executor;
     bool shared;
   };
   std::map<std::uint32_t, Recorded> recorded_;
@@ -309,7 +145,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   const auto max_entries = static_cast<std::size_t>(o.max_page_entries > 0 ? o.max_page_entries : declared);
   const auto mask_bytes = static_cast<std::size_t>(o.max_mask_bytes);
   std::size_t partial_rows = 0, merges = 0;
-  for (const Executor& e : executors_) {
+  for (const CudaExecutor& e : executors_) {
     partial_rows = std::max<std::size_t>(partial_rows, e.planner.max_partial_rows());
     merges = std::max<std::size_t>(merges, max_device_plan_merges(e.planner));
     max_plan_bytes_ = std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth, e.starts));
@@ -340,7 +176,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
 
   if (o.device_growth && !o.batch_invariant) {
     std::size_t scratch = 0;
-    for (const Executor& e : executors_) scratch = std::max(scratch, max_recut_scratch_bytes(e.planner));
+    for (const CudaExecutor& e : executors_) scratch = std::max(scratch, max_recut_scratch_bytes(e.planner));
     FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, scratch, o.max_requests, plan_.data()));
   }
   args_.plan = plan_.as<std::uint8_t>();
@@ -458,28 +294,24 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
 }
 
 // The executor for decode alone that a plan of the batch had better go to, or null.
-Executor* CudaPagedAttention::decode_executor(const AttentionBatch& batch) {
+CudaExecutor* CudaPagedAttention::decode_executor(const AttentionBatch& batch) {
   const SeenTokens seen = seen_tokens(batch);
-  const std::int64_t token_bytes = options_.num_kv_heads * pair_token_bytes(options_);
+  const std::int64_t token_bytes = pair_token_bytes(options_) * options_.num_kv_heads;
   const std::int64_t pairs = std::int64_t{batch.num_requests} * options_.num_kv_heads;
-  for (Executor& e : executors_) {
-    const bool pays =
-        e.kind == DecodeKernel::kWarps
-            ? tune::warps_pay(kv_type(options_.kv_dtype), pairs, seen.all * token_bytes, seen.longest * token_bytes)
-            : e.kind == DecodeKernel::kFew && tune::few_pays(pairs, e.choice.num_workers);
-    if (e.kind != DecodeKernel::kCtas && (pays || e.kind == options_.decode_kernel)) return &e;
+  for (CudaExecutor& e : executors_) {
+    if (e.pays(options_, pairs, seen.all * token_bytes, seen.longest * token_bytes)) return &e;
   }
   return nullptr;
 }
 
 // Plans for the executor that the batch is for.
 Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
-  Executor* const any = executors_.data();
+  CudaExecutor* const any = executors_.data();
   std::uint32_t rows = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i)
     rows += static_cast<std::uint32_t>(std::max(batch.q_lens[i], 0));
   const auto recorded = recorded_.find(rows);
-  Executor* const kept = recorded == recorded_.end() ? nullptr : recorded->second.executor;
+  CudaExecutor* const kept = recorded == recorded_.end() ? nullptr : recorded->second.executor;
   const bool decode = executors_.size() > 1 && is_decode(batch);
   if (kept != nullptr && kept != any && !decode) {
     return unsupported(
@@ -488,7 +320,7 @@ Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
         rows);
   }
   active_ = any;
-  Executor* const wanted = !decode || kept == any ? nullptr : kept != nullptr ? kept : decode_executor(batch);
+  CudaExecutor* const wanted = !decode || kept == any ? nullptr : kept != nullptr ? kept : decode_executor(batch);
   if (wanted == nullptr) return any->planner.plan(batch);
   if (kept == nullptr && shared_before_) {
     FOVEA_RETURN_IF_ERROR(any->planner.plan(batch));
@@ -527,10 +359,9 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
 }
 
 // The executor for few pairs, where that many had better go to it, or null.
-Executor* CudaPagedAttention::few_executor(std::int64_t pairs) {
-  for (Executor& e : executors_) {
-    if (e.kind != DecodeKernel::kFew) continue;
-    if (e.kind == options_.decode_kernel || tune::few_pays(pairs, e.choice.num_workers)) return &e;
+CudaExecutor* CudaPagedAttention::few_executor(std::int64_t pairs) {
+  for (CudaExecutor& e : executors_) {
+    if (e.kind == DecodeKernel::kFew && e.pays(options_, pairs, 0, 0)) return &e;
   }
   return nullptr;
 }
@@ -538,8 +369,8 @@ Executor* CudaPagedAttention::few_executor(std::int64_t pairs) {
 // selected: one query token a request, and no two block rows for the same KV head of one. Those may go to the executor
 // for few pairs, all others to that for all plans.
 Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch, bool selected) {
-  Executor* const any = executors_.data();
-  Executor* const few = selected ? few_executor(std::int64_t{batch.num_rows} * options_.num_kv_heads) : nullptr;
+  CudaExecutor* const any = executors_.data();
+  CudaExecutor* const few = selected ? few_executor(std::int64_t{batch.num_rows} * options_.num_kv_heads) : nullptr;
   active_ = few != nullptr ? few : any;
   if (const auto kept = recorded_.find(static_cast<std::uint32_t>(batch.num_rows)); kept != recorded_.end()) {
     active_ = kept->second.executor;
@@ -627,32 +458,9 @@ Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
   }
   args_.pool = pool;
   args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
-  for (Executor& e : executors_) {
-    if (!e.choice.tma || pool.num_pages == 0) continue;
-    FOVEA_ASSIGN_OR_RETURN(e.k_map, encode(e.choice, pool, pool.k));
-    FOVEA_ASSIGN_OR_RETURN(e.v_map, encode(e.choice, pool, pool.v));
-  }
+  for (CudaExecutor& e : executors_) FOVEA_RETURN_IF_ERROR(e.set_pool(device_, options_, pool));
   has_maps_ = true;
   return ok_status();
-}
-
-Result<abi::TensorMap> CudaPagedAttention::encode(const tune::AttentionChoice& choice, const abi::KvPoolView& pool,
-                                                  void* address) const {
-  const tune::KvTensorMap map = tune::kv_tensor_map(choice, pool, options_.num_kv_heads, options_.head_dim);
-  cuda::TensorMapSpec spec;
-  spec.address = address;
-  spec.type = options_.kv_dtype == DType::kF16    ? cuda::TensorMapType::kF16
-              : options_.kv_dtype == DType::kBF16 ? cuda::TensorMapType::kBF16
-                                                  : cuda::TensorMapType::kU8;
-  spec.rank = map.rank;
-  std::copy_n(map.dims, 5, spec.dims);
-  std::copy_n(map.strides, 5, spec.strides);
-  std::copy_n(map.box, 5, spec.box);
-  spec.swizzle = map.swizzle_bytes == 128  ? cuda::Swizzle::k128
-                 : map.swizzle_bytes == 64 ? cuda::Swizzle::k64
-                 : map.swizzle_bytes == 32 ? cuda::Swizzle::k32
-                                           : cuda::Swizzle::kNone;
-  return cuda::encode_tensor_map(device_.driver(), spec);
 }
 
 Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
@@ -709,49 +517,13 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
 
 Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const AttentionOptions& options,
                                                                      DevicePlace place) {
-  FOVEA_RETURN_IF_ERROR(check_types(options));
+  FOVEA_RETURN_IF_ERROR(check_cuda_types(options));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(place.index));
   FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(options));
-  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
-                         designs(options, variant.spec, device.info().arch(), device.info().num_sms));
-  // All kernels are compiled at once, where the cache has them not.
-  std::vector<std::future<void>> compiling;
-  const auto compile = [&](const jit::KernelSource& source) {
-    compiling.push_back(std::async(std::launch::async, [&source] { (void)jit::Compiler::shared().get(source); }));
-  };
-  for (const Design& design : all) {
-    compile(design.source);
-    if (design.shared.has_value()) compile(*design.shared);
-  }
-  for (std::future<void>& one : compiling) one.wait();
-  std::vector<Executor> executors;
-  for (const Design& design : all) {
-    FOVEA_ASSIGN_OR_RETURN(Executor executor, Executor::create(device, options, design));
-    executors.push_back(std::move(executor));
-  }
+  FOVEA_ASSIGN_OR_RETURN(std::vector<CudaExecutor> executors, make_executors(device, options, variant.spec));
   auto impl = std::make_unique<CudaPagedAttention>(options, place, device, std::move(executors));
   FOVEA_RETURN_IF_ERROR(impl->init(variant));
   return std::unique_ptr<Attention::Impl>(std::move(impl));
-}
-
-Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions& options, const std::string& arch,
-                                                         int num_sms) {
-  FOVEA_RETURN_IF_ERROR(check_types(options));
-  FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(options));
-  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all, designs(options, variant, arch, num_sms));
-  std::vector<jit::KernelSource> sources;
-  for (const Design& design : all) {
-    sources.push_back(design.source);
-    if (design.shared.has_value()) sources.push_back(*design.shared);
-  }
-  FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> others,
-                         paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
-  std::move(others.begin(), others.end(), std::back_inserter(sources));
-  if (options.device_growth && !options.batch_invariant) {
-    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
-    sources.push_back(std::move(recut));
-  }
-  return sources;
 }
 
 }  // namespace fovea

@@ -17,6 +17,7 @@
 
 #include "abi/attention_args.h"
 #include "abi/recut_args.h"
+#include "backend/cuda_executor.h"
 #include "base/half.h"
 #include "cpu/attention/attention.h"
 #include "cuda/graph.h"

@@ -1,0 +1,241 @@
+#include "backend/cuda_executor.h"
+
+#include <algorithm>
+#include <future>
+#include <utility>
+
+#include "backend/attention_impl.h"
+#include "backend/cuda_kernels.h"
+#include "backend/cuda_paged_ops.h"
+#include "base/status.h"
+#include "cuda/tensor_map.h"
+#include "jit/any_spec.h"
+#include "jit/attention_spec.h"
+#include "jit/compiler.h"
+
+namespace fovea {
+namespace {
+
+abi::KvDType kv_type(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
+
+// What the choice is made by. The pool is not known yet: its strides are held to 16 bytes by every run.
+tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
+                            int num_sms) {
+  tune::AttentionNeed need;
+  need.arch = arch;
+  need.num_sms = num_sms;
+  need.head_dim = o.head_dim;
+  need.q_dtype = kv_type(o.q_dtype);
+  need.kv_dtype = kv_type(o.kv_dtype);
+  need.page_tokens = o.page_tokens;
+  need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
+  need.batch_invariant = o.batch_invariant;
+  need.transforms_kv = jit::may_transform_kv(variant);
+  need.transforms_q = jit::may_transform_q(variant);
+  need.plain_logits = variant.source.empty() && (variant.name == "Plain" || variant.name == "Sinks");
+  need.token_scales = o.kv_token_scales;
+  need.checked = o.checked;
+  return need;
+}
+
+// The kernel for large decode batches, where there is one for these options and the declared maxima reach such batches.
+std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
+  const std::int64_t pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
+  const std::int64_t tokens = std::int64_t{o.max_pages_per_request} * o.page_tokens;
+  const bool wanted = o.decode_kernel == DecodeKernel::kAuto
+                          ? tune::warps_pay(kv_type(o.kv_dtype), pairs, pairs * tokens * pair_token_bytes(o), 0)
+                          : o.decode_kernel == DecodeKernel::kWarps;
+  if (!wanted || o.num_workers > 0) return std::nullopt;
+  Result<tune::AttentionChoice> choice = tune::choose_warp_attention(need);
+  if (!choice.ok()) return std::nullopt;
+  return *std::move(choice);
+}
+
+// The kernel for few decode requests, where there is one for these options.
+std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
+  const bool wanted = o.decode_kernel == DecodeKernel::kAuto ? tune::few_pays(o.num_kv_heads, need.num_sms)
+                                                             : o.decode_kernel == DecodeKernel::kFew;
+  if (!wanted || o.num_workers > 0) return std::nullopt;
+  Result<tune::AttentionChoice> choice = tune::choose_few_attention(need);
+  if (!choice.ok()) return std::nullopt;
+  return *std::move(choice);
+}
+
+PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionChoice& choice) {
+  PlannerOptions p = planner_options(o);
+  p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
+  p.shared_rounds = choice.shared_rounds;
+  p.tile_rows = choice.tile_rows;
+  p.block_tokens = choice.block_tokens;
+  p.cost_item_bytes = choice.cost_item_bytes;
+  p.cost_balance_rows = choice.cost_balance_rows;
+  p.cost_divide_bytes = choice.cost_divide_bytes;
+  p.least_part_bytes = choice.least_part_bytes;
+  return p;
+}
+
+Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
+                                    const std::string& header, const std::string& arch, const VariantSpec& variant) {
+  jit::AttentionKernelSpec spec;
+  spec.arch = arch;
+  spec.header = header;
+  for (const char* const kind : {"warps", "few", "trees"}) {
+    if (header.starts_with(fmt::format("kernels/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
+  }
+  spec.head_dim = o.head_dim;
+  spec.q_dtype = kv_type(o.q_dtype);
+  spec.kv_dtype = kv_type(o.kv_dtype);
+  spec.loader = choice.tma ? jit::KvLoader::kTma : jit::KvLoader::kGather;
+  spec.box_tokens = choice.box_tokens;
+  spec.token_scales = o.kv_token_scales;
+  spec.rotated = o.kv_rotated;
+  spec.checked = o.checked;
+  spec.variant = variant;
+  spec.tuning = choice.tuning;
+  return jit::attention_source(spec);
+}
+
+// An executor that is not made yet.
+struct Design {
+  DecodeKernel kind;  // kCtas: runs all plans
+  tune::AttentionChoice choice;
+  jit::KernelSource source;
+  std::optional<jit::KernelSource> shared;  // of plans that share runs
+};
+
+// All designs that the options may use, that for all plans first.
+Result<std::vector<Design>> designs(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
+                                    int num_sms) {
+  const tune::AttentionNeed need = need_of(o, variant, arch, num_sms);
+  std::vector<std::pair<DecodeKernel, tune::AttentionChoice>> choices;
+  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice any, tune::choose_attention(need));
+  choices.emplace_back(DecodeKernel::kCtas, std::move(any));
+  if (auto warps = warp_choice(o, need)) choices.emplace_back(DecodeKernel::kWarps, *std::move(warps));
+  if (auto few = few_choice(o, need)) choices.emplace_back(DecodeKernel::kFew, *std::move(few));
+  std::vector<Design> all;
+  for (auto& [kind, choice] : choices) {
+    Design design{kind, std::move(choice), {}, {}};
+    FOVEA_ASSIGN_OR_RETURN(design.source, kernel_of(o, design.choice, design.choice.header, arch, variant));
+    // Plans share runs where the planner looks for them and in cascades.
+    if (!design.choice.shared_header.empty() && !o.batch_invariant &&
+        ((o.share_prefixes && o.max_requests > 1) || o.max_cascade_levels > 0)) {
+      FOVEA_ASSIGN_OR_RETURN(design.shared, kernel_of(o, design.choice, design.choice.shared_header, arch, variant));
+    }
+    all.push_back(std::move(design));
+  }
+  return all;
+}
+
+Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionOptions& o, const Design& design) {
+  const tune::AttentionChoice& choice = design.choice;
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
+  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
+  const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}, {}, {}};
+  FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
+  if (design.shared.has_value()) {
+    FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
+    FOVEA_RETURN_IF_ERROR(executor.shared->set_max_smem(choice.smem_bytes));
+  }
+  executor.launch.grid[0] = static_cast<std::uint32_t>(o.num_workers > 0 ? o.num_workers : choice.ctas);
+  executor.launch.block[0] = static_cast<std::uint32_t>(choice.threads);
+  executor.launch.smem_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
+  executor.launch.programmatic_serialization = choice.programmatic_launch;
+  return executor;
+}
+
+Result<abi::TensorMap> encode(const cuda::Device& device, const AttentionOptions& o,
+                              const tune::AttentionChoice& choice, const abi::KvPoolView& pool, void* address) {
+  const tune::KvTensorMap map = tune::kv_tensor_map(choice, pool, o.num_kv_heads, o.head_dim);
+  cuda::TensorMapSpec spec;
+  spec.address = address;
+  spec.type = o.kv_dtype == DType::kF16    ? cuda::TensorMapType::kF16
+              : o.kv_dtype == DType::kBF16 ? cuda::TensorMapType::kBF16
+                                           : cuda::TensorMapType::kU8;
+  spec.rank = map.rank;
+  std::copy_n(map.dims, 5, spec.dims);
+  std::copy_n(map.strides, 5, spec.strides);
+  std::copy_n(map.box, 5, spec.box);
+  spec.swizzle = map.swizzle_bytes == 128  ? cuda::Swizzle::k128
+                 : map.swizzle_bytes == 64 ? cuda::Swizzle::k64
+                 : map.swizzle_bytes == 32 ? cuda::Swizzle::k32
+                                           : cuda::Swizzle::kNone;
+  return cuda::encode_tensor_map(device.driver(), spec);
+}
+
+}  // namespace
+
+Status check_cuda_types(const AttentionOptions& o) {
+  const bool q = o.q_dtype == DType::kF16 || o.q_dtype == DType::kBF16;
+  const bool narrow = o.kv_dtype == DType::kF8E4M3 || o.kv_dtype == DType::kI8 || o.kv_dtype == DType::kI4;
+  if (!q || (o.kv_dtype != o.q_dtype && !narrow)) {
+    return unsupported(
+        "q_dtype is {} and kv_dtype {}; on CUDA queries are f16 or bf16, and KV is of their type or "
+        "fp8_e4m3, int8 or int4",
+        dtype_name(o.q_dtype), dtype_name(o.kv_dtype));
+  }
+  return ok_status();
+}
+
+std::int64_t pair_token_bytes(const AttentionOptions& o) {
+  return std::int64_t{2} * o.head_dim * dtype_bits(o.kv_dtype) / 8;
+}
+
+bool CudaExecutor::pays(const AttentionOptions& options, std::int64_t pairs, std::int64_t kv_bytes,
+                        std::int64_t longest_bytes) const {
+  if (kind == DecodeKernel::kCtas) return false;
+  if (kind == options.decode_kernel) return true;
+  return kind == DecodeKernel::kWarps ? tune::warps_pay(kv_type(options.kv_dtype), pairs, kv_bytes, longest_bytes)
+                                      : tune::few_pays(pairs, choice.num_workers);
+}
+
+Status CudaExecutor::set_pool(const cuda::Device& device, const AttentionOptions& options,
+                              const abi::KvPoolView& pool) {
+  if (!choice.tma || pool.num_pages == 0) return ok_status();
+  FOVEA_ASSIGN_OR_RETURN(k_map, encode(device, options, choice, pool, pool.k));
+  FOVEA_ASSIGN_OR_RETURN(v_map, encode(device, options, choice, pool, pool.v));
+  return ok_status();
+}
+
+Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionOptions& options,
+                                                 const VariantSpec& variant) {
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
+                         designs(options, variant, device.info().arch(), device.info().num_sms));
+  std::vector<std::future<void>> compiling;
+  const auto compile = [&](const jit::KernelSource& source) {
+    compiling.push_back(std::async(std::launch::async, [&source] { (void)jit::Compiler::shared().get(source); }));
+  };
+  for (const Design& design : all) {
+    compile(design.source);
+    if (design.shared.has_value()) compile(*design.shared);
+  }
+  for (std::future<void>& one : compiling) one.wait();
+  std::vector<CudaExecutor> executors;
+  for (const Design& design : all) {
+    FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, options, design));
+    executors.push_back(std::move(executor));
+  }
+  return executors;
+}
+
+Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions& options, const std::string& arch,
+                                                         int num_sms) {
+  FOVEA_RETURN_IF_ERROR(check_cuda_types(options));
+  FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(options));
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all, designs(options, variant, arch, num_sms));
+  std::vector<jit::KernelSource> sources;
+  for (const Design& design : all) {
+    sources.push_back(design.source);
+    if (design.shared.has_value()) sources.push_back(*design.shared);
+  }
+  FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> others,
+                         paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
+  std::move(others.begin(), others.end(), std::back_inserter(sources));
+  if (options.device_growth && !options.batch_invariant) {
+    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
+    sources.push_back(std::move(recut));
+  }
+  return sources;
+}
+
+}  // namespace fovea
