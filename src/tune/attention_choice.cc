@@ -237,13 +237,10 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   choice.cost_balance_rows = 64;
   choice.cost_divide_bytes = 128 << 10;
   choice.least_part_bytes = fp8 ? 28 << 10 : 56 << 10;
-  // Stages and slots are not used, but the headers that the kernels share count them.
+  // Stages are not used, but the headers that the kernels share count them.
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
-                   {"FOVEA_SLOTS", 1},
                    {"FOVEA_SLICES", slices},
-                   {"FOVEA_WHOLE_SLICES", 0},
-                   {"FOVEA_WARPS_SMEM_BYTES", 1 << 20},
                    {"FOVEA_FEW_WARPS", warps},
                    {"FOVEA_FEW_ROWS", need.group},
                    {"FOVEA_FEW_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};

@@ -106,12 +106,12 @@ class Fetch {
     for (uint32_t i = thread_; i < chunks_; i += kThreads) {
       if (!again || missing(i)) ptx::cp_async_16(ptx::smem_address(to_ + i), from_ + 4 * i);
     }
-    warps::commit_copies();
+    ptx::commit_copies();
   }
   __device__ __forceinline__ void wait() {
     bool some = true;
     while (some) {
-      warps::wait_for_copies<0>();
+      ptx::wait_for_copies<0>();
       some = false;
 #pragma unroll 1
       for (uint32_t i = thread_; i < chunks_; i += kThreads) some |= missing(i);

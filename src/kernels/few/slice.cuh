@@ -9,7 +9,7 @@
 // values' chunks.
 #pragma once
 
-#include "kernels/warps/loader.cuh"
+#include "kernels/decode/queue.cuh"
 #include "kernels/warps/slice.cuh"
 
 namespace fovea::few {

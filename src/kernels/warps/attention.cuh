@@ -58,7 +58,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
   for (uint32_t n = 0;; ++n) {
     const ItemRecord& record = shared.records[warp][n % kRecordsAhead];
     // The record's copies came before those of its first slice.
-    wait_for_copies<kSlots - 1>();
+    ptx::wait_for_copies<kSlots - 1>();
     __syncwarp();
     if (record.head == kEndOfWork) return;
     Work work{};
@@ -97,7 +97,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         ptx::mbarrier_wait(ptx::smem_address(&shared.full[warp][slot]), parity);
       }
       if constexpr (!kTma || kTokenScales) {
-        wait_for_copies<kSlots - 1>();
+        ptx::wait_for_copies<kSlots - 1>();
         __syncwarp();
       }
       if (token < place.end && token + kSlotTokens > place.begin) {

@@ -8,12 +8,6 @@
 
 namespace fovea::warps {
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // Number of a token's KvScale.
 __device__ __forceinline__ uint64_t scale_number(const abi::KvPoolView& pool, const Run& run, long long page,
                                                  long long in_page) {
@@ -151,7 +145,7 @@ class Loader {
       load_slot();
       slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
     }
-    commit_copies();
+    ptx::commit_copies();
   }
 
  private:

@@ -1,24 +1,18 @@
 // What the warps of a CTA keep in shared memory, each for itself: a ring of slices, records of items on their way, and
-// what wide heads do not hold in registers. From tune/attention_choice.cc: FOVEA_SLOTS of a ring; FOVEA_SLICES of a
-// slot; FOVEA_WHOLE_SLICES 1: pages do not divide slices.
+// what wide heads do not hold in registers. From tune/attention_choice.cc: FOVEA_SLOTS of a ring; FOVEA_WHOLE_SLICES 1:
+// pages do not divide slices.
 #pragma once
 
-#include "kernels/decode/finish.cuh"
+#include "kernels/warps/tile.cuh"
 
 namespace fovea::warps {
 
-using namespace fovea::decode;
-
 inline constexpr int kWarps = kConsumerWarps;
-inline constexpr int kTokens = 16;                 // of a slice
-inline constexpr int kTile = kTokens * kRowBytes;  // bytes of K, or of V
-inline constexpr int kSlots = FOVEA_SLOTS;         // slots on their way, a warp
-inline constexpr int kSlotSlices = FOVEA_SLICES;   // of a slot, which the arithmetic takes together
+inline constexpr int kSlots = FOVEA_SLOTS;  // slots on their way, a warp
 inline constexpr int kSlotTokens = kSlotSlices * kTokens;
 inline constexpr bool kWholeSlices = kTma || FOVEA_WHOLE_SLICES != 0;
 // Items that a warp's slots can belong to, one before and one behind them.
 inline constexpr int kRecordsAhead = kSlots + 2 <= 8 ? 8 : 16;
-inline constexpr uint32_t kRows = 8;  // (query token, query head) rows of an item at most
 
 struct WarpMemory {
   alignas(1024) uint8_t ring[kSlots][kSlotSlices][2][kTile];  // [..][K, V][panel][token][kPanelBytes], swizzled
@@ -47,29 +41,5 @@ struct SharedMemory {
 static_assert(kSlots >= 1 && kSlots + 2 <= kRecordsAhead);
 static_assert(!kTma || kBoxTokens == kTokens, "a box brings a slice");
 static_assert(sizeof(SharedMemory) <= FOVEA_WARPS_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
-
-inline constexpr uint32_t kSlicePanelStride = kTokens * kPanelBytes;
-
-// Byte offset of a 16-byte chunk of a token's row in a tile.
-__device__ __forceinline__ uint32_t tile_offset(uint32_t token, uint32_t chunk) {
-  return chunk / kPanelChunks * kSlicePanelStride + token * kPanelBytes +
-         ((chunk % kPanelChunks ^ swizzle_of(token)) << 4);
-}
-
-// A lane's addresses for ldmatrix: chunk kFirst + chunk of token `token`, kFirst even.
-struct LaneAddress {
-  uint32_t base;
-  uint32_t chunk;
-
-  __device__ __forceinline__ LaneAddress(uint32_t tile, uint32_t token, uint32_t chunk_in) : chunk(chunk_in) {
-    base = tile + token * kPanelBytes;
-    if constexpr (kPanelChunks > 1) base |= (chunk ^ swizzle_of(token)) << 4;
-  }
-  template <uint32_t kFirst>
-  __device__ __forceinline__ uint32_t of() const {
-    if constexpr (kPanelChunks == 1) return base + (kFirst + chunk) * kSlicePanelStride;
-    return (base ^ (kFirst % kPanelChunks << 4)) + kFirst / kPanelChunks * kSlicePanelStride;
-  }
-};
 
 }  // namespace fovea::warps

@@ -6,7 +6,7 @@
 // or 2c + 1), for KV of a byte (dim 2r or 2r + 1), for int4 (of two blocks: 4r or 4r + 1, and 4r + 2 or 4r + 3).
 #pragma once
 
-#include "kernels/warps/memory.cuh"
+#include "kernels/warps/tile.cuh"
 
 namespace fovea::warps {
 
