@@ -52,6 +52,7 @@ typedef struct fovea_tensor {
 
 /* Values of fovea::DType. */
 enum { FOVEA_F32 = 0, FOVEA_F16 = 1, FOVEA_BF16 = 2, FOVEA_F8E4M3 = 3, FOVEA_I8 = 4, FOVEA_I4 = 5 };
+enum { FOVEA_ROTATED = 256 }; /* of fovea_paged_kv.kv_dtype */
 enum { FOVEA_MASK_NONE = 0, FOVEA_MASK_CAUSAL = 1, FOVEA_MASK_WINDOW = 2, FOVEA_MASK_BITS = 3 };
 enum { FOVEA_NHD = 0, FOVEA_HND = 1 };
 enum { FOVEA_DECODE_AUTO = 0, FOVEA_DECODE_CTAS = 1, FOVEA_DECODE_WARPS = 2, FOVEA_DECODE_FEW = 3 };
@@ -99,6 +100,8 @@ typedef struct fovea_attention_options {
   int32_t device_growth;
   int32_t max_selected;
   int32_t decode_kernel;
+  int32_t kv_token_scales;
+  int32_t kv_rotated;
 } fovea_attention_options;
 
 /* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host. */
@@ -143,12 +146,14 @@ typedef struct fovea_selected_batch {
   const int64_t* selected_begins;
   int64_t selected_stride;
   const int32_t* list_tokens;
+  int32_t budget_divisor;
 } fovea_selected_batch;
 
 /* fovea::PagedKv; scales may be NULL for pools that need none. DLPack has no int4 and few producers have fp8, so pools
  * of quantized types come as bytes, uint8 or int8: rows of head_dim bytes for fp8_e4m3 and int8, of head_dim / 2 for
- * int4 (strides in bytes then). What the bytes hold, fovea_attention_run() knows from the attention's kv_dtype;
- * fovea_append_paged_kv() takes kv_dtype: FOVEA_F8E4M3 (or 0), FOVEA_I8 or FOVEA_I4. */
+ * int4 (strides in bytes then). What the bytes hold, fovea_attention_run() knows from the attention's kv_dtype and
+ * kv_rotated; others take kv_dtype: FOVEA_F8E4M3 (or 0), FOVEA_I8 or FOVEA_I4, and FOVEA_I8 | FOVEA_ROTATED or
+ * FOVEA_I4 | FOVEA_ROTATED for rotated pools. fp8_e4m3 has a scale a token and head where scales are of rank 4. */
 typedef struct fovea_paged_kv {
   const fovea_tensor* k;
   const fovea_tensor* v;
@@ -170,6 +175,52 @@ typedef struct fovea_attention_stats {
 } fovea_attention_stats;
 
 typedef struct fovea_attention fovea_attention;
+
+/* fovea::KeyCode. */
+typedef struct fovea_key_code {
+  uint8_t channel[32];
+  float mean[32];
+  float step[32];
+} fovea_key_code;
+
+/* fovea::PageSelectorOptions (fovea/page_selector.h). Fill with fovea_page_selector_options_init(), then change what
+ * differs. key_codes: [num_layers * num_kv_heads], copied. */
+typedef struct fovea_page_selector_options {
+  size_t struct_bytes;
+  const char* device;
+  const char* policy;
+  const fovea_key_code* key_codes;
+  int32_t num_key_codes;
+  int32_t num_qo_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t q_dtype;
+  float sm_scale;
+  int32_t rotary_dim;
+  int32_t budget_tokens;
+  int32_t budget_divisor;
+  int32_t sink_tokens;
+  int32_t recent_tokens;
+  int32_t interval;
+  int32_t candidate_factor;
+  int32_t num_layers;
+  int32_t num_pages;
+  int32_t max_requests;
+  int32_t max_pages_per_request;
+  int32_t num_threads;
+} fovea_page_selector_options;
+
+/* fovea::SelectStep. phases may be NULL. */
+typedef struct fovea_select_step {
+  size_t struct_bytes;
+  const fovea_tensor* kv_lens;
+  const fovea_tensor* page_table;
+  const fovea_tensor* lists;
+  const fovea_tensor* list_tokens;
+  const fovea_tensor* phases;
+} fovea_select_step;
+
+typedef struct fovea_page_selector fovea_page_selector;
 
 FOVEA_API const char* fovea_version(void);
 /* What the last failed call of this thread said; "" before any. Valid until the thread's next call. */
@@ -208,6 +259,36 @@ FOVEA_API fovea_status fovea_merge_states(const fovea_tensor* v, const fovea_ten
 FOVEA_API fovea_status fovea_merge_state(const fovea_tensor* v_a, const fovea_tensor* lse_a, const fovea_tensor* v_b,
                                          const fovea_tensor* lse_b, const fovea_tensor* out,
                                          const fovea_tensor* lse_out, const fovea_tensor* mask, void* stream);
+
+/* fovea::learn_key_codes: writes num_kv_heads codes, which is what keys has. queries may be NULL. */
+FOVEA_API fovea_status fovea_learn_key_codes(const fovea_tensor* keys, const fovea_tensor* queries,
+                                             fovea_key_code* codes, int32_t num_kv_heads);
+
+FOVEA_API void fovea_page_selector_options_init(fovea_page_selector_options* options);
+FOVEA_API fovea_status fovea_page_selector_create(const fovea_page_selector_options* options,
+                                                  fovea_page_selector** selector);
+/* NULL is allowed. On a CUDA device nothing may be using the object any more. */
+FOVEA_API void fovea_page_selector_destroy(fovea_page_selector* selector);
+/* Places as in fovea_append_paged_kv(). kv may be NULL for policy "fovea". */
+FOVEA_API fovea_status fovea_page_selector_append(fovea_page_selector* selector, int32_t layer, const fovea_tensor* k,
+                                                  const fovea_tensor* slots, const fovea_tensor* batch_indices,
+                                                  const fovea_tensor* positions, const fovea_tensor* page_indices,
+                                                  const fovea_tensor* page_indptr, const fovea_paged_kv* kv,
+                                                  void* stream);
+FOVEA_API fovea_status fovea_page_selector_select(fovea_page_selector* selector, int32_t layer, const fovea_tensor* q,
+                                                  const fovea_select_step* step, void* stream);
+/* kv_lens: host, [num_requests]. step->kv_lens and step->phases may be NULL. */
+FOVEA_API fovea_status fovea_page_selector_plan(fovea_page_selector* selector, fovea_attention* attention,
+                                                const int32_t* kv_lens, int32_t num_requests,
+                                                const fovea_select_step* step, void* stream);
+FOVEA_API fovea_status fovea_page_selector_forget(fovea_page_selector* selector, int32_t begin, int32_t end,
+                                                  void* stream);
+FOVEA_API fovea_status fovea_page_selector_copy_page(fovea_page_selector* selector, int32_t from, int32_t to,
+                                                     void* stream);
+/* The statistics of a layer on the device: num_pages * fovea_page_selector_bytes_per_page() bytes. */
+FOVEA_API fovea_status fovea_page_selector_statistics(const fovea_page_selector* selector, int32_t layer, void** data);
+FOVEA_API size_t fovea_page_selector_bytes_per_page(const fovea_page_selector* selector);
+FOVEA_API size_t fovea_page_selector_workspace_bytes(const fovea_page_selector* selector);
 
 #ifdef __cplusplus
 }

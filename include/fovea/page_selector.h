@@ -130,9 +130,9 @@ class PageSelector {
   // room for, and pages outside of the pool count as page 0; on the CPU both are kOutOfRange, and nothing was written.
   Status select(std::int32_t layer, const TensorView& q, const SelectStep& step, Stream stream = {});
   // Attention::plan_selected() for lists that select() writes for this step. kv_lens: host, [requests], 1 or more, as
-  // step.kv_lens will be. The attention has pages of 16 tokens, the same heads and device, and max_selected. On a CUDA
-  // device lists may be written later, and one plan serves all layers and replays; on the CPU it reads the lists of
-  // now.
+  // step.kv_lens will be, which is not looked at. The attention has pages of 16 tokens, the same heads and device, and
+  // max_selected. On a CUDA device lists may be written later, and one plan serves all layers and replays; on the CPU
+  // it reads the lists of now.
   Status plan(Attention& attention, std::span<const std::int32_t> kv_lens, const SelectStep& step, Stream stream = {});
 
   // Rows [begin, end) remember nothing: their next selection scores all pages. For rows that hold another request now,

@@ -4,12 +4,13 @@
     attention.plan(q_lens, kv_lens, page_table)
     out = attention.run(q, (k_pages, v_pages))
 
-`fovea.flashinfer` has the same under FlashInfer's names.
+`fovea.PageSelector` chooses the pages that a decode step reads. `fovea.flashinfer` has attention under FlashInfer's names.
 """
 
 from ._library import Error, InvalidArgument, OutOfRange, ResourceExhausted, Unavailable, Unsupported, library as _c
 from .attention import Attention, append_paged_kv, merge_state, merge_state_in_place, merge_states
+from .page_selector import PageSelector, learn_key_codes
 
 __version__ = _c.fovea_version().decode()
-__all__ = ["Attention", "Error", "InvalidArgument", "OutOfRange", "ResourceExhausted", "Unavailable", "Unsupported",
-           "append_paged_kv", "merge_state", "merge_state_in_place", "merge_states"]
+__all__ = ["Attention", "Error", "InvalidArgument", "OutOfRange", "PageSelector", "ResourceExhausted", "Unavailable",
+           "Unsupported", "append_paged_kv", "learn_key_codes", "merge_state", "merge_state_in_place", "merge_states"]

@@ -16,6 +16,7 @@ from pathlib import Path
 CPU, CUDA = 1, 2  # DLPack device types
 DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "fp8_e4m3": 3, "int8": 4, "int4": 5}
 MASKS = {"none": 0, "causal": 1, "window": 2, "bits": 3}
+ROTATED = 256  # of PagedKv.kv_dtype
 LAYOUTS = {"NHD": 0, "HND": 1}
 DECODE_KERNELS = {"auto": 0, "ctas": 1, "warps": 2, "few": 3}
 
@@ -61,7 +62,7 @@ class Options(Structure):
         ("share_prefixes", c_int32), ("batch_invariant", c_int32), ("checked", c_int32), ("num_threads", c_int32),
         ("num_workers", c_int32), ("variant_name", c_char_p), ("variant_source", c_char_p),
         ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32), ("device_growth", c_int32),
-        ("max_selected", c_int32), ("decode_kernel", c_int32),
+        ("max_selected", c_int32), ("decode_kernel", c_int32), ("kv_token_scales", c_int32), ("kv_rotated", c_int32),
     ]
 
 
@@ -85,13 +86,33 @@ class SelectedBatch(Structure):
     _fields_ = [
         ("struct_bytes", c_size_t), ("num_requests", c_int32), ("budget_tokens", c_int32), ("kv_lens", c_void_p),
         ("page_indices", c_void_p), ("num_page_indices", c_int64), ("list_begins", c_void_p), ("selected_begins", c_void_p),
-        ("selected_stride", c_int64), ("list_tokens", c_void_p),
+        ("selected_stride", c_int64), ("list_tokens", c_void_p), ("budget_divisor", c_int32),
     ]
 
 
 class PagedKv(Structure):
     _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p), ("layout", c_int32),
                 ("kv_dtype", c_int32)]
+
+
+class KeyCode(Structure):
+    _fields_ = [("channels", c_uint8 * 32), ("mean", c_float * 32), ("step", c_float * 32)]
+
+
+class SelectorOptions(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t), ("device", c_char_p), ("policy", c_char_p), ("key_codes", POINTER(KeyCode)),
+        ("num_key_codes", c_int32), ("num_qo_heads", c_int32), ("num_kv_heads", c_int32), ("head_dim", c_int32),
+        ("q_dtype", c_int32), ("sm_scale", c_float), ("rotary_dim", c_int32), ("budget_tokens", c_int32),
+        ("budget_divisor", c_int32), ("sink_tokens", c_int32), ("recent_tokens", c_int32), ("interval", c_int32),
+        ("candidate_factor", c_int32), ("num_layers", c_int32), ("num_pages", c_int32), ("max_requests", c_int32),
+        ("max_pages_per_request", c_int32), ("num_threads", c_int32),
+    ]
+
+
+class SelectStep(Structure):
+    _fields_ = [("struct_bytes", c_size_t), ("kv_lens", c_void_p), ("page_table", c_void_p), ("lists", c_void_p),
+                ("list_tokens", c_void_p), ("phases", c_void_p)]
 
 
 class Stats(Structure):
@@ -132,6 +153,17 @@ def _load() -> ctypes.CDLL:
         ("fovea_attention_workspace_bytes", c_size_t, [void]),
         ("fovea_attention_get_stats", None, [void, POINTER(Stats)]),
         ("fovea_attention_explain", c_size_t, [void, c_char_p, c_size_t]),
+        ("fovea_learn_key_codes", c_int32, [tensor, tensor, POINTER(KeyCode), c_int32]),
+        ("fovea_page_selector_options_init", None, [POINTER(SelectorOptions)]),
+        ("fovea_page_selector_create", c_int32, [POINTER(SelectorOptions), POINTER(c_void_p)]),
+        ("fovea_page_selector_destroy", None, [void]),
+        ("fovea_page_selector_append", c_int32, [void, c_int32] + [tensor] * 6 + [POINTER(PagedKv), void]),
+        ("fovea_page_selector_select", c_int32, [void, c_int32, tensor, POINTER(SelectStep), void]),
+        ("fovea_page_selector_plan", c_int32, [void, void, void, c_int32, POINTER(SelectStep), void]),
+        ("fovea_page_selector_forget", c_int32, [void, c_int32, c_int32, void]),
+        ("fovea_page_selector_copy_page", c_int32, [void, c_int32, c_int32, void]),
+        ("fovea_page_selector_bytes_per_page", c_size_t, [void]),
+        ("fovea_page_selector_workspace_bytes", c_size_t, [void]),
         ("fovea_append_paged_kv", c_int32, [tensor] * 7 + [POINTER(PagedKv), void]),
         ("fovea_merge_states", c_int32, [tensor] * 4 + [void]),
         ("fovea_merge_state", c_int32, [tensor] * 7 + [void]),
@@ -249,12 +281,25 @@ def stream_of(stream, x):
     return None
 
 
+def stream_on(stream, place: tuple[int, int]):
+    """stream_of() where no tensor says which framework: PyTorch's current stream of the device, if it is loaded."""
+    torch = sys.modules.get("torch")
+    if stream is not None or place[0] == CPU or torch is None:
+        return stream_of(stream, None)
+    return c_void_p(torch.cuda.current_stream(place[1]).cuda_stream)
+
+
+def place_of(device: str) -> tuple[int, int]:
+    """(DLPack device type, index) of "cpu", "cuda" or "cuda:N"."""
+    return (CPU, 0) if device == "cpu" else (CUDA, int(device.partition(":")[2] or 0))
+
+
 def empty_like(x, shape, dtype=None):
-    """A new tensor of x's framework and device; dtype "f32" or None for x's own."""
+    """A new tensor of x's framework and device; dtype "float32", "int32" or None for x's own."""
     torch = _torch_tensor(x)
     if torch is not None:
-        return x.new_empty(shape, dtype=torch.float32 if dtype == "f32" else x.dtype)
+        return x.new_empty(shape, dtype=getattr(torch, dtype) if dtype else x.dtype)
     module = sys.modules[type(x).__module__.split(".")[0]]
-    return module.empty(shape, dtype="float32" if dtype == "f32" else x.dtype)
+    return module.empty(shape, dtype=dtype or x.dtype)
 
 

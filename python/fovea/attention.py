@@ -37,8 +37,9 @@ def split_kv(kv):
     return kv[:, 0], kv[:, 1]
 
 
-def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None, kv_dtype=0):
+def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None, kv_dtype=None, rotated=False):
     k, v = split_kv(kv)
+    kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (lib.ROTATED if rotated else 0)
     return lib.PagedKv(borrow(k), borrow(v), borrow(k_scale), borrow(v_scale), _number(lib.LAYOUTS, "kv_layout", layout),
                        kv_dtype)
 
@@ -50,12 +51,13 @@ class Attention:
     also "fp8_e4m3", "int8" and "int4", whose pools are tensors of bytes (run() says how they lie). On CUDA a 16-bit
     kv_dtype is that of q. Types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given. softcap:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
-    here. sigmoid_bias: weights are sigmoid(logit + bias) instead of a softmax. checked: page indices are compared with
-    the pool. variant: (name, C++ text) of a variant of your own (docs/variants.md); variant_values: its parameters by
-    name, whose types are those of the values (float, int, float32 or int32 tensor). device_growth:
-    on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto", "ctas", "warps" or "few".
-    max_selected: requests of plan_selected() that read lists. max_*: memory follows from these alone, and larger batches
-    raise OutOfRange.
+    here. kv_token_scales: fp8 with a scale for each token and head. kv_rotated: pools of int8 and int4 that
+    append_paged_kv(rotated=True) wrote; head_dim is a power of two. sigmoid_bias: weights are sigmoid(logit + bias) instead
+    of a softmax. checked: page indices are compared with the pool. variant: (name, C++ text) of a variant of your own
+    (docs/variants.md); variant_values: its parameters by name, whose types are those of the values (float, int, float32 or
+    int32 tensor). device_growth: on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto",
+    "ctas", "warps" or "few". max_selected: requests of plan_selected() that read lists. max_*: memory follows from these
+    alone, and larger batches raise OutOfRange.
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
@@ -65,7 +67,7 @@ class Attention:
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
                  checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
                  variant_values: dict | None = None, device_growth: bool = True, max_selected: int = 0,
-                 decode_kernel: str = "auto"):
+                 decode_kernel: str = "auto", kv_token_scales: bool = False, kv_rotated: bool = False):
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
@@ -88,12 +90,13 @@ class Attention:
         o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
         o.num_threads, o.num_workers, o.device_growth = num_threads, num_workers, device_growth
         o.max_selected, o.decode_kernel = max_selected, _number(lib.DECODE_KERNELS, "decode_kernel", decode_kernel)
+        o.kv_token_scales, o.kv_rotated = kv_token_scales, kv_rotated
         values = self._set_variant(o, variant, variant_values or {}, borrow)
         handle = ctypes.c_void_p()
         lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
         self._handle = handle
         self._given = (sinks, alibi_slopes, values, variant_values)
-        self._place = (lib.CPU, 0) if str(device) == "cpu" else (lib.CUDA, int(str(device).partition(":")[2] or 0))
+        self._place = lib.place_of(str(device))
         self._lent = ()
         self._rows = 0
 
@@ -221,14 +224,15 @@ class Attention:
         self._rows = num_rows
 
     def plan_selected(self, kv_lens, page_indices, page_indptr, selected_begins, selected_stride: int, *,
-                      budget_tokens: int = 4096, list_tokens=None, stream=None) -> None:
+                      budget_tokens: int = 4096, budget_divisor: int = 0, list_tokens=None, stream=None) -> None:
         """Plans a decode step (one query token a request) over chosen pages, of a list a KV head.
 
         kv_lens: integers [requests]. page_indices: int32 of rank 1 on the attention's device, read there at every run, so
         that a kernel may write lists after this call; on the CPU lists are those of now. Request i with more than
         budget_tokens (a multiple of page_tokens) reads budget_tokens / page_tokens pages under KV head h, those of the list
         at selected_begins[i] + h * selected_stride, ascending, the newest page last; others, and those whose
-        selected_begins is negative, read all of their pages, from page_indptr[i] on. list_tokens: int32 [requests] on the
+        selected_begins is negative, read all of their pages, from page_indptr[i] on. budget_divisor n (2 or more): the
+        budget is kv_len / n, from 256 up to budget_tokens. list_tokens: int32 [requests] on the
         attention's device, tokens in the list or lists of a request, read by run(); None: as kv_lens say. Needs
         max_selected. OutOfRange: lists that reach beyond page_indices, more requests than declared. Unsupported: slopes,
         variants of your own, batch_invariant.
@@ -239,12 +243,14 @@ class Attention:
         if num_lists < n or num_chosen < n:
             raise lib.InvalidArgument(f"{n} kv_lens, {num_lists} page_indptr and {num_chosen} selected_begins; expected one a "
                                       "request of each")
-        for name, value in (("selected_stride", selected_stride), ("budget_tokens", budget_tokens)):
+        for name, value in (("selected_stride", selected_stride), ("budget_tokens", budget_tokens),
+                            ("budget_divisor", budget_divisor)):
             lib.check_integer(name, value)
         borrow = lib.Borrowed()
         b = lib.SelectedBatch(struct_bytes=ctypes.sizeof(lib.SelectedBatch), num_requests=n, budget_tokens=budget_tokens,
                               kv_lens=ctypes.addressof(lens), list_begins=ctypes.addressof(begins),
-                              selected_begins=ctypes.addressof(chosen), selected_stride=selected_stride)
+                              selected_begins=ctypes.addressof(chosen), selected_stride=selected_stride,
+                              budget_divisor=budget_divisor)
         b.page_indices, b.num_page_indices = self._device_list("page_indices", page_indices, borrow)
         if list_tokens is not None:
             b.list_tokens, count = self._device_list("list_tokens", list_tokens, borrow)
@@ -285,17 +291,17 @@ class Attention:
 
         kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
         [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are. lse: float32 [rows, num_qo_heads], base
-        2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools; of int8 and int4 pools float16 [pages, num_kv_heads,
-        page_tokens, 2], scale and zero of each token and head (see append_paged_kv). Pools of fp8, int8 and int4 are uint8
-        or int8, the last dim of int4 head_dim / 2. On CUDA this only enqueues, on the caller's current
-        stream unless one is given, and can be captured in a graph.
+        2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools; of int8 and int4 pools, and fp8 with kv_token_scales,
+        float16 [pages, num_kv_heads, page_tokens, 2], scale and zero of each token and head (see append_paged_kv). Pools of
+        fp8, int8 and int4 are uint8 or int8, the last dim of int4 head_dim / 2. On CUDA this only enqueues, on the caller's
+        current stream unless one is given, and can be captured in a graph.
         """
         lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
         borrow = lib.Borrowed()
         if out is None:
             out = lib.empty_like(q, tuple(q.shape))
         if lse is None and return_lse:
-            lse = lib.empty_like(q, tuple(q.shape[:2]), "f32")
+            lse = lib.empty_like(q, tuple(q.shape[:2]), "float32")
         pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale)
         lib.check(lib.library.fovea_attention_run(self._handle, borrow(q), byref(pool), borrow(out), borrow(lse),
                                                   lib.stream_of(stream, q)))
@@ -325,20 +331,23 @@ class Attention:
 
 
 def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None, page_indices=None, page_indptr=None,
-                    kv_layout: str = "NHD", kv_dtype=None, k_scale=None, v_scale=None, stream=None) -> None:
+                    kv_layout: str = "NHD", kv_dtype=None, k_scale=None, v_scale=None, rotated: bool = False,
+                    stream=None) -> None:
     """Writes rows k, v [rows, num_kv_heads, head_dim] to the pages of kv, converted to their type.
 
     kv: as in run(). Pools of bytes (uint8, int8) hold kv_dtype: "fp8_e4m3" (the default), with k_scale and v_scale float32
     [num_kv_heads] that stored numbers are multiplied by (None: 1); or "int8" or "int4", whose k_scale and v_scale, float16
     [pages, num_kv_heads, page_tokens, 2], are written here too: scale and zero of each token and head. A stored number u
     then stands for scale * (u - 128) + zero, of int4 for scale * (u - 8) + zero, element d in byte d // 2, even d in the
-    low half.
+    low half. Scales of that shape make fp8_e4m3 one with a scale a token and head (zeros are 0). rotated (int8, int4;
+    head_dim a power of two): rows are multiplied by a Hadamard matrix first, which evens out channels that stand out;
+    Attention(kv_rotated=True) undoes it.
 
     Either slots (int32 [rows]: page * page_tokens + token in the page; negative skips the row), or batch_indices and
     positions (int32 [rows]) with the lists page_indices, page_indptr (int32). All on the device of kv.
     """
     borrow = lib.Borrowed()
-    pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale, 0 if kv_dtype is None else _dtype(kv_dtype))
+    pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale, kv_dtype, rotated)
     places = [borrow(x) for x in (slots, batch_indices, positions, page_indices, page_indptr)]
     lib.check(lib.library.fovea_append_paged_kv(borrow(k), borrow(v), *places, byref(pool), lib.stream_of(stream, k)))
 
@@ -348,7 +357,7 @@ def merge_states(v, lse, *, stream=None):
     lib.check_tensor("v", v, "[rows, states, heads, head_dim]")
     borrow = lib.Borrowed()
     rows, _, heads, dim = v.shape
-    out, lse_out = lib.empty_like(v, (rows, heads, dim)), lib.empty_like(v, (rows, heads), "f32")
+    out, lse_out = lib.empty_like(v, (rows, heads, dim)), lib.empty_like(v, (rows, heads), "float32")
     lib.check(lib.library.fovea_merge_states(borrow(v), borrow(lse), borrow(out), borrow(lse_out), lib.stream_of(stream, v)))
     return out, lse_out
 
@@ -356,7 +365,7 @@ def merge_states(v, lse, *, stream=None):
 def merge_state(v_a, lse_a, v_b, lse_b, *, stream=None):
     """(out, lse) of two states [rows, heads, head_dim], float32 [rows, heads] (base 2) over disjoint KV."""
     lib.check_tensor("v_a", v_a, "[rows, heads, head_dim]")
-    out, lse_out = lib.empty_like(v_a, tuple(v_a.shape)), lib.empty_like(v_a, tuple(v_a.shape[:2]), "f32")
+    out, lse_out = lib.empty_like(v_a, tuple(v_a.shape)), lib.empty_like(v_a, tuple(v_a.shape[:2]), "float32")
     _merge_pair(v_a, lse_a, v_b, lse_b, out, lse_out, None, stream)
     return out, lse_out
 

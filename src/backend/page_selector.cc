@@ -125,16 +125,14 @@ Status check_of_requests(const char* name, const TensorView& tensor, std::int64_
   return check_array(name, tensor, {requests}, DType::kI32, place);
 }
 
-Status check_step(const PageSelector::Impl& impl, const SelectStep& step) {
+// What select() writes, and the table. Lengths and phases are select()'s to check.
+Status check_lists(const PageSelector::Impl& impl, const SelectStep& step, std::int64_t requests) {
   const PageSelectorOptions& o = impl.options();
   const DevicePlace place = impl.place();
-  FOVEA_RETURN_IF_ERROR(check_of_requests("kv_lens", step.kv_lens, 0, place));
-  const std::int64_t requests = step.kv_lens.shape[0];
   if (requests > o.max_requests) {
     return out_of_range("{} requests, declared were {}; raise max_requests", requests, o.max_requests);
   }
   FOVEA_RETURN_IF_ERROR(check_of_requests("list_tokens", step.list_tokens, requests, place));
-  if (!is_empty(step.phases)) FOVEA_RETURN_IF_ERROR(check_of_requests("phases", step.phases, requests, place));
   const TensorView& table = step.page_table;
   FOVEA_RETURN_IF_ERROR(check_place("page_table", table, place));
   if (table.rank != 2 || table.dtype != DType::kI32 || table.shape[0] < requests || table.shape[1] < 1 ||
@@ -232,8 +230,10 @@ Status PageSelector::append(std::int32_t layer, const TensorView& k, const Appen
 Status PageSelector::select(std::int32_t layer, const TensorView& q, const SelectStep& step, Stream stream) {
   const PageSelectorOptions& o = impl_->options();
   FOVEA_RETURN_IF_ERROR(check_layer(*impl_, layer));
-  FOVEA_RETURN_IF_ERROR(check_step(*impl_, step));
+  FOVEA_RETURN_IF_ERROR(check_of_requests("kv_lens", step.kv_lens, 0, impl_->place()));
   const std::int64_t requests = step.kv_lens.shape[0];
+  FOVEA_RETURN_IF_ERROR(check_lists(*impl_, step, requests));
+  if (!is_empty(step.phases)) FOVEA_RETURN_IF_ERROR(check_of_requests("phases", step.phases, requests, impl_->place()));
   FOVEA_RETURN_IF_ERROR(check_rows("q", q, requests, o.num_qo_heads, o.head_dim, o.q_dtype, impl_->place()));
   if (requests == 0) return ok_status();
   return impl_->select(layer, q, step, stream);
@@ -243,7 +243,8 @@ Status PageSelector::plan(Attention& attention, std::span<const std::int32_t> kv
                           Stream stream) {
   const PageSelectorOptions& o = impl_->options();
   const AttentionOptions& a = attention.options();
-  FOVEA_RETURN_IF_ERROR(check_step(*impl_, step));
+  const auto requests = static_cast<std::int64_t>(kv_lens.size());
+  FOVEA_RETURN_IF_ERROR(check_lists(*impl_, step, requests));
   FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(a.device));
   if (a.page_tokens != kUnit || a.num_qo_heads != o.num_qo_heads || a.num_kv_heads != o.num_kv_heads ||
       a.head_dim != o.head_dim || device_name(place) != device_name(impl_->place())) {
@@ -252,10 +253,6 @@ Status PageSelector::plan(Attention& attention, std::span<const std::int32_t> kv
         "{}",
         a.num_qo_heads, a.num_kv_heads, a.head_dim, a.page_tokens, device_name(place), o.num_qo_heads, o.num_kv_heads,
         o.head_dim, kUnit, device_name(impl_->place()));
-  }
-  const std::int64_t requests = step.kv_lens.shape[0];
-  if (static_cast<std::int64_t>(kv_lens.size()) != requests) {
-    return invalid_argument("{} lengths for {} requests of the step", kv_lens.size(), requests);
   }
   const Extent table = extent_of(step.page_table), lists = extent_of(step.lists);
   const std::uintptr_t begin = std::min(table.begin, lists.begin), end = std::max(table.end, lists.end);

@@ -596,7 +596,8 @@ TEST(PageSelector, CallsThatMakeNoSense) {
   few.k.shape[0] = few.v.shape[0] = 9;
   expect(quest.append(0, row, places, few), kInvalid, "declared were num_pages = 180");
 
-  expect(selector.plan(attention, std::vector<std::int32_t>{1}, good), kInvalid, "1 lengths for 3");
+  expect(selector.plan(attention, std::vector<std::int32_t>(4, 9), good), kRange, "raise max_requests");
+  expect(selector.plan(attention, s.lens_, {}), kInvalid, "list_tokens");
   expect(selector.plan(pages_of_32, s.lens_, good), kInvalid, "pages of 32 tokens");
   expect(selector.forget(2, 4), kRange, "rows [2, 4)");
   expect(selector.copy_page(0, 180), kRange, "page 0 to 180");

@@ -1,177 +1,19 @@
-// The C ABI (fovea/fovea.h) over the C++ one. All of the shared library libfovea_c that other languages load.
+// The C ABI of attention (fovea/fovea.h) over the C++ one.
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <string>
 #include <vector>
 
-#include "fovea/attention.h"
-#include "fovea/fovea.h"
+#include "capi/records.h"
 #include "fovea/version.h"
-
-struct fovea_attention {
-  fovea::Attention attention;
-};
 
 namespace {
 
-using fovea::DeviceKind;
+using namespace fovea::capi;
 using fovea::DType;
 using fovea::Result;
 using fovea::Status;
-using fovea::StatusCode;
-using fovea::Stream;
 using fovea::TensorView;
-
-thread_local std::string last_error;
-
-fovea_status report(const Status& status) {
-  if (!status.ok()) last_error = status.to_string();
-  return static_cast<fovea_status>(status.code());
-}
-
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
-// Runs f, which returns a Status; exceptions (memory) do not cross the C boundary.
-template <typename F>
-fovea_status guarded(F&& f) {
-  try {
-    return report(f());
-  } catch (const std::bad_alloc&) {
-    return report({StatusCode::kResourceExhausted, "no memory on the host"});
-  } catch (const std::exception& error) {
-    return report({StatusCode::kInternal, error.what()});
-  }
-}
-
-enum DlDevice : std::int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13 };
-
-bool is_device(std::int32_t type) { return type == kDlCuda || type == kDlCudaManaged; }
-
-Result<DType> dtype_of(const fovea_tensor& t) {
-  enum Code { kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6, kFloat8E4M3Fn = 10 };
-  const int bits = t.dtype.bits;
-  if (t.dtype.lanes == 1) {
-    switch (t.dtype.code) {
-      case kFloat:
-        if (bits == 32) return DType::kF32;
-        if (bits == 16) return DType::kF16;
-        break;
-      case kBfloat:
-        if (bits == 16) return DType::kBF16;
-        break;
-      case kInt:
-        if (bits == 32) return DType::kI32;
-        if (bits == 64) return DType::kI64;
-        if (bits == 8) return DType::kI8;
-        break;
-      case kUint:
-      case kBool:
-        if (bits == 8) return DType::kU8;
-        break;
-      case kFloat8E4M3Fn: return DType::kF8E4M3;
-      default: break;
-    }
-  }
-  return invalid("DLPack type (code " + std::to_string(t.dtype.code) + ", " + std::to_string(bits) + " bits, " +
-                 std::to_string(t.dtype.lanes) + " lanes) is none that Fovea knows");
-}
-
-Status view_of(const char* name, const fovea_tensor* t, TensorView& view) {
-  view = {};
-  if (t == nullptr) return {};
-  if (t->ndim < 1 || t->ndim > TensorView::kMaxRank || t->shape == nullptr) {
-    return invalid(std::string(name) + " has rank " + std::to_string(t->ndim) + ", expected 1 to " +
-                   std::to_string(TensorView::kMaxRank));
-  }
-  const Result<DType> dtype = dtype_of(*t);
-  if (!dtype.ok()) return invalid(std::string(name) + ": " + dtype.status().message());
-  view.dtype = *dtype;
-  view.rank = t->ndim;
-  std::int64_t stride = 1;
-  for (int d = t->ndim - 1; d >= 0; --d) {
-    view.shape[d] = t->shape[d];
-    view.strides[d] = t->strides != nullptr ? t->strides[d] : stride;
-    stride *= t->shape[d];
-  }
-  view.data = static_cast<char*>(t->data) + t->byte_offset;
-  if (is_device(t->device.type)) {
-    view.device = DeviceKind::kCuda;
-    view.device_index = t->device.id;
-  } else if (t->device.type != kDlCpu && t->device.type != kDlCudaHost) {
-    return invalid(std::string(name) + " is on DLPack device type " + std::to_string(t->device.type) +
-                   ", expected CPU or CUDA");
-  }
-  return {};
-}
-
-// A pool of bytes as the pool of `stored` that it holds. int4: a byte has two elements, so dims and strides are twice
-// as many of those.
-void take_as(DType stored, TensorView& pool) {
-  if (pool.dtype != DType::kU8 && pool.dtype != DType::kI8) return;
-  if (stored != DType::kF8E4M3 && stored != DType::kI8 && stored != DType::kI4) return;
-  pool.dtype = stored;
-  if (stored != DType::kI4 || pool.rank != 4) return;
-  pool.shape[3] *= 2;
-  for (int d = 0; d < 3; ++d) pool.strides[d] *= 2;
-}
-
-// The first failure of several conversions.
-class Views {
- public:
-  TensorView get(const char* name, const fovea_tensor* t) {
-    TensorView view;
-    Status status = view_of(name, t, view);
-    if (status_.ok() && !status.ok()) status_ = std::move(status);
-    return view;
-  }
-  TensorView required(const char* name, const fovea_tensor* t) {
-    if (t == nullptr && status_.ok()) status_ = invalid(std::string(name) + " is NULL");
-    return get(name, t);
-  }
-  // Pools of bytes stay what they are.
-  fovea::PagedKv kv(const fovea_paged_kv* p) {
-    fovea::PagedKv kv;
-    if (p == nullptr) {
-      if (status_.ok()) status_ = invalid("kv is NULL");
-      return kv;
-    }
-    if (p->layout != FOVEA_NHD && p->layout != FOVEA_HND && status_.ok()) {
-      status_ = invalid("layout is " + std::to_string(p->layout) + ", expected FOVEA_NHD or FOVEA_HND");
-    }
-    kv.layout = p->layout == FOVEA_HND ? fovea::KvLayout::kHND : fovea::KvLayout::kNHD;
-    kv.k = required("k", p->k);
-    kv.v = required("v", p->v);
-    kv.k_scale = get("k_scale", p->k_scale);
-    kv.v_scale = get("v_scale", p->v_scale);
-    return kv;
-  }
-  const Status& status() const { return status_; }
-
- private:
-  Status status_;
-};
-
-// A copy of what the caller's version of the struct has; the rest is zero.
-template <typename T>
-Result<T> versioned(const T* given, const char* name) {
-  T copy{};
-  if (given == nullptr) return invalid(std::string(name) + " is NULL");
-  if (given->struct_bytes < sizeof(std::size_t) || given->struct_bytes > 4096) {
-    return invalid(std::string(name) + ".struct_bytes is " + std::to_string(given->struct_bytes) +
-                   ", expected sizeof the struct");
-  }
-  std::memcpy(&copy, given, std::min(given->struct_bytes, sizeof(T)));
-  return copy;
-}
-
-Status check_kind(std::int32_t dtype, const char* name) {
-  if (dtype >= FOVEA_F32 && dtype <= FOVEA_I4) return {};
-  return invalid(std::string(name) + " is " + std::to_string(dtype) + ", expected FOVEA_F32 to FOVEA_I4");
-}
-
-DeviceKind kind_of(std::int32_t dl_device) { return is_device(dl_device) ? DeviceKind::kCuda : DeviceKind::kCpu; }
 
 Status set_variant(const fovea_attention_options& o, Views& views, fovea::AttentionOptions& options) {
   if (o.variant_name == nullptr && o.variant_source == nullptr) return {};
@@ -233,6 +75,8 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   options.device_growth = o.device_growth != 0;
   options.num_threads = o.num_threads;
   options.num_workers = o.num_workers;
+  options.kv_token_scales = o.kv_token_scales != 0;
+  options.kv_rotated = o.kv_rotated != 0;
   if (Status s = set_variant(o, views, options); !s.ok()) return s;
   if (!views.status().ok()) return views.status();
   Result<fovea::Attention> made = fovea::Attention::create(options);
@@ -272,8 +116,8 @@ Status plan_selected(fovea_attention* attention, const fovea_selected_batch* giv
   if (!versioned_batch.ok()) return versioned_batch.status();
   const fovea_selected_batch& b = *versioned_batch;
   return attention->attention.plan_selected(
-      {b.num_requests, b.kv_lens, b.budget_tokens, b.page_indices, b.num_page_indices, b.list_begins, b.selected_begins,
-       b.selected_stride, b.list_tokens},
+      {b.num_requests, b.kv_lens, b.budget_tokens, b.budget_divisor, b.page_indices, b.num_page_indices, b.list_begins,
+       b.selected_begins, b.selected_stride, b.list_tokens},
       {stream});
 }
 
@@ -295,7 +139,7 @@ Status plan_cascade(fovea_attention* attention, std::int32_t num_rows, const fov
 }  // namespace
 
 const char* fovea_version(void) { return fovea::kVersion; }
-const char* fovea_last_error(void) { return last_error.c_str(); }
+const char* fovea_last_error(void) { return fovea::capi::last_error(); }
 
 void fovea_attention_options_init(fovea_attention_options* options) {
   if (options == nullptr) return;
@@ -367,6 +211,7 @@ fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor*
     fovea::PagedKv pool = views.kv(kv);
     if (!views.status().ok()) return views.status();
     for (TensorView* part : {&pool.k, &pool.v}) take_as(attention->attention.options().kv_dtype, *part);
+    pool.rotated = attention->attention.options().kv_rotated;
     return attention->attention.run(q_view, pool, out_view, lse_view, {stream});
   });
 }
@@ -401,14 +246,10 @@ fovea_status fovea_append_paged_kv(const fovea_tensor* k, const fovea_tensor* v,
     Views views;
     const TensorView k_view = views.required("k", k);
     const TensorView v_view = views.required("v", v);
-    const fovea::AppendPlaces places{views.get("slots", slots), views.get("batch_indices", batch_indices),
-                                     views.get("positions", positions), views.get("page_indices", page_indices),
-                                     views.get("page_indptr", page_indptr)};
-    fovea::PagedKv pool = views.kv(kv);
+    const fovea::AppendPlaces places = views.places(slots, batch_indices, positions, page_indices, page_indptr);
+    if (kv == nullptr) return invalid("kv is NULL");
+    const fovea::PagedKv pool = views.stored_kv(kv);
     if (!views.status().ok()) return views.status();
-    if (Status s = check_kind(kv->kv_dtype, "kv_dtype"); !s.ok()) return s;
-    const auto stored = static_cast<DType>(kv->kv_dtype);
-    for (TensorView* part : {&pool.k, &pool.v}) take_as(stored == DType::kF32 ? DType::kF8E4M3 : stored, *part);
     return fovea::append_paged_kv(k_view, v_view, places, pool, {stream});
   });
 }

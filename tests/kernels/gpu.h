@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "cuda/device.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"

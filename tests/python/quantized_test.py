@@ -1,4 +1,4 @@
-"""int8 and int4 KV and decode steps over chosen pages through Python, on numpy arrays against the definition."""
+"""Quantized KV and decode steps over chosen pages through Python, on numpy arrays against the definition."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ def stored_elements(pool, dtype):
     return np.stack([pool & 15, pool >> 4], axis=-1).reshape(*pool.shape[:-1], -1).astype(np.float64)
 
 
-def quantized(batch, dtype, layout):
+def quantized(batch, dtype, layout, rotated=False):
     """(pools, scales) of bytes that the batch's keys and values were appended to."""
     pages = len(batch.k)
-    dim = batch.dim if dtype == "int8" else batch.dim // 2
+    dim = batch.dim // 2 if dtype == "int4" else batch.dim
     shape = (pages, batch.page, batch.kv_heads, dim) if layout == "NHD" else (pages, batch.kv_heads, batch.page, dim)
     pools = [np.full(shape, 0xa5, np.uint8) for _ in range(2)]
     scales = [np.full((pages, batch.kv_heads, batch.page, 2), np.nan, np.float16) for _ in range(2)]
@@ -27,7 +27,7 @@ def quantized(batch, dtype, layout):
         fovea.append_paged_kv(batch.keys[r], batch.values[r], tuple(pools), batch_indices=np.full(tokens, r, np.int32),
                               positions=np.arange(tokens, dtype=np.int32), page_indices=batch.indices,
                               page_indptr=batch.indptr, kv_layout=layout, kv_dtype=dtype, k_scale=scales[0],
-                              v_scale=scales[1])
+                              v_scale=scales[1], rotated=rotated)
     return pools, scales
 
 
@@ -150,3 +150,42 @@ def test_what_chosen_pages_need():
             (fovea.InvalidArgument, "max_mask_bytes is None", lambda: attention(max_mask_bytes=None))):
         with pytest.raises(error, match=match):
             call()
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_rotated_pools(dtype, layout):
+    """Channels that stand out cost the others nothing: rows are rotated before they are rounded, and attention undoes it."""
+    batch = Batch(Q_LENS, KV_LENS, layout=layout, seed=4)
+    for r in range(len(KV_LENS)):
+        batch.keys[r][..., 3] *= 20
+        batch.values[r][..., 5] *= 20
+    attention = dict(num_qo_heads=batch.heads, num_kv_heads=batch.kv_heads, head_dim=batch.dim, page_tokens=batch.page,
+                     q_dtype="f32", kv_dtype=dtype)
+    expected, errors = batch.oracle()[0], []
+    for rotated in (False, True):
+        pools, scales = quantized(batch, dtype, layout, rotated=rotated)
+        made = fovea.Attention(**attention, kv_rotated=rotated)
+        made.plan(Q_LENS, KV_LENS, batch.indices, batch.indptr)
+        out = made.run(batch.q, tuple(pools), kv_layout=layout, k_scale=scales[0], v_scale=scales[1])
+        errors.append(np.abs(out - expected).mean())
+    assert errors[1] < errors[0] and errors[1] < (0.02 if dtype == "int8" else 0.4)
+
+
+def test_fp8_with_a_scale_for_each_token():
+    batch = Batch(Q_LENS, KV_LENS, seed=5)
+    for r in range(len(KV_LENS)):
+        batch.keys[r] *= np.float32(100)  # beyond what e4m3 holds without scales
+    batch.q[...] /= 100
+    pools, scales = quantized(batch, "fp8_e4m3", "NHD")
+    attention = fovea.Attention(num_qo_heads=batch.heads, num_kv_heads=batch.kv_heads, head_dim=batch.dim,
+                                page_tokens=batch.page, q_dtype="f32", kv_dtype="fp8_e4m3", kv_token_scales=True)
+    attention.plan(Q_LENS, KV_LENS, batch.indices, batch.indptr)
+    out = attention.run(batch.q, tuple(pools), k_scale=scales[0], v_scale=scales[1])
+    np.testing.assert_allclose(out, batch.oracle()[0], atol=0.15)
+    with pytest.raises(fovea.InvalidArgument, match="k_scale"):
+        attention.run(batch.q, tuple(pools))
+    with pytest.raises(fovea.Unsupported, match="kv_rotated with fp8_e4m3"):
+        fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=32, kv_dtype="fp8_e4m3", kv_rotated=True)
+    with pytest.raises(fovea.Unsupported, match="a rotated pool of fp8_e4m3"):
+        quantized(batch, "fp8_e4m3", "NHD", rotated=True)
