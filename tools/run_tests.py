@@ -245,6 +245,7 @@ def consumer(_: dict) -> Outcome:
         ["cmake", "--build", str(work)],
         [str(work / "consumer")],
         [str(work / "decode")],
+        [str(work / "sparse")],
         ["cmake", "--install", "build/release", "--component", "python", "--prefix", str(wheel)],
         ["env", "-u", "FOVEA_LIBRARY", f"PYTHONPATH={wheel}", str(ROOT / ".venv/bin/python"), "-B", "tests/consumer/wheel.py", str(wheel)],
     ]

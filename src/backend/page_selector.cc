@@ -62,6 +62,8 @@ Status check_budget(const PageSelectorOptions& o) {
     return invalid_argument("budget_tokens is {}, expected a multiple of {}, {} or more", o.budget_tokens, kUnit,
                             kLeastBudgetTokens);
   }
+  constexpr std::int32_t kMost = static_cast<std::int32_t>(abi::kMostSelectUnits) * kUnit;
+  if (o.budget_tokens > kMost) return out_of_range("budget_tokens is {}, expected up to {}", o.budget_tokens, kMost);
   if (o.budget_divisor == 1) return invalid_argument("budget_divisor is 1, expected 0, or 2 or more");
   // The newest tokens reach into one page more than they fill, and what is written next into another.
   const std::int64_t forced = (std::int64_t{o.sink_tokens} + kUnit - 1) / kUnit + o.recent_tokens / kUnit + 2;
@@ -72,6 +74,16 @@ Status check_budget(const PageSelectorOptions& o) {
         o.sink_tokens, o.recent_tokens, forced * kUnit);
   }
   return ok_status();
+}
+
+// That sizes in bytes are numbers of 64 bits, and far from it.
+Status check_memory(const PageSelectorOptions& o, const SelectPolicy& policy) {
+  const double heads = o.num_kv_heads, layers = o.num_layers, rows = layers * o.max_requests * heads;
+  const double statistics = layers * o.num_pages * heads * abi::stat_bytes(policy.stat, o.head_dim);
+  const double remembered = o.interval > 1 ? rows * o.candidate_factor * (o.budget_tokens / kUnit) * 4.0 : 0.0;
+  if (statistics <= 0x1p44 && remembered <= 0x1p44 && rows <= 0x1p28) return ok_status();
+  return out_of_range("{} layers of {} pages, {} requests and {} KV heads take {:.0f} TB", o.num_layers, o.num_pages,
+                      o.max_requests, o.num_kv_heads, (statistics + remembered + rows * 64.0) * 1e-12);
 }
 
 Status check_codes(const PageSelectorOptions& o, const SelectPolicy& policy) {
@@ -112,6 +124,7 @@ Status check_options(const PageSelectorOptions& o, const SelectPolicy& policy) {
                             o.head_dim);
   }
   FOVEA_RETURN_IF_ERROR(check_budget(o));
+  FOVEA_RETURN_IF_ERROR(check_memory(o, policy));
   return check_codes(o, policy);
 }
 
