@@ -24,7 +24,6 @@ class ReqToTokenPool {
   // A slot with empty lists, or kNoSlot.
   std::int32_t allocate();
   void release(std::int32_t slot);
-  bool in_use(std::int32_t slot) const { return used_[slot]; }
 
   // Entries of a slot's list: all the stride; the first length() of them are set.
   std::span<std::int32_t> row(std::int32_t slot, std::int32_t group) {

@@ -50,7 +50,6 @@ inline constexpr int kPanelBytes = kRowBytes % 128 == 0  ? 128
                                    : kRowBytes % 64 == 0 ? 64
                                    : kRowBytes % 32 == 0 ? 32
                                                          : 16;
-inline constexpr int kPanels = kRowBytes / kPanelBytes;
 
 inline constexpr int kStages = FOVEA_STAGES;
 inline constexpr int kStageTokens = FOVEA_STAGE_TOKENS;
@@ -76,11 +75,7 @@ inline constexpr int kQueryBlocks = kHeadDim > 192 ? 5 : kBlocks;
 
 inline constexpr int kMaxTileRows = kConsumerWarps * 16;
 // Items of up to 16 rows and this many tokens are worked on by one warp, eight items at a time.
-#if defined(FOVEA_ONE_WARP_TOKENS)
-inline constexpr uint32_t kOneWarpTokens = FOVEA_ONE_WARP_TOKENS;
-#else
 inline constexpr uint32_t kOneWarpTokens = 96;
-#endif
 
 inline constexpr int kReduceRows = 4;  // of every row block, in one pass of the sum over warps
 inline constexpr int kReducePitch = kHeadDim + 8;

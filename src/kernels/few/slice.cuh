@@ -111,8 +111,8 @@ __device__ __forceinline__ void prefetch_step(const abi::AttentionArgs& args, co
   constexpr uint32_t kLanes = 32 / kTokens;  // a row
   static_assert(kLines <= kLanes);
   const uint64_t at = window.row(token + lane / kLanes) + lane % kLines * kLine;
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(args.pool.k) + at));
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const uint8_t*>(args.pool.v) + at));
+  ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.k) + at);
+  ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.v) + at);
 }
 
 // window: holds the step, whose first token is `token`.
