@@ -41,8 +41,6 @@ struct BenchState {
   double idle_seconds = 5.0;
 };
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 // The smallest value that at least `share` of them do not exceed.
 double percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0.0;

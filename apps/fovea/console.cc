@@ -97,6 +97,10 @@ Progress::~Progress() {
   if (shown_) fmt::print(stderr, "\r{:<{}}\r", "", label_.size() + 70);
 }
 
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 std::string format_bytes(double bytes) {
   const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;

@@ -37,6 +37,8 @@ class Progress {
   std::chrono::steady_clock::time_point start_, drawn_;
 };
 
+double seconds_since(std::chrono::steady_clock::time_point begin);
+
 // "1.5 GiB", "12.0 KiB".
 std::string format_bytes(double bytes);
 // "0.8 ms", "1.25 s".

@@ -49,8 +49,6 @@ struct ServerFacts {
   double kv_read = 0.0, kv_unshared = 0.0;
 };
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 Result<ServerFacts> read_server(const server::Url& address) {
   FOVEA_ASSIGN_OR_RETURN(const std::string body, get_body(address, "/server_info"));
   const json parsed = json::parse(body, nullptr, false);

@@ -91,7 +91,7 @@ Result<NeedleReport> evaluate_needle(Engine& engine, const NeedleEvalOptions& op
     report.stats.push_back({before, engine.stats()});
     if (sparse.has_value()) FOVEA_RETURN_IF_ERROR(sparse->check(before, report.stats.back().second));
     report.scores.push_back(score);
-    report.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    report.seconds.push_back(seconds_since(begin));
   }
   return report;
 }

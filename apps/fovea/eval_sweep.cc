@@ -7,14 +7,13 @@
 #include <thread>
 
 #include "base/status.h"
+#include "console.h"
 #include "eval_sparse.h"
 
 namespace fovea::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 std::uint64_t ended(const EngineStats& stats) {
   return stats.requests_finished + stats.requests_cancelled + stats.requests_failed;

@@ -27,10 +27,6 @@ struct ServeState {
   bool quiet = false;
 };
 
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
 int run_serve(ServeState& state) {
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
     return fail(Status(StatusCode::kInvalidArgument, "--max-body-mib and --stream-buffer-kib must be at least 1"));
@@ -50,7 +46,7 @@ int run_serve(ServeState& state) {
   const auto begin = std::chrono::steady_clock::now();
   auto engine = state.engine.create();
   if (!engine.ok()) return fail(engine.status());
-  const double loaded = milliseconds_since(begin);
+  const double loaded = 1e3 * seconds_since(begin);
   auto server = server::Server::start(**engine, state.server);
   if (!server.ok()) return fail(server.status());
   if (!state.quiet) {

@@ -86,7 +86,7 @@ std::vector<Compiled> compile_all(const std::vector<jit::KernelSource>& sources,
     for (std::size_t i; (i = next.fetch_add(1)) < sources.size();) {
       const auto begin = std::chrono::steady_clock::now();
       Result<jit::CubinPtr> cubin = jit::Compiler::shared().get(sources[i], &results[i].origin);
-      results[i].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      results[i].seconds = seconds_since(begin);
       results[i].status = cubin.status();
       if (cubin.ok()) results[i].cubin = *std::move(cubin);
       const std::lock_guard lock(printing);
@@ -137,7 +137,7 @@ int run_warmup(const WarmupState& state) {
   if (!sources.ok()) return fail(sources.status());
   const int jobs = std::min(state.jobs > 0 ? state.jobs : default_num_threads(), static_cast<int>(sources->size()));
   const std::vector<Compiled> results = compile_all(*sources, jobs);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds = seconds_since(begin);
 
   int compiled = 0;
   for (std::size_t i = 0; i < results.size(); ++i) {
