@@ -110,6 +110,102 @@ std::string repr(Interpreter& in, const Value& value) {
   return out;
 }
 
+// Flags, width, precision and type behind a '%', from `at` on.
+Style percent_style(std::string_view format, std::size_t& at) {
+  Style style;
+  for (; at < format.size() && std::string_view("-+ 0#").find(format[at]) != std::string_view::npos; ++at) {
+    if (format[at] == '-') style.align = '<';
+    if (format[at] == '0' && style.align == '\0') {
+      style.align = '=';
+      style.fill = "0";
+    }
+    if (format[at] == '+' || (format[at] == ' ' && style.sign != '+')) style.sign = format[at];
+    if (format[at] == '#') style.alternate = true;
+  }
+  if (style.align == '<') style.fill = " ";
+  style.width = read_number(format, at, kMaxWidth);
+  if (at < format.size() && format[at] == '.') {
+    ++at;
+    style.precision = read_number(format, at, kMaxPrecision);
+  }
+  if (at >= format.size()) fail("a format ends inside a directive");
+  style.type = format[at++];
+  return style;
+}
+
+void append_percent(Interpreter& in, const Value& value, Style& style, std::string& out) {
+  switch (style.type) {
+    case 's':
+    case 'r':
+      out.append(pad(style, "", cut(style.type == 's' ? in.text(value) : repr(in, value), style.precision), '>'));
+      break;
+    case 'c': out.append(pad(style, "", in.text(value), '>')); break;
+    case 'd':
+    case 'i':
+    case 'x':
+    case 'X':
+    case 'o':
+    case 'f':
+    case 'F':
+    case 'e':
+    case 'g': {
+      if (!value.is_number())
+        fail(std::string("format '%") + style.type + "' needs a number, got " + std::string(type_name(value)));
+      Value number = value;
+      if ((style.type == 'd' || style.type == 'i') && number.type == Type::kFloat) {
+        if (!(std::fabs(number.number) < 9.2e18)) fail("an integer does not fit 64 bits");
+        number = Value::of(static_cast<std::int64_t>(number.number));
+      }
+      out.append(format_number(number, style));
+      break;
+    }
+    default: fail(std::string("format directive '%") + style.type + "' is not supported");
+  }
+}
+
+// What stands behind the ':' of a field in braces.
+Style brace_style(std::string_view spec) {
+  Style style;
+  std::size_t i = 0;
+  const auto aligns = [](char align) { return align == '<' || align == '>' || align == '^' || align == '='; };
+  const std::size_t first = spec.empty() ? 0 : offset_of(spec, 1);
+  if (first < spec.size() && aligns(spec[first])) {
+    style.fill = spec.substr(0, first);
+    style.align = spec[first];
+    i = first + 1;
+  } else if (!spec.empty() && aligns(spec[0])) {
+    style.align = spec[0];
+    i = 1;
+  }
+  if (i < spec.size() && (spec[i] == '+' || spec[i] == '-' || spec[i] == ' ')) style.sign = spec[i++];
+  if (i < spec.size() && spec[i] == '#') {
+    style.alternate = true;
+    ++i;
+  }
+  if (i < spec.size() && spec[i] == '0') {
+    if (style.align == '\0') {
+      style.align = '=';
+      style.fill = "0";
+    }
+    ++i;
+  }
+  style.width = read_number(spec, i, kMaxWidth);
+  if (i < spec.size() && spec[i] == ',') {
+    style.comma = true;
+    ++i;
+  }
+  if (i < spec.size() && spec[i] == '.') {
+    ++i;
+    style.precision = read_number(spec, i, kMaxPrecision);
+  }
+  if (i < spec.size()) style.type = spec[i++];
+  if (i < spec.size() ||
+      (style.type != '\0' && std::string_view("sdfFxXobeg%").find(style.type) == std::string_view::npos)) {
+    fail("format '" + std::string(spec) + "' is not supported");
+  }
+  return style;
+}
+
 }  // namespace
 
 std::string format_percent(Interpreter& in, std::string_view format, const Arguments& arguments) {
@@ -138,55 +234,12 @@ std::string format_percent(Interpreter& in, std::string_view format, const Argum
       at = close + 1;
       used = arguments.values.size();
     }
-    Style style;
-    for (; at < format.size() && std::string_view("-+ 0#").find(format[at]) != std::string_view::npos; ++at) {
-      if (format[at] == '-') style.align = '<';
-      if (format[at] == '0' && style.align == '\0') {
-        style.align = '=';
-        style.fill = "0";
-      }
-      if (format[at] == '+' || (format[at] == ' ' && style.sign != '+')) style.sign = format[at];
-      if (format[at] == '#') style.alternate = true;
-    }
-    if (style.align == '<') style.fill = " ";
-    style.width = read_number(format, at, kMaxWidth);
-    if (at < format.size() && format[at] == '.') {
-      ++at;
-      style.precision = read_number(format, at, kMaxPrecision);
-    }
-    if (at >= format.size()) fail("a format ends inside a directive");
-    style.type = format[at++];
+    Style style = percent_style(format, at);
     if (value == nullptr) {
       if (used >= arguments.values.size()) fail("a format has more directives than arguments");
       value = &arguments.values[used++];
     }
-    switch (style.type) {
-      case 's':
-      case 'r':
-        out.append(pad(style, "", cut(style.type == 's' ? in.text(*value) : repr(in, *value), style.precision), '>'));
-        break;
-      case 'c': out.append(pad(style, "", in.text(*value), '>')); break;
-      case 'd':
-      case 'i':
-      case 'x':
-      case 'X':
-      case 'o':
-      case 'f':
-      case 'F':
-      case 'e':
-      case 'g': {
-        if (!value->is_number())
-          fail(std::string("format '%") + style.type + "' needs a number, got " + std::string(type_name(*value)));
-        Value number = *value;
-        if ((style.type == 'd' || style.type == 'i') && number.type == Type::kFloat) {
-          if (!(std::fabs(number.number) < 9.2e18)) fail("an integer does not fit 64 bits");
-          number = Value::of(static_cast<std::int64_t>(number.number));
-        }
-        out.append(format_number(number, style));
-        break;
-      }
-      default: fail(std::string("format directive '%") + style.type + "' is not supported");
-    }
+    append_percent(in, *value, style, out);
     if (out.size() > in.limits().output_bytes) fail("a format makes more text than the template may print");
   }
   if (used < arguments.values.size() && !(arguments.values.size() == 1 && arguments.values[0].type == Type::kDict)) {
@@ -236,44 +289,7 @@ std::string format_braces(Interpreter& in, std::string_view format, const Argume
                                             : SIZE_MAX;
     const Value* value = arguments.find(index, field.empty() || digits ? std::string_view("\x01") : field);
     if (value == nullptr) fail("a format names '" + std::string(field) + "', which is not given");
-    Style style;
-    std::size_t i = 0;
-    const auto aligns = [](char align) { return align == '<' || align == '>' || align == '^' || align == '='; };
-    const std::size_t first = spec.empty() ? 0 : offset_of(spec, 1);
-    if (first < spec.size() && aligns(spec[first])) {
-      style.fill = spec.substr(0, first);
-      style.align = spec[first];
-      i = first + 1;
-    } else if (!spec.empty() && aligns(spec[0])) {
-      style.align = spec[0];
-      i = 1;
-    }
-    if (i < spec.size() && (spec[i] == '+' || spec[i] == '-' || spec[i] == ' ')) style.sign = spec[i++];
-    if (i < spec.size() && spec[i] == '#') {
-      style.alternate = true;
-      ++i;
-    }
-    if (i < spec.size() && spec[i] == '0') {
-      if (style.align == '\0') {
-        style.align = '=';
-        style.fill = "0";
-      }
-      ++i;
-    }
-    style.width = read_number(spec, i, kMaxWidth);
-    if (i < spec.size() && spec[i] == ',') {
-      style.comma = true;
-      ++i;
-    }
-    if (i < spec.size() && spec[i] == '.') {
-      ++i;
-      style.precision = read_number(spec, i, kMaxPrecision);
-    }
-    if (i < spec.size()) style.type = spec[i++];
-    if (i < spec.size() ||
-        (style.type != '\0' && std::string_view("sdfFxXobeg%").find(style.type) == std::string_view::npos)) {
-      fail("format '" + std::string(spec) + "' is not supported");
-    }
+    Style style = brace_style(spec);
     if (conversion != '\0' && conversion != 's' && conversion != 'r')
       fail("only the conversions !s and !r are supported");
     if (conversion == '\0' && value->is_number() && style.type != 's' &&
