@@ -6,11 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "bench_attention.h"
@@ -194,13 +193,37 @@ Status bench_prefix(const BenchAttentionFlags& s, Runner& runner, const Limits& 
   return ok_status();
 }
 
-Status bench_prefill(const BenchAttentionFlags& s, Runner& runner, const Limits& limits, BenchReport& report) {
-  nlohmann::json peers;
-  if (!s.peers.empty()) {
-    std::ifstream file(s.peers);
-    peers = nlohmann::json::parse(file, nullptr, false);
-    if (!peers.is_array()) return invalid_argument("{} is no JSON list of peer rows", shorten(s.peers));
+// A row of what bench/peers/attention_cpu.py writes.
+struct PeerTime {
+  std::string peer;
+  std::int64_t tokens, qo_heads, kv_heads;
+  double seconds;
+};
+
+Result<std::vector<PeerTime>> read_peers(const std::string& path) {
+  std::vector<PeerTime> peers;
+  if (path.empty()) return peers;
+  std::string text;
+  FOVEA_RETURN_IF_ERROR(read_input(path, &text));
+  FOVEA_ASSIGN_OR_RETURN(const Json rows, parse_json(text, path));
+  if (!rows.is_array()) return invalid_argument("{} is no JSON list of peer rows", shorten(path));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    FOVEA_ASSIGN_OR_RETURN(const JsonReader row,
+                           JsonReader::create(rows[i], fmt::format("{}: [{}]", shorten(path), i)));
+    PeerTime& time = peers.emplace_back();
+    FOVEA_ASSIGN_OR_RETURN(time.peer, row.string("peer"));
+    FOVEA_ASSIGN_OR_RETURN(time.tokens, row.integer("tokens"));
+    FOVEA_ASSIGN_OR_RETURN(time.qo_heads, row.integer("qo_heads"));
+    FOVEA_ASSIGN_OR_RETURN(time.kv_heads, row.integer("kv_heads"));
+    FOVEA_ASSIGN_OR_RETURN(time.seconds, row.number("seconds"));
+    if (!(time.seconds > 0.0))
+      return invalid_argument("{} is {}, expected more than 0", row.path("seconds"), time.seconds);
   }
+  return peers;
+}
+
+Status bench_prefill(const BenchAttentionFlags& s, const std::vector<PeerTime>& peers, Runner& runner,
+                     const Limits& limits, BenchReport& report) {
   for (const int tokens : {2048, 8192}) {
     for (const Shape& shape : {Shape{8, 8, 128, true}, Shape{32, 8, 128, true}}) {
       const PagedBatch batch =
@@ -209,15 +232,12 @@ Status bench_prefill(const BenchAttentionFlags& s, Runner& runner, const Limits&
       const double pairs = 0.5 * tokens * (tokens + 1.0);
       const double rate = attention_flops(pairs, shape) / m.seconds / 1e9;
       bool any = false;
-      for (const nlohmann::json& row : peers) {
-        if (row.value("tokens", 0) != tokens || row.value("qo_heads", 0) != shape.qo_heads ||
-            row.value("kv_heads", 0) != shape.kv_heads) {
-          continue;
-        }
+      for (const PeerTime& row : peers) {
+        if (row.tokens != tokens || row.qo_heads != shape.qo_heads || row.kv_heads != shape.kv_heads) continue;
         any = true;
-        const double peer_rate = attention_flops(pairs, shape) / row.value("seconds", 1.0) / 1e9;
+        const double peer_rate = attention_flops(pairs, shape) / row.seconds / 1e9;
         report.add({"prefill", case_name(1, tokens, shape, s.page), "causal", rate, "GFLOP/s", limits.flops / 1e9,
-                    row.value("peer", "?"), peer_rate, false});
+                    row.peer, peer_rate, false});
       }
       if (!any) {
         report.add({"prefill", case_name(1, tokens, shape, s.page), "causal", rate, "GFLOP/s", limits.flops / 1e9, "",
@@ -249,6 +269,7 @@ Status bench_attention_cpu(const BenchAttentionFlags& s) {
   }
   if (s.page > 65536 || s.threads > 4096) return invalid_argument("--page is at most 65536, --threads at most 4096");
   FOVEA_RETURN_IF_ERROR(check_output(s.json));
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<PeerTime> peers, read_peers(s.peers));
   FOVEA_RETURN_IF_ERROR(cpu::set_simd_cap(s.simd));
   ThreadPool threads(s.threads > 0 ? s.threads : default_num_threads());
   BenchReport report;
@@ -272,7 +293,7 @@ Status bench_attention_cpu(const BenchAttentionFlags& s) {
   Runner runner(s, threads);
   if (all || s.suite == "decode") FOVEA_RETURN_IF_ERROR(bench_decode(s, runner, limits, report));
   if (all || s.suite == "prefix") FOVEA_RETURN_IF_ERROR(bench_prefix(s, runner, limits, report));
-  if (all || s.suite == "prefill") FOVEA_RETURN_IF_ERROR(bench_prefill(s, runner, limits, report));
+  if (all || s.suite == "prefill") FOVEA_RETURN_IF_ERROR(bench_prefill(s, peers, runner, limits, report));
   return report.emit(s.json);
 }
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -110,17 +109,22 @@ Result<std::map<std::pair<std::string, std::int32_t>, PeerTimes>> read_peers(con
   if (path.empty()) return peers;
   std::string text;
   FOVEA_RETURN_IF_ERROR(read_input(path, &text));
-  const auto document = nlohmann::json::parse(text, nullptr, false);
-  if (!document.is_object() || !document.contains("rows") || !document["rows"].is_array()) {
-    return invalid_argument("{}: expected an object with \"rows\", as bench/peers/needle_cpu.py writes it",
-                            shorten(path));
+  FOVEA_ASSIGN_OR_RETURN(const Json document, parse_json(text, path));
+  FOVEA_ASSIGN_OR_RETURN(const JsonReader root, JsonReader::create(document, shorten(path)));
+  const Json* const rows = root.find("rows");
+  if (rows == nullptr || !rows->is_array()) {
+    return invalid_argument("{} is no list; expected what bench/peers/needle_cpu.py writes", root.path("rows"));
   }
-  for (const auto& row : document["rows"]) {
-    if (!row.is_object()) return invalid_argument("{}: a row is not an object", shorten(path));
-    PeerTimes& times = peers[{row.value("peer", std::string()), row.value("context", 0)}];
-    const double prefill = row.value("prefill_s", 0.0);
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    FOVEA_ASSIGN_OR_RETURN(const JsonReader row,
+                           JsonReader::create((*rows)[i], fmt::format("{}[{}]", root.path("rows"), i)));
+    FOVEA_ASSIGN_OR_RETURN(const std::string peer, row.string("peer"));
+    FOVEA_ASSIGN_OR_RETURN(const std::int64_t context, row.integer("context", 0, 1 << 30));
+    FOVEA_ASSIGN_OR_RETURN(const double prefill, row.number_or("prefill_s", 0.0));
+    FOVEA_ASSIGN_OR_RETURN(const double decode, row.number_or("decode_tokens_per_s", 0.0));
+    PeerTimes& times = peers[{peer, static_cast<std::int32_t>(context)}];
     times.prefill = times.prefill == 0.0 ? prefill : std::min(times.prefill, prefill);
-    times.decode = std::max(times.decode, row.value("decode_tokens_per_s", 0.0));
+    times.decode = std::max(times.decode, decode);
   }
   return peers;
 }
@@ -142,10 +146,17 @@ Status run_bench(BenchModelState& s) {
   if (s.steps < 2 || s.repeats < 1 || !(s.read_gb > 0.0)) {
     return invalid_argument("--steps must be at least 2, --repeats at least 1, --read-gb positive");
   }
+  FOVEA_RETURN_IF_ERROR(check_output(s.json));
   FOVEA_ASSIGN_OR_RETURN(const auto peers, read_peers(s.peers));
   FOVEA_ASSIGN_OR_RETURN(const double read_rate, measure_read_rate(s.read_gb));
   s.engine.options.prefix_cache = false;  // each repeat computes its prompt
   FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, s.engine.create());
+  for (const std::int32_t context : s.contexts) {
+    if (context < 0 || context > engine->max_context() - s.steps) {
+      return invalid_argument("context {} and {} steps do not fit the model's {} tokens", context, s.steps,
+                              engine->max_context());
+    }
+  }
   const EngineStats stats = engine->stats();
 
   BenchReport report;
@@ -156,10 +167,6 @@ Status run_bench(BenchModelState& s) {
   report.set_machine("weight_mb", static_cast<double>(stats.weight_bytes) / 1e6);
   report.set_machine("dense_kv_bytes_per_token", static_cast<double>(stats.dense_token_bytes));
   for (const std::int32_t context : s.contexts) {
-    if (context < 0 || context + s.steps > engine->max_context()) {
-      return invalid_argument("context {} and {} steps do not fit the model's {} tokens", context, s.steps,
-                              engine->max_context());
-    }
     StreamTimes best{1e30, 1e30, 1e30};
     for (std::int32_t repeat = 0; repeat < s.repeats; ++repeat) {
       FOVEA_ASSIGN_OR_RETURN(const StreamTimes times,

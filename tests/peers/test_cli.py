@@ -63,9 +63,11 @@ def test_failure_is_1(arguments):
     (["eval", "needle", "--json", "-", "--svg", "-"], "stdout"), (["serve", "--handler-threads", "100000"], "handler"),
     (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
     (["serve", "--drain-seconds", "inf"], "drain"), (["serve", "--host="], "host"),
-    (["generate", "x", "--seed", "-1"], "seed")])
-def test_contradictory_and_absurd_values_are_2_and_named(arguments, says):
-    done = fovea(*arguments)
+    (["generate", "x", "--seed", "-1"], "seed"), (["bench", "model", "--peers", "{peers}"], "rows[0].peer is number"),
+    (["bench", "attention", "--peers", "{peers}"], "is no JSON list")])
+def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_path):
+    (tmp_path / "peers.json").write_text('{"rows": [{"peer": 1}]}')
+    done = fovea(*[argument.format(peers=tmp_path / "peers.json") for argument in arguments])
     assert done.returncode == 2 and says in done.stderr and not done.stdout
 
 
@@ -73,6 +75,7 @@ def test_contradictory_and_absurd_values_are_2_and_named(arguments, says):
     (["generate", "--file", "/dev/zero", "--question", "x"], "MiB"),
     (["eval", "needle", "--questions", "100000", "--json", "/nonexistent/x"], "/nonexistent/x"),
     (["bench", "plan", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "model", "--json", "/nonexistent/x"], "/nonexistent/x"),
     (["bench", "attention", "--kv-gb", "1000000"], "left")])
 def test_what_cannot_work_fails_at_once(arguments, says):
     done = fovea(*arguments)
