@@ -114,8 +114,11 @@ Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace p
   return check_array("page_indptr", places.page_indptr, {1}, DType::kI32, place);
 }
 
-Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
-                                  std::int64_t page_tokens, DevicePlace place) {
+namespace {
+
+// Places, types, shapes and strides of a pool's K and V.
+Status check_pool_tensors(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t page_tokens,
+                          DevicePlace place) {
   FOVEA_RETURN_IF_ERROR(check_place("k", kv.k, place));
   FOVEA_RETURN_IF_ERROR(check_place("v", kv.v, place));
   const bool heads_first = kv.layout == KvLayout::kHND;
@@ -143,16 +146,72 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
   if (kv.k.shape[0] > std::numeric_limits<std::int32_t>::max() || kv.k.shape[token] > 65536) {
     return out_of_range("k is {}, expected fewer than 2^31 pages of at most 65536 tokens", describe(kv.k));
   }
-  abi::KvPoolView pool{};
-  switch (kv.k.dtype) {
-    case DType::kF32: pool.dtype = abi::KvDType::kF32; break;
-    case DType::kF16: pool.dtype = abi::KvDType::kF16; break;
-    case DType::kBF16: pool.dtype = abi::KvDType::kBF16; break;
-    case DType::kF8E4M3: pool.dtype = abi::KvDType::kF8E4M3; break;
-    case DType::kI8: pool.dtype = abi::KvDType::kI8; break;
-    case DType::kI4: pool.dtype = abi::KvDType::kI4; break;
-    default: return unsupported("k is {}, expected f32, f16, bf16, fp8_e4m3, int8 or int4", describe(kv.k));
+  return ok_status();
+}
+
+Result<abi::KvDType> stored_type(const TensorView& k) {
+  switch (k.dtype) {
+    case DType::kF32: return abi::KvDType::kF32;
+    case DType::kF16: return abi::KvDType::kF16;
+    case DType::kBF16: return abi::KvDType::kBF16;
+    case DType::kF8E4M3: return abi::KvDType::kF8E4M3;
+    case DType::kI8: return abi::KvDType::kI8;
+    case DType::kI4: return abi::KvDType::kI4;
+    default: return unsupported("k is {}, expected f32, f16, bf16, fp8_e4m3, int8 or int4", describe(k));
   }
+}
+
+// A scale and zero for each token and head.
+Status set_token_scales(const PagedKv& kv, std::int64_t num_kv_heads, DevicePlace place, abi::KvPoolView& pool) {
+  if (pool.dtype == abi::KvDType::kI4 && (pool.page_stride | pool.token_stride | pool.head_stride) % 2 != 0) {
+    return invalid_argument("k is {} with odd strides; rows of int4 start at whole bytes", describe(kv.k));
+  }
+  for (const bool keys : {true, false}) {
+    const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
+    if (is_empty(scale)) {
+      return invalid_argument("{} is missing; {} pools need scales and zeros, f16 [{}, {}, {}, 2]",
+                              keys ? "k_scale" : "v_scale", dtype_name(kv.k.dtype), pool.num_pages, num_kv_heads,
+                              pool.page_tokens);
+    }
+    FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale,
+                                      {pool.num_pages, num_kv_heads, pool.page_tokens, 2}, DType::kF16, place));
+    (keys ? pool.k_scale : pool.v_scale) = scale.data;
+  }
+  pool.granularity = abi::ScaleGranularity::kTokenHead;
+  pool.scale_head_stride = pool.page_tokens;
+  pool.scale_page_stride = num_kv_heads * pool.page_tokens;
+  return ok_status();
+}
+
+// A scale for each head, where there are any.
+Status set_head_scales(const PagedKv& kv, std::int64_t num_kv_heads, DevicePlace place, abi::KvPoolView& pool) {
+  for (const bool keys : {true, false}) {
+    const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
+    if (is_empty(scale)) continue;
+    if (pool.dtype != abi::KvDType::kF8E4M3) {
+      return unsupported("{} is for fp8_e4m3 pools, this one is {}", keys ? "k_scale" : "v_scale",
+                         dtype_name(kv.k.dtype));
+    }
+    FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale, {num_kv_heads}, DType::kF32, place));
+    (keys ? pool.k_scale : pool.v_scale) = scale.data;
+    pool.granularity = abi::ScaleGranularity::kHead;
+  }
+  if ((pool.k_scale == nullptr) != (pool.v_scale == nullptr)) {
+    return invalid_argument("k_scale and v_scale come together, one of them is empty");
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
+                                  std::int64_t page_tokens, DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_pool_tensors(kv, num_kv_heads, head_dim, page_tokens, place));
+  const bool heads_first = kv.layout == KvLayout::kHND;
+  const int head = heads_first ? 1 : 2;
+  const int token = heads_first ? 2 : 1;
+  abi::KvPoolView pool{};
+  FOVEA_ASSIGN_OR_RETURN(pool.dtype, stored_type(kv.k));
   pool.k = kv.k.data;
   pool.v = kv.v.data;
   pool.page_stride = kv.k.strides[0];
@@ -168,40 +227,9 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
                        dtype_name(kv.k.dtype), head_dim);
   }
   pool.rotated = kv.rotated ? 1 : 0;
-  if (integers || (pool.dtype == abi::KvDType::kF8E4M3 && kv.k_scale.rank == 4)) {
-    if (pool.dtype == abi::KvDType::kI4 && (pool.page_stride | pool.token_stride | pool.head_stride) % 2 != 0) {
-      return invalid_argument("k is {} with odd strides; rows of int4 start at whole bytes", describe(kv.k));
-    }
-    for (const bool keys : {true, false}) {
-      const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
-      if (is_empty(scale)) {
-        return invalid_argument("{} is missing; {} pools need scales and zeros, f16 [{}, {}, {}, 2]",
-                                keys ? "k_scale" : "v_scale", dtype_name(kv.k.dtype), pool.num_pages, num_kv_heads,
-                                pool.page_tokens);
-      }
-      FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale,
-                                        {pool.num_pages, num_kv_heads, pool.page_tokens, 2}, DType::kF16, place));
-      (keys ? pool.k_scale : pool.v_scale) = scale.data;
-    }
-    pool.granularity = abi::ScaleGranularity::kTokenHead;
-    pool.scale_head_stride = pool.page_tokens;
-    pool.scale_page_stride = num_kv_heads * pool.page_tokens;
-    return pool;
-  }
-  for (const bool keys : {true, false}) {
-    const TensorView& scale = keys ? kv.k_scale : kv.v_scale;
-    if (is_empty(scale)) continue;
-    if (pool.dtype != abi::KvDType::kF8E4M3) {
-      return unsupported("{} is for fp8_e4m3 pools, this one is {}", keys ? "k_scale" : "v_scale",
-                         dtype_name(kv.k.dtype));
-    }
-    FOVEA_RETURN_IF_ERROR(check_array(keys ? "k_scale" : "v_scale", scale, {num_kv_heads}, DType::kF32, place));
-    (keys ? pool.k_scale : pool.v_scale) = scale.data;
-    pool.granularity = abi::ScaleGranularity::kHead;
-  }
-  if ((pool.k_scale == nullptr) != (pool.v_scale == nullptr)) {
-    return invalid_argument("k_scale and v_scale come together, one of them is empty");
-  }
+  const bool of_tokens = integers || (pool.dtype == abi::KvDType::kF8E4M3 && kv.k_scale.rank == 4);
+  FOVEA_RETURN_IF_ERROR(of_tokens ? set_token_scales(kv, num_kv_heads, place, pool)
+                                  : set_head_scales(kv, num_kv_heads, place, pool));
   return pool;
 }
 
