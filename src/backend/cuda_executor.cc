@@ -65,6 +65,8 @@ PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionC
   PlannerOptions p = planner_options(o);
   p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
   p.shared_rounds = choice.shared_rounds;
+  p.shared_tile_rows = choice.shared_tile_rows;
+  p.shared_part_bytes = choice.shared_part_bytes;
   p.tile_rows = choice.tile_rows;
   p.block_tokens = choice.block_tokens;
   p.cost_item_bytes = choice.cost_item_bytes;

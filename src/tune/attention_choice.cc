@@ -138,9 +138,11 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.num_workers = choice.ctas = need.num_sms;
   // Where requests share runs: those first, then the requests' own runs in three rounds (docs/kernels/trees.md).
   choice.shared_rounds = 4;
+  choice.shared_part_bytes = 256 << 10;
   // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
   // of 16 rows.
   choice.tile_rows = need.batch_invariant || need.transforms_kv ? 16 : consumer_warps * 16;
+  if (!choice.shared_header.empty()) choice.shared_tile_rows = std::min(choice.tile_rows, 64);
   choice.block_tokens = 64;
   choice.cost_item_bytes = 16 << 10;
   choice.cost_balance_rows = 64;

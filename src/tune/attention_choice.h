@@ -42,6 +42,8 @@ struct AttentionChoice {
   // Planner options.
   int num_workers = 0;
   int shared_rounds = 1;
+  int shared_tile_rows = 0;
+  int shared_part_bytes = 0;
   int tile_rows = 128;
   int block_tokens = 64;
   int cost_item_bytes = 4096;

@@ -49,6 +49,8 @@ Case random_case(std::uint64_t seed, bool invariant) {
   o.shared_rounds = pick(rng, {1, 2, 4, 7});
   o.cost_divide_bytes = pick(rng, {0, 0, 1 << 12, 1 << 18});
   o.tile_rows = pick(rng, {16, 32, 64, 128});
+  o.shared_tile_rows = std::min(o.tile_rows, pick(rng, {0, 16, 64}));
+  o.shared_part_bytes = pick(rng, {0, 1 << 14});
   o.block_tokens = pick(rng, {16, 32, 64});
   o.share_prefixes = rng.next_below(5) != 0;
   o.batch_invariant = invariant;

@@ -102,6 +102,8 @@ inline PlannerOptions random_options(const PagedBatch& batch, std::int32_t growt
   o.num_workers = pick(random, {1, 2, 7, 40, 132});
   o.shared_rounds = pick(random, {1, 3, 4});
   o.tile_rows = pick(random, {16, 32, 64, 128});
+  o.shared_tile_rows = std::min(o.tile_rows, pick(random, {0, 16, 64}));
+  o.shared_part_bytes = pick(random, {0, 1 << 14});
   o.block_tokens = pick(random, {16, 32, 64});
   o.share_prefixes = random() % 5 != 0;
   o.cost_item_bytes = pick(random, {1, 64, 4096, 16384});

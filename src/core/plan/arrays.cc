@@ -36,6 +36,14 @@ Status check_options(const PlannerOptions& o) {
       o.tile_rows > largest) {
     return invalid_argument("tiles of {} rows, expected a power of two in {}..{}", o.tile_rows, kSmallestTile, largest);
   }
+  if (o.shared_tile_rows != 0 &&
+      (!is_power_of_two(o.shared_tile_rows) || o.shared_tile_rows > o.tile_rows ||
+       o.shared_tile_rows < std::max(static_cast<std::int32_t>(kSmallestTile), o.num_qo_heads / o.num_kv_heads))) {
+    return invalid_argument(
+        "shared_tile_rows is {}, expected 0 or a power of two up to tile_rows ({}) that holds the {} query heads "
+        "of a KV head",
+        o.shared_tile_rows, o.tile_rows, o.num_qo_heads / o.num_kv_heads);
+  }
   if (o.num_qo_heads / o.num_kv_heads > o.tile_rows) {
     return invalid_argument("{} query heads a KV head do not fit a tile of {} rows; raise tile_rows",
                             o.num_qo_heads / o.num_kv_heads, o.tile_rows);
@@ -54,6 +62,9 @@ Status check_options(const PlannerOptions& o) {
   }
   if (o.least_part_bytes < 0 || o.least_part_bytes > (1 << 28)) {
     return invalid_argument("least_part_bytes is {}, expected 0..2^28", o.least_part_bytes);
+  }
+  if (o.shared_part_bytes < 0 || o.shared_part_bytes > (1 << 28)) {
+    return invalid_argument("shared_part_bytes is {}, expected 0..2^28", o.shared_part_bytes);
   }
   if (o.cost_divide_bytes < 0) return invalid_argument("cost_divide_bytes is {}, expected >= 0", o.cost_divide_bytes);
   const PlanLimits& l = o.limits;
@@ -91,7 +102,8 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
   // A request's own run, its tree mask, and one node for each request but the first.
   c.block_rows = std::max<std::uint64_t>(3 * c.requests, static_cast<std::uint64_t>(o.limits.max_block_rows));
   // A tile is full but for the last of each block row; rows count once for each block row they stand in.
-  c.tiles = c.block_rows + c.covers / step;
+  const std::int32_t least_rows = o.shared_tile_rows > 0 ? o.shared_tile_rows : o.tile_rows;
+  c.tiles = c.block_rows + c.covers / (static_cast<std::uint64_t>(least_rows) / group);
   const std::uint64_t tokens =
       static_cast<std::uint64_t>(o.limits.max_pages_per_request) * static_cast<std::uint64_t>(o.page_tokens);
   if (o.batch_invariant) {

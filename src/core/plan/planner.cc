@@ -39,6 +39,8 @@ struct Planner::Impl {
   std::uint32_t first_tiles = 0;  // of the first round of shared_rounds, or 0
 
   Status init(const PlannerOptions& wanted);
+  bool in_shared_rounds() const { return options.shared_rounds > 1 && !options.batch_invariant && packed.shared; }
+  void choose_tiles();
   void make_all_tiles();
   void choose_rounds();
   bool choose_shared_rounds();
@@ -69,7 +71,6 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   cut.block_tokens = as_u32(options.block_tokens);
   cut.invariant_chunk = options.batch_invariant ? as_u32(options.invariant_chunk) : 0;
   cut.cost = cost;
-  cut.tokens_per_tile = tile.tokens_per_tile();
   pack.page_tokens = as_u32(options.page_tokens);
   pack.num_kv_heads = as_u32(options.num_kv_heads);
   pack.share_prefixes = options.share_prefixes;
@@ -79,7 +80,26 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   return ok_status();
 }
 
+// Rows of a tile and the least bytes of a part, by whether the batch shares runs, and how many tiles those make.
+void Planner::Impl::choose_tiles() {
+  const bool shared = in_shared_rounds();
+  const std::int32_t part_bytes =
+      shared && options.shared_part_bytes > 0 ? options.shared_part_bytes : options.least_part_bytes;
+  tile.cost.least_part = cut.cost.least_part = as_u32(part_bytes);
+  tile.tile_rows = as_u32(options.tile_rows);
+  if (shared && options.shared_tile_rows > 0) {
+    std::uint64_t pairs = 0;  // of a tile of a shared run and a head
+    for (const abi::BlockRow& b : arrays.block_rows) {
+      const std::uint32_t tiles = (b.row_count + tile.tokens_per_tile() - 1) / tile.tokens_per_tile();
+      if (b.num_requests > 1) pairs += std::uint64_t{tiles} * (b.head_end - b.head_begin);
+    }
+    if (4 * pairs <= 3 * as_u32(options.num_workers)) tile.tile_rows = as_u32(options.shared_tile_rows);
+  }
+  cut.tokens_per_tile = tile.tokens_per_tile();
+}
+
 void Planner::Impl::make_all_tiles() {
+  choose_tiles();
   arrays.tiles.clear();
   tile_partial_rows = make_tiles(arrays.block_rows.data, arrays.block_rows.size, arrays.q_pos.data, tile, arrays.tiles,
                                  arrays.tile_begin.data);
@@ -89,7 +109,7 @@ void Planner::Impl::make_all_tiles() {
 bool Planner::Impl::choose_shared_rounds() {
   first_tiles = 0;
   cut.first_cost = 0;
-  if (options.shared_rounds == 1 || options.batch_invariant || !packed.shared) return false;
+  if (!in_shared_rounds()) return false;
   while (first_tiles < arrays.tiles.size && arrays.block_rows[arrays.tiles[first_tiles].block_row].num_requests > 1) {
     const PlanTile& t = arrays.tiles[first_tiles++];
     cut.first_cost += t.cost() * t.heads();
