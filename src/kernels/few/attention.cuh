@@ -137,6 +137,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
       }
       if (next >= end) break;
       load_values(args, window, next, lane, values);
+      window.look_ahead(args);
       if (!loaded) {
         if (kFp8 && args.pool.v_scale != nullptr) value_scale = static_cast<const float*>(args.pool.v_scale)[head];
         prepare_queries(args, head, q, place, lane);

@@ -91,6 +91,7 @@ __device__ __forceinline__ Sum sum_warps(const SharedMemory& shared, uint32_t ro
 // the pattern behind. They lie one behind the other.
 class Fetch {
  public:
+  static_assert(kMeet * kGroup <= kThreads, "a thread has the log-sum-exp of a row");
   __device__ __forceinline__ Fetch(const abi::AttentionArgs& args, SharedMemory& shared, uint64_t first_row,
                                    uint32_t count, uint32_t thread)
       : from_(args.partial_out + first_row * kHeadDim),
@@ -101,31 +102,34 @@ class Fetch {
         rows_(Variant::kSoftmax ? count * kGroup : 0),
         thread_(thread) {}
 
-  __device__ __forceinline__ void ask(bool again) {
+  // lse: of the thread's row, as far as it was read; returns it.
+  __device__ __forceinline__ float ask(bool again, float lse) {
 #pragma unroll 1
     for (uint32_t i = thread_; i < chunks_; i += kThreads) {
       if (!again || missing(i)) ptx::cp_async_16(ptx::smem_address(to_ + i), from_ + 4 * i);
     }
     ptx::commit_copies();
+    return thread_ < rows_ && pending(lse) ? load_part(from_lse_ + thread_) : lse;
   }
-  __device__ __forceinline__ void wait() {
+  __device__ __forceinline__ float ask() { return ask(false, __uint_as_float(abi::kPartPending)); }
+  // lse: from ask().
+  __device__ __forceinline__ void wait(float lse) {
     bool some = true;
     while (some) {
       ptx::wait_for_copies<0>();
-      some = false;
+      some = thread_ < rows_ && pending(lse);
 #pragma unroll 1
       for (uint32_t i = thread_; i < chunks_; i += kThreads) some |= missing(i);
-      if (some) ask(true);
+      if (some) lse = ask(true, lse);
     }
 #pragma unroll 1
     for (uint32_t i = thread_; i < chunks_; i += kThreads) {
       restore_part2(from_ + 4 * i);
       restore_part2(from_ + 4 * i + 2);
     }
-#pragma unroll 1
-    for (uint32_t i = thread_; i < rows_; i += kThreads) {
-      to_lse_[i] = wait_for_part(from_lse_ + i, load_part(from_lse_ + i));
-      restore_part(from_lse_ + i);
+    if (thread_ < rows_) {
+      to_lse_[thread_] = lse;
+      restore_part(from_lse_ + thread_);
     }
   }
 
@@ -188,7 +192,8 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, Share
   const auto fetch_at = [&](uint32_t first) {
     return Fetch(args, shared, rows.own + first * kGroup, min(kMeet - 1, rows.parts - first), thread);
   };
-  if (rows.parts > 1) fetch_at(1).ask(false);  // on their way while this part's sum is made
+  float lse = 0.0f;
+  if (rows.parts > 1) lse = fetch_at(1).ask();  // on their way while this part's sum is made
 #pragma unroll 1
   for (uint32_t n = thread; n < kGroup * kRowChunks; n += kThreads) {
     const uint32_t row = n / kRowChunks;
@@ -215,8 +220,8 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, Share
   for (uint32_t first = 1; first < rows.parts; first += kMeet - 1) {
     const uint32_t count = min(kMeet - 1, rows.parts - first);
     const bool last = first + count == rows.parts;
-    if (first != 1) fetch_at(first).ask(false);
-    fetch_at(first).wait();
+    if (first != 1) lse = fetch_at(first).ask();
+    fetch_at(first).wait(lse);
     __syncthreads();
     merge_parts(args, shared, rows, count, last, thread);
     if (last) return;

@@ -25,6 +25,7 @@ inline constexpr int kKeyChunks = kRowBytes / 64;
 inline constexpr int kValueChunks = kRowBytes < 128 ? 1 : kRowBytes / 128;
 inline constexpr int kValueWords = kRowBytes < 128 ? 2 : 4;  // of a chunk
 static_assert(kKeyChunks >= 1 && kRowBytes % 64 == 0 && kTokens <= 32);
+inline constexpr bool kLooksAhead = kFp8;
 static_assert(kFp8 ? !kTokenScales : kQueryBf16 == kMmaBf16);
 
 struct Keys {
@@ -45,8 +46,8 @@ __device__ __forceinline__ void load_once(const uint8_t* from, uint32_t (&x)[2])
   asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "l"(from) : "memory");
 }
 
-// Where 32 tokens' rows lie in the pool, a lane each: of the window that steps are loaded from; and the page entries
-// of the window behind it, which are on their way.
+// Where 32 tokens' rows lie in the pool, a lane each: of the window that steps are loaded from; and the page entries of
+// the window behind it, which are on their way. fp8: rows of the window behind too, and the entries of the third.
 class Window {
  public:
   // [token, end): that the warp loads, of which the query sees some; token a multiple of the step.
@@ -59,32 +60,49 @@ class Window {
         next_(token),
         lane_(lane) {
     load(args);
-    move_to(args, token);
+    const int32_t page = page_;
+    const uint32_t in_page = in_page_;
+    next_ += 32;
+    load(args);
+    row_ = row_of(args, page, in_page);
   }
 
+  // Behind the loads of a step that fills its window: finds the rows of the window behind, and asks the L2 for a few of
+  // them, so that more bytes are on their way than registers hold.
+  __device__ __forceinline__ void look_ahead(const abi::AttentionArgs& args) {
+    static_assert(!kLooksAhead || kTokens == 32);
+    if constexpr (kLooksAhead) {
+      next_row_ = row_of(args, page_, in_page_);
+      // Where lists are read late, nothing was asked for before the kernels ahead had ended.
+      const uint32_t one_of = args.lists_fixed ? 8 : 4;
+      if (lane_ % one_of == 0 && next_ <= last_) {
+        ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.k) + next_row_);
+        ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.v) + next_row_);
+      }
+      next_ += 32;
+      load(args);
+      next_ -= 32;
+    }
+  }
   // token: of the step that is loaded next.
   __device__ __forceinline__ void move_to(const abi::AttentionArgs& args, uint32_t token) {
     if (token < next_) return;
-    const abi::KvPoolView& pool = args.pool;
-    long long page = page_;
-    long long in_page = in_page_;
-    if (pool.entries_per_page > 1) {
-      in_page += page_ % pool.entries_per_page * pool.entry_tokens;
-      page = page_ / pool.entries_per_page;
+    if constexpr (kLooksAhead) {
+      row_ = next_row_;
+      next_ += 32;
+    } else {
+      row_ = row_of(args, page_, in_page_);
+      next_ += 32;
+      load(args);
     }
-    row_ = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
-                                 static_cast<long long>(head_) * pool.head_stride) *
-           kElementBits / 8;
-    next_ += 32;
-    load(args);
   }
 
   // Byte offset of a token's row; token: of the window.
   __device__ __forceinline__ uint64_t row(uint32_t token) const { return __shfl_sync(~0u, row_, (token - next_) & 31); }
 
  private:
-  // Tokens that the warp does not load or the query does not see take the place of the nearest one for which neither
-  // is so.
+  // Of the lane's token of window next_. Tokens that the warp does not load or the query does not see take the place of
+  // the nearest one for which neither is so.
   __device__ __forceinline__ void load(const abi::AttentionArgs& args) {
     const uint32_t token = min(max(next_ + lane_, begin_), last_);
     const uint32_t entry_tokens = static_cast<uint32_t>(args.pool.entry_tokens);
@@ -92,14 +110,25 @@ class Window {
     page_ = list_[entry];
     in_page_ = token - entry * entry_tokens;
   }
+  __device__ __forceinline__ uint64_t row_of(const abi::AttentionArgs& args, long long page, long long in_page) const {
+    const abi::KvPoolView& pool = args.pool;
+    if (pool.entries_per_page > 1) {
+      in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
+      page = static_cast<int32_t>(page) / pool.entries_per_page;
+    }
+    return static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
+                                 static_cast<long long>(head_) * pool.head_stride) *
+           kElementBits / 8;
+  }
 
   const int32_t* list_;
   uint32_t begin_, last_, head_;
   uint32_t next_;  // token of lane 0 in the window behind
   uint32_t lane_;
-  int32_t page_ = 0;
+  int32_t page_ = 0;  // of the entries on their way
   uint32_t in_page_ = 0;
   uint64_t row_ = 0;
+  uint64_t next_row_ = 0;
 };
 
 // Asks the L2 for the rows of a step's keys and values. A hint: nothing is read, so it may come before kernels have
