@@ -305,6 +305,29 @@ TEST_F(CudaAttentionTest, DecodeOfFewRequestsGoesToAKernelOfItsOwn) {
   RequestBatch three_rows = batch(both, two);
   three_rows.page_indices_device = DeviceKind::kCuda;
   EXPECT_THAT(attention.plan(three_rows).message(), HasSubstr("a graph recorded run() for 3 requests"));
+
+  // Steps over chosen pages go to it too, recorded or not; cascades do not.
+  const std::vector<std::int64_t> lists = {0, 8, 16}, chosen = {0, 8, -1};
+  SelectedBatch step;
+  step.num_requests = 3;
+  step.kv_lens = kv_lens.data();
+  step.budget_tokens = 128;
+  step.page_indices = pages_.data();
+  step.num_page_indices = kPages;
+  step.list_begins = lists.data();
+  step.selected_begins = chosen.data();
+  options_.decode_kernel = DecodeKernel::kAuto;
+  Attention fresh = make();
+  for (const auto& [object, threads] : {std::pair{&attention, 512u}, {&fresh, 512u}, {&never, 384u}}) {
+    const Status planned = object->plan_selected(step);
+    ASSERT_TRUE(planned.ok()) << planned.to_string();
+    run(*object, true);
+    EXPECT_EQ(launch.block[0], threads);
+  }
+  const std::vector<std::int32_t> all = {0, 3}, shared_len = {48};
+  const CascadeLevel level{1,    all.data(), shared_len.data(), pages_.data(), DeviceKind::kCuda, kPages, lists.data(),
+                           false};
+  EXPECT_THAT(attention.plan_cascade(3, {&level, 1}).message(), HasSubstr("a graph recorded run() for 3 requests"));
 }
 
 TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
