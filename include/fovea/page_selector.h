@@ -144,6 +144,7 @@ class PageSelector {
   const PageSelectorOptions& options() const;
   std::size_t statistics_bytes_per_page() const;  // of one layer, all KV heads
   // u8 [num_pages, num_kv_heads, bytes of a record] of a layer, on the device: to save pages, move or share them.
+  // Records of CUDA have their bytes in another order than those of the CPU.
   Result<TensorView> statistics(std::int32_t layer) const;
   // Bytes of all of the object's buffers on its device.
   std::size_t workspace_bytes() const;

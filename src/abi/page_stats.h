@@ -16,7 +16,7 @@ enum class StatKind : uint8_t {
   kMinMaxF8 = 2,    // the same as fp8 e4m3 times a power of two (float), which stands behind them, rounded outward
   kMeanDevF16 = 3,  // mean[head_dim], deviation[head_dim] as fp16
   // Every key in 4 bits of 32 channels: codes[16][16 tokens] bytes, code 2j in the low half and 2j + 1 in the high half
-  // of byte (j, t). Tokens that are not there repeat one that is.
+  // of byte (j, t); on CUDA codes[16 tokens][16] (code_place()). Tokens that are not there repeat one that is.
   //   kCodes       channels that matter to the model's queries, scaled alike everywhere (KeyCode): 16 bytes a token
   //   kLocalCodes  for models of which nothing was learned: the channels of lowest RoPE frequency (local_channel),
   //   which

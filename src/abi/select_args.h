@@ -11,11 +11,15 @@ namespace fovea::abi {
 inline constexpr uint32_t kSelectThreads = 512;      // a CTA
 inline constexpr uint32_t kMostSelectSplits = 8;     // CTAs a list: a cluster
 inline constexpr uint32_t kSelectStageUnits = 8;     // of a warp, on their way together
-inline constexpr uint32_t kSelectStages = 4;         // of a warp
+inline constexpr uint32_t kSelectStages = 2;         // of a warp
 inline constexpr uint32_t kSelectGroup = 8;          // query heads a KV head, at most
 inline constexpr uint32_t kMostSelectUnits = 65535;  // of a request: a million tokens
 inline constexpr uint32_t kLeastSelectTokens = 256;  // of a budget; more than sinks and newest tokens
 inline constexpr uint32_t kCodeRecordBytes = kCodeChannels / 2 * kSubPageTokens;
+
+// Where in a record codes 2j and 2j + 1 of token t stand, j = `byte`: a token's 16 bytes together, so that they are
+// operands of tensor cores as they come. (Records of the CPU: byte j of all tokens together.)
+constexpr uint32_t code_place(uint32_t byte, uint32_t token) { return token * (kCodeChannels / 2) + byte; }
 
 // Codes of new keys, as they stand in `rows.k` after RoPE, into the records of their sub-pages. rows.pool gives pages
 // alone: page_stride is page_tokens and token_stride 1. Other tokens of a sub-page are left as they are, also those
@@ -56,7 +60,7 @@ struct SelectArgs {
   uint32_t requests;
   uint32_t num_heads;
   uint32_t group;
-  uint32_t splits;          // CTAs a list, launched as a cluster: 1 to kMostSelectSplits
+  uint32_t splits;          // CTAs a list, launched as a cluster: 1, 2, 4 or kMostSelectSplits
   uint32_t max_units;       // of a request
   uint32_t budget_units;    // of a list, at most
   uint32_t budget_divisor;  // not 0: tokens seen / budget_divisor, at least kLeastSelectTokens, instead
@@ -64,20 +68,24 @@ struct SelectArgs {
   uint32_t recent_tokens;
   uint32_t interval;        // steps from one full scan to the next
   uint32_t num_candidates;  // kept of a full scan; more than budget_units
-  uint32_t cached_keys;     // of its share that a CTA holds in shared memory
+  uint32_t cached_keys;     // that a CTA holds in shared memory; before sm_90 shares of more stand in `keys`
+  uint32_t cached_entries;  // units whose places it holds; for shares of more they are looked up again
 };
 
-// Positions of a list that one of its CTAs scores; the last CTAs may have fewer, or none.
+// Positions of a list that one of its CTAs scores; the last CTAs may have fewer, or none. splits: a power of two.
 constexpr uint32_t select_share(uint32_t count, uint32_t splits) {
-  const uint32_t share = (count + splits - 1) / splits;
-  return (share + kSelectStageUnits - 1) / kSelectStageUnits * kSelectStageUnits;
+  for (; splits > 1; splits /= 2) count = (count + 1) / 2;
+  return (count + kSelectStageUnits - 1) / kSelectStageUnits * kSelectStageUnits;
 }
 
-// Dynamic shared memory: codes on their way, then keys. A word is left free after every 32 keys, so that threads that
-// walk over runs of keys meet different banks.
-inline constexpr uint32_t kSelectRingBytes = kSelectThreads / 32 * kSelectStages * kSelectStageUnits * kCodeRecordBytes;
-constexpr uint32_t select_smem_bytes(uint32_t cached_keys) {
-  return kSelectRingBytes + (cached_keys + cached_keys / 32 + 1) * 4;
+// Dynamic shared memory: codes on their way, keys, entries of units. 16 bytes are left free after every record, so that
+// the same token of eight units, and a word after every 32 keys, so that runs of keys, are in different banks.
+inline constexpr uint32_t kSelectRecordRoom = kCodeRecordBytes + 16;
+inline constexpr uint32_t kSelectRingBytes =
+    kSelectThreads / 32 * kSelectStages * kSelectStageUnits * kSelectRecordRoom;
+constexpr uint32_t select_key_words(uint32_t cached_keys) { return cached_keys + cached_keys / 32 + 1; }
+constexpr uint32_t select_smem_bytes(uint32_t cached_keys, uint32_t cached_entries) {
+  return kSelectRingBytes + (select_key_words(cached_keys) + cached_entries) * 4;
 }
 
 constexpr uint32_t select_ctas(const SelectArgs& args) { return args.requests * args.num_heads * args.splits; }
@@ -111,8 +119,11 @@ constexpr SelectSpan select_span(const SelectArgs& args, uint32_t tokens, const 
   SelectSpan span{(tokens + kSubPageTokens - 1) / kSubPageTokens, 0, 0, false, true};
   span.all = span.units <= budget_at(args, tokens);
   if (span.all || args.interval <= 1) return span;
+  const uint32_t step = tokens + phase;
+  const uint32_t in_interval = (args.interval & (args.interval - 1)) == 0 ? step & (args.interval - 1)  // far shorter
+                                                                          : step % args.interval;
   const bool rescores = state.scanned_tokens != 0 && tokens > state.scanned_tokens &&
-                        tokens - state.scanned_tokens < args.interval && (tokens + phase) % args.interval != 0;
+                        tokens - state.scanned_tokens < args.interval && in_interval != 0;
   if (!rescores) return span;
   // The unit that was written into when the scan was made may hold keys that it did not see. The candidates end with
   // the units that were forced then, without a gap, so those before first_new need no search.
@@ -151,8 +162,7 @@ constexpr uint32_t score_bits(uint32_t key) { return (key & 0x80000000u) != 0 ? 
 
 // Where weight of code `i` under query head `head` stands: bytes in the order in which tensor cores take them.
 constexpr uint32_t weight_place(uint32_t head, uint32_t i) {
-  const uint32_t byte = i / 2;  // of a record's column, which holds codes 2 * byte and 2 * byte + 1
-  return ((i % 2 * kSelectGroup + head) * 4 + byte % 8 / 2) * 4 + byte / 8 * 2 + byte % 2;
+  return (i % 2 * kSelectGroup + head) * (kCodeChannels / 2) + i / 2;
 }
 
 }  // namespace fovea::abi

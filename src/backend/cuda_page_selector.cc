@@ -31,7 +31,7 @@ class CudaPageSelector final : public PageSelector::Impl {
       FOVEA_RETURN_IF_ERROR(create(candidates_, all_lists * num_candidates() * sizeof(std::int32_t)));
     }
     const auto most = static_cast<std::uint32_t>(options_.max_pages_per_request);
-    if (abi::select_share(most, splits(options_.max_requests)) > select_cached_keys(device_)) {
+    if (abi::select_share(most, splits(options_.max_requests, most)) > select_cached_keys(device_)) {
       FOVEA_RETURN_IF_ERROR(create(keys_, lists * most * sizeof(std::uint32_t)));
     }
     const std::vector<abi::KeyCode> codes = abi_codes(options_.key_codes);
@@ -87,9 +87,9 @@ class CudaPageSelector final : public PageSelector::Impl {
     args.requests = static_cast<std::uint32_t>(step.kv_lens.shape[0]);
     args.num_heads = static_cast<std::uint32_t>(options_.num_kv_heads);
     args.group = static_cast<std::uint32_t>(options_.num_qo_heads / options_.num_kv_heads);
-    args.splits = splits(step.kv_lens.shape[0]);
     args.max_units =
         static_cast<std::uint32_t>(std::min<std::int64_t>(step.page_table.shape[1], options_.max_pages_per_request));
+    args.splits = splits(step.kv_lens.shape[0], args.max_units);
     args.budget_units = static_cast<std::uint32_t>(budget_pages());
     args.budget_divisor = static_cast<std::uint32_t>(options_.budget_divisor);
     args.sink_tokens = static_cast<std::uint32_t>(options_.sink_tokens);
@@ -130,9 +130,9 @@ class CudaPageSelector final : public PageSelector::Impl {
   std::size_t num_candidates() const {
     return static_cast<std::size_t>(options_.candidate_factor) * static_cast<std::size_t>(budget_pages());
   }
-  std::uint32_t splits(std::int64_t requests) const {
+  std::uint32_t splits(std::int64_t requests, std::uint32_t max_units) const {
     return select_splits(device_, static_cast<std::uint32_t>(requests),
-                         static_cast<std::uint32_t>(options_.num_kv_heads));
+                         static_cast<std::uint32_t>(options_.num_kv_heads), max_units);
   }
 
   cuda::Device device_;
@@ -151,10 +151,6 @@ Result<std::unique_ptr<PageSelector::Impl>> create_cuda_page_selector(const Page
   if (options.num_qo_heads / options.num_kv_heads > static_cast<std::int32_t>(abi::kSelectGroup)) {
     return unsupported("{} query heads a KV head on CUDA; the selector takes 1 to {}",
                        options.num_qo_heads / options.num_kv_heads, abi::kSelectGroup);
-  }
-  constexpr std::int32_t kMostBudget = abi::kSelectRingBytes / 4 * kSelectPageTokens;
-  if (options.budget_tokens > kMostBudget) {
-    return out_of_range("budget_tokens is {}, at most {} on CUDA", options.budget_tokens, kMostBudget);
   }
   if (std::int64_t{options.num_pages} * options.num_kv_heads > std::int64_t{1} << 28) {
     return out_of_range("{} pages of {} KV heads, at most 2^28 of both on CUDA", options.num_pages,

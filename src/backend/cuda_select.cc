@@ -9,7 +9,7 @@
 namespace fovea {
 namespace {
 
-constexpr std::uint32_t kStaticBytes = 24 << 10;  // shared memory of the kernel itself, at most
+constexpr std::uint32_t kStaticBytes = 18 << 10;  // shared memory of the kernel itself, at most
 
 // CTAs of a cluster, at most. Devices before sm_90 have none.
 std::uint32_t most_splits(const cuda::Device& device) { return device.info().major < 9 ? 1 : abi::kMostSelectSplits; }
@@ -25,15 +25,17 @@ abi::KvDType type_of(DType dtype) { return static_cast<abi::KvDType>(dtype); }  
 
 }  // namespace
 
-std::uint32_t select_splits(const cuda::Device& device, std::uint32_t requests, std::uint32_t num_heads) {
+std::uint32_t select_splits(const cuda::Device& device, std::uint32_t requests, std::uint32_t num_heads,
+                            std::uint32_t max_units) {
   std::uint32_t splits = most_splits(device);
   while (splits > 1 && requests * num_heads * splits > room_for_ctas(device, splits)) splits /= 2;
+  while (splits < most_splits(device) && abi::select_share(max_units, splits) > select_cached_keys(device)) splits *= 2;
   return splits;
 }
 
 std::uint32_t select_cached_keys(const cuda::Device& device) {
   const auto room = static_cast<std::uint32_t>(device.info().smem_optin_bytes) - kStaticBytes - abi::kSelectRingBytes;
-  return room / 33 * 8 - 1;  // of every 33 words one is left free (select_smem_bytes()); a word has 4 bytes
+  return room / 33 * 8 - 1;  // of every 33 words one is left free (select_key_words()); a word has 4 bytes
 }
 
 Result<cuda::Function> select_kernel(const cuda::Device& device, DType q_dtype) {
@@ -61,12 +63,17 @@ Status cuda_select(const cuda::Device& device, const cuda::Function& kernel, abi
   if (abi::select_ctas(args) == 0) return ok_status();
   const cuda::ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
-  args.cached_keys = std::min(abi::select_share(args.max_units, args.splits), select_cached_keys(device));
+  const std::uint32_t share = abi::select_share(args.max_units, args.splits);
+  // Of a rescoring everyone has all keys: those of the candidates and of the few units since.
+  const std::uint32_t rescored = args.interval > 1 ? args.num_candidates + 64 : 0;
+  args.cached_keys = std::min(std::max(share, rescored), select_cached_keys(device));
+  const auto room = static_cast<std::uint32_t>(device.info().smem_optin_bytes) - kStaticBytes;
+  args.cached_entries = std::min(share, (room - abi::select_smem_bytes(args.cached_keys, 0)) / 4);
   cuda::LaunchConfig config;
   config.grid[0] = abi::select_ctas(args);
   config.block[0] = abi::kSelectThreads;
   config.cluster[0] = args.splits;
-  config.smem_bytes = abi::select_smem_bytes(args.cached_keys);
+  config.smem_bytes = abi::select_smem_bytes(args.cached_keys, args.cached_entries);
   config.programmatic_serialization = device.info().major >= 9;
   config.stream = stream;
   void* const parameters[] = {&args};

@@ -11,9 +11,11 @@
 
 namespace fovea {
 
-// CTAs a list, a power of two, that fill the device once as far as clusters go.
-std::uint32_t select_splits(const cuda::Device& device, std::uint32_t requests, std::uint32_t num_heads);
-// Keys that a CTA has room for. Where its share of a list (select_share()) is longer, SelectArgs::keys must be there.
+// CTAs a list, a power of two, that fill the device once as far as clusters go; more where they need the room for keys.
+std::uint32_t select_splits(const cuda::Device& device, std::uint32_t requests, std::uint32_t num_heads,
+                            std::uint32_t max_units);
+// Keys that a CTA has room for. Where its share of a list (select_share()) is longer, as it may be before sm_90,
+// SelectArgs::keys must be there.
 std::uint32_t select_cached_keys(const cuda::Device& device);
 
 // The kernels for queries and keys of f32, f16 or bf16, compiled or from the cache. kUnsupported where the device has
@@ -21,7 +23,7 @@ std::uint32_t select_cached_keys(const cuda::Device& device);
 Result<cuda::Function> select_kernel(const cuda::Device& device, DType q_dtype);
 Result<cuda::Function> key_codes_kernel(const cuda::Device& device, DType dtype);
 
-// One launch; a graph may record it. args.cached_keys is set here, everything else is the caller's.
+// One launch; a graph may record it. args.cached_keys and cached_entries are set here, everything else is the caller's.
 Status cuda_select(const cuda::Device& device, const cuda::Function& kernel, abi::SelectArgs args,
                    cuda::StreamHandle stream);
 // The same for the codes of new keys.

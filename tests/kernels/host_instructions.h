@@ -37,6 +37,8 @@ inline std::uint32_t add_to(std::uint32_t* word, std::uint32_t value) { return (
 inline void add_one(std::uint32_t* word) { ++*word; }
 inline void warp_add(std::uint32_t* word, std::uint32_t value) { *word += value; }
 inline void warp_sum_add(std::int32_t* word, std::int32_t value) { *word += value; }
+inline std::uint32_t count_bits(std::uint32_t word) { return static_cast<std::uint32_t>(std::popcount(word)); }
+inline std::uint32_t lowest_bit(std::uint32_t word) { return static_cast<std::uint32_t>(std::countr_zero(word)); }
 inline void warp_fence() {}  // lanes run in ascending order, and what they share is written by the last one
 
 // body(thread) for every thread of the CTAs, warps in random order: a result that depends on it is a race.

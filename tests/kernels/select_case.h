@@ -37,6 +37,7 @@ struct SelectShape {
   std::int32_t candidate_factor = 4;
   std::int32_t splits = 1;
   std::int32_t cached_keys = 0;
+  std::int32_t cached_entries = 0;
   std::int32_t levels = 16;  // of codes: few make ties
 };
 
@@ -110,6 +111,7 @@ class SelectCase {
     args_.interval = static_cast<std::uint32_t>(shape.interval);
     args_.num_candidates = static_cast<std::uint32_t>(kept);
     args_.cached_keys = static_cast<std::uint32_t>(shape.cached_keys);
+    args_.cached_entries = static_cast<std::uint32_t>(shape.cached_entries);
   }
 
   // A step with new queries, the keys of the newest unit among what is new; then the lists against core/select.
@@ -178,10 +180,10 @@ class SelectCase {
       }
       constant -= 7.5f * scale * static_cast<float>(all);
       std::int32_t largest = std::numeric_limits<std::int32_t>::min();
-      for (std::int32_t t = 0; t < abi::kSubPageTokens; ++t) {
+      for (std::uint32_t t = 0; t < abi::kSubPageTokens; ++t) {
         std::int32_t sum = 0;
-        for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
-          sum += weights[i] * (record[i / 2 * abi::kSubPageTokens + t] >> i % 2 * 4 & 15);
+        for (std::uint32_t i = 0; i < abi::kCodeChannels; ++i) {
+          sum += weights[i] * (record[abi::code_place(i / 2, t)] >> i % 2 * 4 & 15);
         }
         largest = std::max(largest, sum);
       }
@@ -276,6 +278,7 @@ void check_selections(std::uint64_t num_seeds, std::int32_t scale, const Launch&
     shape.interval = pick({1, 4, 4});
     shape.splits = pick({1, 2, 4, 8});
     shape.cached_keys = pick({0, 100, 40000});
+    shape.cached_entries = pick({0, 100, 40000});
     shape.levels = pick({16, 16, 2, 1});
     SelectCase one(shape, seed);
     std::vector<std::int32_t> lens;
@@ -360,7 +363,8 @@ void check_key_codes(std::uint64_t seed, const Launch& launch) {
         x = std::isnan(x) ? 0.0f : std::clamp(x, -65504.0f, 65504.0f);
         const float level = (x - code.mean[i]) * (1.0f / code.step[i]) + 8.0f;
         const auto nibble = static_cast<std::uint8_t>(std::clamp(level, 0.0f, 15.0f));
-        std::uint8_t& byte = record[i / 2 * 16 + slot % 16];
+        std::uint8_t& byte =
+            record[abi::code_place(static_cast<std::uint32_t>(i) / 2, static_cast<std::uint32_t>(slot) % 16)];
         byte = static_cast<std::uint8_t>(i % 2 == 0 ? (byte & 0xf0) | nibble : (byte & 0x0f) | nibble << 4);
       }
     }

@@ -15,12 +15,15 @@ class SelectGpuTest : public GpuTest {
     const cuda::Function function =
         kernel(jit::select_source(device_->info().arch(), abi::KvDType::kBF16), "fovea_select");
     const bool clusters = device_->info().major >= 9;
-    ASSERT_TRUE(function.handle() != nullptr && function.set_max_smem((clusters ? 192 : 138) << 10).ok());
+    ASSERT_TRUE(function.handle() != nullptr && function.set_max_smem((clusters ? 200 : 142) << 10).ok());
     check_selections(num_seeds, scale, [&](abi::SelectArgs args) {
       if (!clusters) args.splits = 1;
-      args.cached_keys = std::min(args.cached_keys, (clusters ? 15u : 1u) << 10);
-      enqueue(function, abi::select_ctas(args), abi::kSelectThreads, {&args}, abi::select_smem_bytes(args.cached_keys),
-              args.splits);
+      // Clusters keep all keys of a CTA's share.
+      const std::uint32_t least = clusters ? abi::select_share(args.max_units, args.splits) : 0;
+      args.cached_keys = std::max(std::min(args.cached_keys, (clusters ? 7u : 1u) << 10), least);
+      args.cached_entries = std::min(args.cached_entries, (clusters ? 7u : 0u) << 10);
+      enqueue(function, abi::select_ctas(args), abi::kSelectThreads, {&args},
+              abi::select_smem_bytes(args.cached_keys, args.cached_entries), args.splits);
       wait();
     });
   }

@@ -39,7 +39,7 @@ struct KeyCodes {
     uint8_t* const record = static_cast<uint8_t*>(args.stats.data) + page * args.stats.page_stride +
                             head * args.stats.head_stride +
                             token / abi::kSubPageTokens * static_cast<long long>(abi::kCodeRecordBytes);
-    record[byte * abi::kSubPageTokens + token % abi::kSubPageTokens] = static_cast<uint8_t>(codes);
+    record[abi::code_place(byte, static_cast<uint32_t>(token) % abi::kSubPageTokens)] = static_cast<uint8_t>(codes);
   }
 };
 

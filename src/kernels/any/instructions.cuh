@@ -66,6 +66,8 @@ __forceinline__ void warp_sum_add(int32_t* word, int32_t value) {
   if (threadIdx.x % 32 == 0) atomicAdd(word, value);
 }
 __forceinline__ void warp_fence() { __syncwarp(); }
+__forceinline__ uint32_t count_bits(uint32_t word) { return __popc(word); }
+__forceinline__ uint32_t lowest_bit(uint32_t word) { return __ffs(word) - 1; }
 
 // Programmatic dependent launch: waits for the kernels before this one, and lets the next one start its prologue. Does
 // nothing in launches that do not ask for it.

@@ -4,7 +4,7 @@
 //
 //   Grid: select_ctas() of kSelectThreads threads, `splits` CTAs a list. They are a cluster: each scores its share of
 //   the units and keeps their keys, then they choose together (select_choice.cuh). Dynamic shared memory:
-//   select_smem_bytes(cached_keys). How and how fast: docs/kernels/select.md.
+//   select_smem_bytes(). How and how fast: docs/kernels/select.md.
 //
 // Written in steps that also run on the host (cta.cuh); Scorer is what warps do together: select_scorer.cuh, or scalar
 // code in tests. Compiled for FOVEA_Q_DTYPE, the type of the queries.
@@ -20,15 +20,28 @@ namespace fovea::kernels {
 // Query heads as codes meet them: q.k is about constant + scale * sum weight * code.
 struct SelectQuery {
   alignas(16) signed char weights[abi::kSelectGroup * abi::kCodeChannels];  // see weight_place()
+  uint32_t most[abi::kSelectGroup];                                         // bits of the greatest size of by_step
   float by_step[abi::kSelectGroup][abi::kCodeChannels];
   float by_mean[abi::kSelectGroup][abi::kCodeChannels];
   float scale[abi::kSelectGroup];
   float by_means[abi::kSelectGroup];  // sums of by_mean
   int32_t sum[abi::kSelectGroup];     // of weights
+  int32_t size[abi::kSelectGroup];    // sums of their sizes
   abi::KeyCode code;
 
   __forceinline__ float constant(uint32_t g) const {
     return by_means[g] - product(product(7.5f, scale[g]), static_cast<float>(sum[g]));
+  }
+  __forceinline__ SelectBins bins(uint32_t* counts) const {
+    float greatest = bits_as_float(0xff800000u);
+    float middle = greatest;
+#pragma unroll
+    for (uint32_t g = 0; g < abi::kSelectGroup; ++g) {
+      const float most = by_means[g] + 7.5f * scale[g] * static_cast<float>(size[g]);
+      greatest = greatest < most ? most : greatest;
+      middle = middle < by_means[g] ? by_means[g] : middle;
+    }
+    return {counts, greatest, greatest > middle ? (kSelectBins - 1) / (greatest - middle) : 0.0f};
   }
 };
 
@@ -41,6 +54,17 @@ struct SelectShared {
 struct SelectPlace {
   int32_t page;  // as listed
   uint32_t sub;
+};
+
+// What a CTA scores of `count` positions.
+struct SelectShare {
+  uint32_t first;
+  uint32_t count;
+  __forceinline__ SelectShare(uint32_t positions, uint32_t rank, uint32_t ranks) {
+    const uint32_t even = abi::select_share(positions, ranks);
+    first = even * rank < positions ? even * rank : positions;
+    count = even < positions - first ? even : positions - first;
+  }
 };
 
 // What a CTA scores and chooses for.
@@ -66,8 +90,7 @@ struct SelectWork {
   __forceinline__ uint32_t page_of(const SelectPlace& place) const {
     return place.page >= 0 && place.page < args.stats.num_pages ? static_cast<uint32_t>(place.page) : 0;
   }
-  __forceinline__ int32_t entry_of(uint32_t unit) const {
-    const SelectPlace place = place_of(unit);
+  __forceinline__ int32_t entry_of(const SelectPlace& place) const {
     return static_cast<int32_t>(page_of(place) * static_cast<uint32_t>(args.stats.subs_per_page) + place.sub);
   }
   // Of a unit's record in the statistics, in 16 bytes.
@@ -86,15 +109,28 @@ class Select {
                          uint32_t* cache)
       : cta_(cta), scorer_(scorer), args_(args), s_(shared), ring_(ring), cache_(cache) {}
 
+  // Before run(): what no kernel writes that a graph has before this one.
+  __forceinline__ void prepare(uint32_t head) {
+    constexpr uint32_t kWords = sizeof(abi::KeyCode) / 4;
+    const auto* const code = reinterpret_cast<const uint32_t*>(args_.stats.codes + head);
+    cta_.each_thread([&](uint32_t thread) {
+      if (thread < kWords) reinterpret_cast<uint32_t*>(&s_.query.code)[thread] = code[thread];
+      if (thread < abi::kSelectGroup) s_.query.most[thread] = s_.query.sum[thread] = s_.query.size[thread] = 0;
+      if (thread == 0) s_.claimed = 0;
+      SelectChoice<Cta>::reset(s_.choice, thread);
+    });
+    scorer_.guess_at(cta_, args_);
+  }
+
   // CTA cta.rank() of the cluster of a list.
-  __forceinline__ void run(uint32_t list) {
-    const uint32_t request = list / args_.num_heads;
-    const uint32_t head = list - request * args_.num_heads;
+  __forceinline__ void run(uint32_t request, uint32_t head) {
+    const uint32_t list = request * args_.num_heads + head;
     const int32_t length = args_.kv_lens[request];
     const bool reuses = args_.interval > 1;
     const abi::SelectState state = reuses ? args_.states[list] : abi::SelectState{};
     const uint32_t phase = reuses && args_.phases != nullptr ? args_.phases[request] : 0;
-    fetch(request, head);
+    if (reuses) scorer_.guess(args_, list);
+    weigh(request, head);
     const uint32_t most = args_.max_units * abi::kSubPageTokens;
     const uint32_t tokens = length < 0                             ? 0
                             : static_cast<uint32_t>(length) < most ? static_cast<uint32_t>(length)
@@ -110,121 +146,117 @@ class Select {
       if (cta_.rank() == 0) take_all(work);
       return;
     }
-    const uint32_t count = abi::span_count(work.span);
-    const uint32_t share = abi::select_share(count, cta_.ranks());
-    const uint32_t first = share * cta_.rank() < count ? share * cta_.rank() : count;
-    const bool cached = share <= args_.cached_keys;
-    // Candidates begin with the sinks, and everything that is newer than the scan comes after them.
-    const SelectKeys keys{cached ? cache_ : args_.keys + static_cast<uint64_t>(list) * args_.max_units + first,
-                          cached,
-                          first,
-                          share < count - first ? share : count - first,
-                          (args_.sink_tokens + abi::kSubPageTokens - 1) / abi::kSubPageTokens,
-                          work.span.num_old + work.recent - work.span.first_new};
+    const SelectKeys keys = keys_of(work);
     scorer_.find(work, keys);
-    multiply();
     scorer_.fill(work, keys, ring_, &s_.claimed);
     round();
-    scorer_.score(cta_, work, s_.query, keys, s_.choice.extremes);
-    choose(work, keys);
+    const SelectBins bins = s_.query.bins(s_.choice.bins);
+    scorer_.score(cta_, work, s_.query, keys, bins);
+    if (keys.shared) {
+      cta_.template receive<kKeysMessage>(keys.held * 4);
+      each(cta_, keys.held, [&](uint32_t i) { bins.add(keys.at(i)); });
+    } else {
+      cta_.each_thread([](uint32_t) {});
+    }
+    choose(work, keys, bins);
   }
 
  private:
   __forceinline__ int32_t* list_of(const SelectWork& work) const { return args_.lists + work.list * args_.list_stride; }
 
   __forceinline__ void take_all(const SelectWork& work) {
-    each(cta_, work.span.units, [&](uint32_t unit) { list_of(work)[unit] = work.entry_of(unit); });
+    each(cta_, work.span.units, [&](uint32_t unit) { list_of(work)[unit] = work.entry_of(work.place_of(unit)); });
     if (work.head != 0) return;
     each(cta_, 1, [&](uint32_t) { args_.list_tokens[work.request] = static_cast<int32_t>(work.tokens); });
   }
 
-  // Into shared memory, while lengths are on their way: queries, where the ring will be, and what codes mean.
-  __forceinline__ void fetch(uint32_t request, uint32_t head) {
-    constexpr uint32_t kWords = sizeof(abi::KeyCode) / 4;
-    constexpr uint32_t kEach = abi::kSelectThreads / abi::kSelectGroup;
-    const auto* const code = reinterpret_cast<const uint32_t*>(args_.stats.codes + head);
-    const auto head_dim = static_cast<uint32_t>(args_.stats.head_dim);
-    cta_.each_thread([&](uint32_t thread) {
-      const uint32_t word = thread < kWords ? code[thread] : 0;
-      const uint32_t g = thread / kEach;
-      const long long row = request * args_.q_row_stride + (head * args_.group + g) * args_.q_head_stride;
-#pragma unroll 2
-      for (uint32_t i = thread % kEach; g < args_.group && i < head_dim; i += kEach) {
-        float x[1];
-        unpack(load<kQ, 1>(args_.q, row + i), x);
-        reinterpret_cast<float*>(ring_)[g * head_dim + i] = product(x[0], args_.sm_scale);
-      }
-      if (thread < kWords) reinterpret_cast<uint32_t*>(&s_.query.code)[thread] = word;
-      if (thread < abi::kSelectGroup) s_.query.sum[thread] = 0;
-      if (thread == 0) s_.claimed = 0;
-      SelectChoice<Cta>::reset(s_.choice, thread);
-    });
+  __forceinline__ SelectKeys keys_of(const SelectWork& work) const {
+    const uint32_t all = abi::span_count(work.span);
+    const SelectShare share(all, cta_.rank(), cta_.ranks());
+    const bool shared = cta_.ranks() > 1 && !work.span.scan && all <= args_.cached_keys;
+    const bool cached = Cta::kCachesAll || share.count <= args_.cached_keys;
+    uint32_t* const entries = cache_ + abi::select_key_words(args_.cached_keys);
+    SelectKeys keys;
+    keys.keys = cached ? cache_ : args_.keys + static_cast<uint64_t>(work.list) * args_.max_units + share.first;
+    keys.spaced = cached;
+    keys.shared = shared;
+    keys.start = shared ? 0 : share.first;
+    keys.held = shared ? all : share.count;
+    keys.first = share.first;
+    keys.count = share.count;
+    keys.entries = share.count <= args_.cached_entries ? reinterpret_cast<int32_t*>(entries) : nullptr;
+    // Candidates begin with the sinks, and everything that is newer than the scan comes after them.
+    keys.sinks = (args_.sink_tokens + abi::kSubPageTokens - 1) / abi::kSubPageTokens;
+    keys.newest = work.span.num_old + work.recent - work.span.first_new;
+    return keys;
   }
 
-  // Weights of the query heads, and round() to bytes. The same operations in the same order as cpu/select, so that
-  // scores have the same bits.
-  __forceinline__ void multiply() {
+  // Weights of the query heads, a warp each, and round() to bytes while the first codes are on their way. The same
+  // operations in the same order as cpu/select, so that scores have the same bits.
+  __forceinline__ void weigh(uint32_t request, uint32_t head) {
     constexpr uint32_t kChannels = abi::kCodeChannels;
+    static_assert(abi::kSelectGroup * kChannels <= abi::kSelectThreads && kChannels == 32);
     SelectQuery& query = s_.query;
-    const auto head_dim = static_cast<uint32_t>(args_.stats.head_dim);
-    each(cta_, abi::kSelectGroup * kChannels, [&](uint32_t at) {
-      const uint32_t g = at / kChannels;
-      const uint32_t i = at % kChannels;
-      const float q =
-          g < args_.group ? reinterpret_cast<const float*>(ring_)[g * head_dim + query.code.channel[i]] : 0.0f;
-      query.by_step[g][i] = product(q, query.code.step[i]);
+    cta_.each_thread_of_warps([&](uint32_t thread) {
+      const uint32_t g = thread / kChannels;
+      const uint32_t i = thread % kChannels;
+      if (g >= args_.group) return;
+      const long long row = request * args_.q_row_stride + (head * args_.group + g) * args_.q_head_stride;
+      float x[1];
+      unpack(load<kQ, 1>(args_.q, row + query.code.channel[i]), x);
+      const float q = product(x[0], args_.sm_scale);
+      const float by_step = product(q, query.code.step[i]);
+      query.by_step[g][i] = by_step;
       query.by_mean[g][i] = product(q, query.code.mean[i]);
+      const uint32_t size = float_as_bits(by_step) & 0x7fffffffu;
+      warp_keep_maximum(&query.most[g], by_step == by_step ? size : 0);
     });
   }
 
   __forceinline__ void round() {
     constexpr uint32_t kChannels = abi::kCodeChannels;
     SelectQuery& query = s_.query;
-    static_assert((abi::kSelectGroup + 1) * kChannels <= abi::kSelectThreads);
     cta_.each_thread([&](uint32_t thread) {
       const uint32_t g = thread / kChannels;
       const uint32_t i = thread % kChannels;
-      if (g < abi::kSelectGroup) {
-        float most = 0.0f;
+      if (g >= abi::kSelectGroup) return;
+      float scale = 0.0f;
+      float sum = bits_as_float(0xff800000u);
+      int32_t weight = 0;
+      if (g < args_.group) {
+        const float most = bits_as_float(query.most[g]);
+        scale = most / 127.0f;
+        weight = most > 0.0f ? abi::nearest_weight(query.by_step[g][i] / scale) : 0;
+        sum = 0.0f;
 #pragma unroll 8
-        for (uint32_t j = 0; j < kChannels; ++j) {
-          const float size = query.by_step[g][j] < 0.0f ? -query.by_step[g][j] : query.by_step[g][j];
-          most = most < size ? size : most;
-        }
-        const float scale = most / 127.0f;
-        const int32_t weight = most > 0.0f ? abi::nearest_weight(query.by_step[g][i] / scale) : 0;
-        query.weights[abi::weight_place(g, i)] = static_cast<signed char>(weight);
-        if (i == 0) query.scale[g] = g < args_.group ? scale : 0.0f;
+        for (uint32_t j = 0; j < kChannels; ++j) sum += query.by_mean[g][j];
         warp_sum_add(&query.sum[g], weight);
-      } else if (g == abi::kSelectGroup && i < abi::kSelectGroup) {
-        float sum = 0.0f;
-#pragma unroll 8
-        for (uint32_t j = 0; j < kChannels; ++j) sum += query.by_mean[i][j];
-        query.by_means[i] = i < args_.group ? sum : bits_as_float(0xff800000u);
+        warp_sum_add(&query.size[g], weight < 0 ? -weight : weight);
       }
+      query.weights[abi::weight_place(g, i)] = static_cast<signed char>(weight);
+      if (i != 0) return;
+      query.scale[g] = scale;
+      query.by_means[g] = sum;
     });
   }
 
-  __forceinline__ void choose(const SelectWork& work, const SelectKeys& keys) {
+  __forceinline__ void choose(const SelectWork& work, const SelectKeys& keys, const SelectBins& bins) {
     const uint32_t count = abi::span_count(work.span);
     const uint32_t budget = abi::budget_at(args_, work.tokens);
     const uint32_t wanted[2] = {budget < count ? budget : count,
                                 args_.num_candidates < count ? args_.num_candidates : count};
     const bool remembers = work.span.scan && args_.states != nullptr;
     int32_t* const candidates = args_.candidates + static_cast<uint64_t>(work.list) * args_.num_candidates;
-    // Positions first: looking up pages one after another would take a thread long.
-    auto* const positions = reinterpret_cast<uint32_t*>(ring_);
-    SelectChoice<Cta> choice(cta_, s_.choice, keys);
-    const SelectPart part =
-        choice.take(remembers ? 2 : 1, wanted, [&](uint32_t k, uint32_t begin, uint32_t nth, uint32_t position) {
-          if (k == 0) {
-            positions[nth] = position;
-          } else {
-            candidates[begin + nth] = static_cast<int32_t>(position);
-          }
-        });
-    each(cta_, part.count,
-         [&](uint32_t i) { list_of(work)[part.begin + i] = work.entry_of(work.unit_at(positions[i])); });
+    int32_t* const list = list_of(work);
+    SelectChoice<Cta> choice(cta_, s_.choice, keys, bins);
+    choice.take(remembers ? 2 : 1, wanted, [&](uint32_t k, uint32_t rank, uint32_t position) {
+      if (k != 0) {
+        candidates[rank] = static_cast<int32_t>(position);
+      } else {
+        list[rank] = keys.entries != nullptr ? keys.entries[position - keys.first]
+                                             : work.entry_of(work.place_of(work.unit_at(position)));
+      }
+    });
     if (cta_.rank() != 0) return;
     each(cta_, 1, [&](uint32_t) {
       const uint32_t last = work.tokens - (work.span.units - 1) * abi::kSubPageTokens;
@@ -254,10 +286,14 @@ extern "C" __global__ void __launch_bounds__(fovea::abi::kSelectThreads, 1)
   __shared__ SelectShared shared;
   extern __shared__ __align__(128) uint8_t dynamic[];
   SelectCta cta(shared.choice.arrived, args.splits);
-  wait_for_inputs();
   CodeScorer scorer;
   Select<SelectCta, CodeScorer, static_cast<fovea::abi::KvDType>(FOVEA_Q_DTYPE)> select(
       cta, scorer, args, shared, dynamic, reinterpret_cast<uint32_t*>(dynamic + fovea::abi::kSelectRingBytes));
-  select.run(cta.list());
+  const uint32_t request = cta.list() / args.num_heads;
+  const uint32_t head = cta.list() - request * args.num_heads;
+  select.prepare(head);
+  cta.meet();
+  wait_for_inputs();
+  select.run(request, head);
 }
 #endif

@@ -1,10 +1,12 @@
 // The choice of fovea_select: the best of all units that the CTAs of a cluster scored, each CTA for those whose keys it
 // holds. Included by select.cuh.
 //
-// What the CTAs tell each other they send into each other's shared memory, where everyone waits for what all send:
-// first the range of their scores, then how many of them fall into each of kSelectBins bins of equal width over the
-// range, last the few units of the one bin that the last wanted unit is in, which every CTA ranks one against one. A
-// bin with more than kSelectBorder units (equal scores, or far apart ones) is narrowed before, by the bits of keys.
+// While they score, CTAs count how many of their units fall into each of kSelectBins bins of equal width over a range
+// that follows from the query alone (SelectBins). What they tell each other they send into each other's shared memory,
+// where everyone waits for what all send: the counts, then the few units of the one bin that the last wanted unit is
+// in, which every CTA ranks one against one. A bin with more than kSelectBorder units (equal scores, or far apart ones)
+// is narrowed before, by the bits of keys. Few units (those that are rescored) are not worth two messages: everyone
+// gets the keys of all while they are scored, and chooses alone.
 #pragma once
 
 #include "abi/select_args.h"
@@ -15,13 +17,13 @@ namespace fovea::kernels {
 
 inline constexpr uint32_t kSelectBins = 512;
 inline constexpr uint32_t kSelectBorder = 256;
-static_assert(2 * kSelectBorder == abi::kSelectThreads);
+static_assert(2 * kSelectBorder <= abi::kSelectThreads);
 static_assert(kSelectBins == abi::kSelectThreads);
 
 // What is sent, each kind with a count of arrived bytes of its own. A CTA sends one again only after everyone has had
-// the other two or its answer, so that nothing is overwritten that is still read.
-enum SelectMessage : uint32_t { kRangeMessage = 0, kCountsMessage = 1, kBorderMessage = 2 };
-inline constexpr uint32_t kSelectMessages = 3;
+// another or its answer, so that nothing is overwritten that is still read.
+enum SelectMessage : uint32_t { kRangeMessage = 0, kCountsMessage = 1, kBorderMessage = 2, kKeysMessage = 3 };
+inline constexpr uint32_t kSelectMessages = 4;
 
 // As for_each(), for steps that run once and whose code has to be fetched: not unrolled.
 template <typename Cta, typename Step>
@@ -32,37 +34,50 @@ __forceinline__ void each(const Cta& cta, uint32_t count, const Step& step) {
   });
 }
 
-// The keys that a CTA holds, of `count` positions from `first` on.
+// The keys that a CTA holds, of `held` positions from `start` on; of them it scores `count` from `first` on.
 struct SelectKeys {
   uint32_t* keys;
-  bool spaced;  // see select_smem_bytes()
+  bool spaced;  // see select_key_words()
+  bool shared;  // it holds those of all CTAs, and everyone does
+  uint32_t start;
+  uint32_t held;
   uint32_t first;
   uint32_t count;
-  uint32_t sinks;   // positions below this one are forced
-  uint32_t newest;  // and those from this one on
+  int32_t* entries;  // of lists, for what it scores; null: not kept
+  uint32_t sinks;    // positions below this one are forced
+  uint32_t newest;   // and those from this one on
 
   __forceinline__ uint32_t& at(uint32_t i) const { return keys[spaced ? i + i / 32 : i]; }
-  __forceinline__ uint32_t put(uint32_t i, float score) const {
-    const uint32_t position = first + i;
+  __forceinline__ uint32_t key_of(uint32_t position, float score) const {
     const bool forced = position < sinks || position >= newest;
-    const uint32_t key = forced ? abi::kForcedKey : abi::score_key(score, float_as_bits(score));
-    at(i) = key;
-    return key;
+    return forced ? abi::kForcedKey : abi::score_key(score, float_as_bits(score));
   }
-  // Orders as keys do and, among equal ones, the earlier position before the later.
-  __forceinline__ uint64_t word(uint32_t i) const { return static_cast<uint64_t>(at(i)) << 16 | (0xffffu - first - i); }
+  // Orders as keys do and, among equal ones, the earlier position before the later; less than ~0.
+  __forceinline__ uint64_t word(uint32_t i, uint32_t key) const {
+    return static_cast<uint64_t>(key) << 32 | (kFirstPosition - start - i);
+  }
+  static __forceinline__ uint32_t position_of(uint64_t word) { return kFirstPosition - static_cast<uint32_t>(word); }
+
+  static constexpr uint32_t kFirstPosition = 0xfffffffeu;
 };
 
-// Of the keys of units that are neither forced nor worth nothing.
-struct SelectExtremes {
-  uint32_t greatest;
-  uint32_t not_least;  // ~ of the least
+// Bins of equal width from the greatest score that codes allow down to that of a key in the middle of all levels, which
+// the best of 16 keys hardly ever misses. Any scores are right, as a better one never falls into a worse bin; all below
+// are in the last bin, all above in the first.
+struct SelectBins {
+  uint32_t* counts;
+  float greatest;
+  float per_score;
 
-  __forceinline__ void add(uint32_t key) {
-    if (key == abi::kForcedKey || key <= abi::kWorstKey) return;
-    greatest = key > greatest ? key : greatest;
-    not_least = ~key > not_least ? ~key : not_least;
+  // The bin of a key and, below the point, where in it.
+  __forceinline__ float place_of(uint32_t key) const {
+    constexpr float kLast = kSelectBins - 1;
+    const float distance = (greatest - bits_as_float(abi::score_bits(key))) * per_score;
+    const float place = distance < kLast ? distance : kLast;  // of NaN, too
+    return key == abi::kForcedKey || place < 0.0f ? 0.0f : place;
   }
+  __forceinline__ uint32_t of(uint32_t key) const { return static_cast<uint32_t>(place_of(key)); }
+  __forceinline__ void add(uint32_t key) const { add_one(&counts[of(key)]); }
 };
 
 struct alignas(16) SelectRange {
@@ -80,12 +95,6 @@ struct SelectSearch {
   uint64_t high;
 };
 
-// Ranks of the list that a CTA writes.
-struct SelectPart {
-  uint32_t begin;
-  uint32_t count;
-};
-
 struct alignas(16) SelectCounts {
   uint32_t pairs[4];  // of 8 bins, 16 bits each
 };
@@ -94,18 +103,13 @@ struct SelectChoiceShared {
   SelectCounts parts[abi::kMostSelectSplits][kSelectBins / 8];  // by CTA
   SelectRange ranges[abi::kMostSelectSplits];                   // by CTA
   uint64_t border[2][kSelectBorder];                            // words, in any order
-  uint32_t sure[2][abi::kMostSelectSplits];                     // by CTA: units in better bins
-  uint32_t bins[abi::kSelectThreads];                           // of this CTA
-  uint32_t totals[abi::kSelectThreads];                         // of all
-  uint32_t before[abi::kSelectThreads];
+  uint32_t bins[kSelectBins];                                   // of this CTA
   uint32_t warp_sums[32];
   uint64_t arrived[kSelectMessages];  // device: mbarriers
   SelectRange range;                  // of this CTA
-  SelectExtremes extremes;            // of this CTA
-  uint32_t num_sure[2];
-  uint32_t better[2 * kSelectBorder];  // words of the border than each
   uint32_t num_border[2];
   uint32_t offset[2];  // chosen by the CTAs before this one
+  uint32_t taken;      // of the positions that were walked over: two counts
   uint64_t limit[2];   // the last chosen word
   SelectSearch search[2];
 };
@@ -113,32 +117,29 @@ struct SelectChoiceShared {
 template <typename Cta>
 class SelectChoice {
  public:
-  __forceinline__ SelectChoice(Cta& cta, SelectChoiceShared& shared, const SelectKeys& keys)
-      : cta_(cta), s_(shared), keys_(keys) {}
+  __forceinline__ SelectChoice(Cta& cta, SelectChoiceShared& shared, const SelectKeys& keys, const SelectBins& bins)
+      : cta_(cta), s_(shared), keys_(keys), bins_(bins), alone_(keys.shared || cta.ranks() == 1) {}
 
   // A step of every thread, before anything else.
   static __forceinline__ void reset(SelectChoiceShared& s, uint32_t thread) {
-    s.bins[thread] = s.better[thread] = 0;
-    if (thread != 0) return;
-    s.extremes = {0, 0};
-    for (uint32_t k = 0; k < 2; ++k) s.num_sure[k] = s.num_border[k] = s.offset[k] = 0;
+    s.bins[thread] = 0;
+    if (thread == 0) s.taken = 0;
+    if (thread < 2) s.num_border[thread] = s.offset[thread] = 0;
   }
 
-  // emit(k, begin, nth, position) for the best wanted[k] units of all that this CTA holds, k < num, where forced ones
-  // are the best. The CTA's are ranks begin + nth of all, by position. wanted[k] is at least 1 and at most the units
-  // that there are. Returns the ranks of k = 0.
+  // emit(k, rank, position) for the best wanted[k] units of all that this CTA scored, k < num, where forced ones are
+  // the best; rank counts them by position, over all CTAs. s.bins holds counts of all keys. wanted[k] is at least 1 and
+  // at most the units that there are.
   template <typename Emit>
-  __forceinline__ SelectPart take(uint32_t num, const uint32_t (&wanted)[2], const Emit& emit) {
-    spread();
-    each(cta_, keys_.count, [&](uint32_t i) { add_one(&s_.bins[bin_of(keys_.at(i))]); });
-    sum_bins();
-    each(cta_, num * kSelectBins, [&](uint32_t i) {
-      const uint32_t k = i / kSelectBins;
-      const uint32_t bin = i % kSelectBins;
-      if (!locate(k, bin, k == 0 ? wanted[0] : wanted[1])) return;
-      s_.search[k].bin = bin;
-      s_.search[k].low = 0;
-      s_.search[k].high = ~uint64_t{0};
+  __forceinline__ void take(uint32_t num, const uint32_t (&wanted)[2], const Emit& emit) {
+    search_bins([&](uint32_t bin, const auto& holds) {
+#pragma unroll
+      for (uint32_t k = 0; k < 2; ++k) {
+        if (k >= num || !holds(k, wanted[k])) continue;
+        s_.search[k].bin = bin;
+        s_.search[k].low = 0;
+        s_.search[k].high = ~uint64_t{0};
+      }
     });
 #pragma unroll 1
     for (uint32_t k = 0; k < num; ++k) {
@@ -147,23 +148,15 @@ class SelectChoice {
     }
     share_borders(num);
     find_limits(num);
-    return walk(num, emit);
+    walk(num, emit);
   }
 
  private:
-  // Bins of the first round: of equal width from the greatest score to the least. Any scores are right, as a better one
-  // never falls into a worse bin; without a range, and below the least, all are in the last bin.
-  __forceinline__ uint32_t bin_of(uint32_t key) const {
-    constexpr float kLast = kSelectBins - 1;
-    const float distance =
-        key == abi::kForcedKey ? 0.0f : (greatest_ - bits_as_float(abi::score_bits(key))) * bins_per_score_;
-    return distance < kLast ? static_cast<uint32_t>(distance) : kSelectBins - 1;
-  }
-
-  // What all CTAs' `mine` span.
-  __forceinline__ SelectRange agree(const SelectRange& mine) {
+  // What all CTAs' ranges span.
+  __forceinline__ SelectRange agree() {
+    if (alone_) return s_.range;
     cta_.each_thread_alone([&](uint32_t thread) {
-      if (thread < cta_.ranks()) cta_.template send<kRangeMessage>(thread, s_.ranges[cta_.rank()], mine);
+      if (thread < cta_.ranks()) cta_.template send<kRangeMessage>(thread, s_.ranges[cta_.rank()], s_.range);
     });
     cta_.template receive<kRangeMessage>(cta_.ranks() * sizeof(SelectRange));
     SelectRange all{0, 0};
@@ -176,15 +169,7 @@ class SelectChoice {
     return all;
   }
 
-  __forceinline__ void spread() {
-    const SelectRange all = agree({s_.extremes.greatest, s_.extremes.not_least});
-    greatest_ = bits_as_float(abi::score_bits(static_cast<uint32_t>(all.greatest)));
-    const float least = bits_as_float(abi::score_bits(~static_cast<uint32_t>(all.not_least)));
-    bins_per_score_ = static_cast<float>(kSelectBins - 1) / (greatest_ - least);
-  }
-
-  // Totals become the bins of all CTAs. Not in place: what arrived says nothing of threads that send bins elsewhere.
-  __forceinline__ void sum_bins() {
+  __forceinline__ void share_counts() {
     constexpr uint32_t kParts = kSelectBins / 8;
     cta_.each_thread_alone([&](uint32_t thread) {
       const uint32_t part = thread % kParts;
@@ -199,37 +184,51 @@ class SelectChoice {
       }
     });
     cta_.template receive<kCountsMessage>(cta_.ranks() * sizeof s_.parts[0]);
-    each(cta_, kSelectBins / 2, [&](uint32_t pair) {
-      uint32_t sums = 0;  // of all: at most kMostSelectUnits in each half
-#pragma unroll 8
-      for (uint32_t j = 0; j < cta_.ranks(); ++j) sums += s_.parts[j][pair / 4].pairs[pair % 4];
-      s_.totals[2 * pair] = sums & 0xffffu;
-      s_.totals[2 * pair + 1] = sums >> 16;
-    });
-    cta_.exclusive_sums(s_.totals, s_.before, s_.warp_sums);
   }
 
-  // Whether the need-th best unit is in this bin; then the search goes on there.
-  __forceinline__ bool locate(uint32_t k, uint32_t bin, uint32_t need) {
-    if (s_.before[bin] >= need || need > s_.before[bin] + s_.totals[bin]) return false;
-    SelectSearch& search = s_.search[k];
-    search.need = need - s_.before[bin];
-    search.count = s_.totals[bin];
-    search.slot = 0;
-#pragma unroll 1
-    for (uint32_t j = 0; j < cta_.rank(); ++j) {
-      search.slot += s_.parts[j][bin / 8].pairs[bin % 8 / 2] >> bin % 2 * 16 & 0xffffu;
+  // Units in a bin of all CTAs and, in the upper half, of those before this one. Both stay below 2^16.
+  __forceinline__ uint32_t count_in(uint32_t bin) const {
+    if (alone_) return s_.bins[bin];
+    uint32_t all = 0;  // of two bins
+    uint32_t before = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < abi::kMostSelectSplits; ++j) {
+      const uint32_t pair = j < cta_.ranks() ? s_.parts[j][bin / 8].pairs[bin % 8 / 2] : 0;
+      all += pair;
+      before += j < cta_.rank() ? pair : 0;
     }
-    return true;
+    const uint32_t shift = bin % 2 * 16;
+    return (all >> shift & 0xffffu) | before >> shift << 16;
+  }
+
+  // found(bin, holds) for every bin of all CTAs together, where holds(k, need) tells whether the need-th best unit is
+  // in it; if so, the search of k goes on there.
+  template <typename Found>
+  __forceinline__ void search_bins(const Found& found) {
+    if (!alone_) share_counts();
+    const auto count = [&](uint32_t bin, uint32_t&) { return count_in(bin); };
+    cta_.scan(s_.warp_sums, count, [&](uint32_t bin, uint32_t before, uint32_t counts, uint32_t) {
+      found(bin, [&](uint32_t k, uint32_t need) {
+        const uint32_t better = before & 0xffffu;
+        if (better >= need || need > better + (counts & 0xffffu)) return false;
+        SelectSearch& search = s_.search[k];
+        search.need = need - better;
+        search.count = counts & 0xffffu;
+        search.slot = counts >> 16;
+        s_.offset[k] += before >> 16;
+        return true;
+      });
+    });
   }
 
   // Bins of equal width, in words, over those in question.
   __forceinline__ void narrow(uint32_t k) {
     const SelectSearch search = s_.search[k];
     const auto for_questions = [&](const auto& visit) {
-      each(cta_, keys_.count, [&](uint32_t i) {
-        const uint64_t word = keys_.word(i);
-        if (word >= search.low && word <= search.high && bin_of(keys_.at(i)) == search.bin) visit(word);
+      each(cta_, keys_.held, [&](uint32_t i) {
+        const uint32_t key = keys_.at(i);
+        const uint64_t word = keys_.word(i, key);
+        if (word >= search.low && word <= search.high && bins_.of(key) == search.bin) visit(word);
       });
     };
     each(cta_, kSelectBins, [&](uint32_t bin) {
@@ -240,14 +239,13 @@ class SelectChoice {
       keep_maximum(&s_.range.greatest, word);
       keep_maximum(&s_.range.not_least, ~word);
     });
-    const SelectRange all = agree(s_.range);
+    const SelectRange all = agree();
     uint32_t shift = 0;
 #pragma unroll 1
     while ((all.greatest - ~all.not_least) >> shift >= kSelectBins) ++shift;
     for_questions([&](uint64_t word) { add_one(&s_.bins[(all.greatest - word) >> shift]); });
-    sum_bins();
-    each(cta_, kSelectBins, [&](uint32_t bin) {
-      if (!locate(k, bin, search.need)) return;
+    search_bins([&](uint32_t bin, const auto& holds) {
+      if (!holds(k, search.need)) return;
       const uint64_t high = all.greatest - (static_cast<uint64_t>(bin) << shift);
       const uint64_t width = uint64_t{1} << shift;
       s_.search[k].high = high;
@@ -255,115 +253,109 @@ class SelectChoice {
     });
   }
 
-  // Sends a word of the last unit's bin to all if it is in question; returns 1 if it is better.
-  __forceinline__ uint32_t share_border(uint32_t k, uint64_t word) {
+  // A word of a last unit's bin, to everyone if it is in question.
+  __forceinline__ void share_border(uint32_t k, uint64_t word) {
     const SelectSearch& search = s_.search[k];
-    if (word > search.high) return 1;
-    if (word < search.low) return 0;
+    if (word > search.high || word < search.low) return;
     const uint32_t slot = search.slot + add_to(&s_.num_border[k], 1);
+    if (alone_) {
+      s_.border[k][slot] = word;
+      return;
+    }
 #pragma unroll 1
     for (uint32_t j = 0; j < cta_.ranks(); ++j) cta_.template send<kBorderMessage>(j, s_.border[k][slot], word);
-    return 0;
   }
 
-  // Every CTA learns all words in question, and how many better ones each CTA has.
+  // Every CTA learns all words in question. A thread first marks what may be of them, then looks closer.
   __forceinline__ void share_borders(uint32_t num) {
-    cta_.each_thread([&](uint32_t thread) {
-      uint32_t sure[2] = {0, 0};
-      const int32_t last[2] = {static_cast<int32_t>(s_.search[0].bin),
-                               num == 1 ? -1 : static_cast<int32_t>(s_.search[1].bin)};
+    constexpr uint32_t kMost = 16;  // keys of a thread at a time
+    const uint32_t count = s_.search[0].count + (num == 1 ? 0 : s_.search[1].count);
+    const float bins[2] = {static_cast<float>(s_.search[0].bin),
+                           num == 1 ? static_cast<float>(kSelectBins) : static_cast<float>(s_.search[1].bin)};
+    cta_.each_thread_alone([&](uint32_t thread) {
 #pragma unroll 1
-      for (uint32_t i = thread; i < keys_.count; i += abi::kSelectThreads) {
-        const auto bin = static_cast<int32_t>(bin_of(keys_.at(i)));
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k) {
-          if (bin == last[k]) {
-            sure[k] += share_border(k, keys_.word(i));
-          } else if (bin < last[k]) {
-            ++sure[k];
-          }
+      for (uint32_t begin = thread; begin < keys_.held; begin += kMost * abi::kSelectThreads) {
+        uint32_t marks = 0;
+#pragma unroll 4
+        for (uint32_t n = 0; n < kMost; ++n) {
+          const uint32_t i = begin + n * abi::kSelectThreads;
+          if (i >= keys_.held) break;
+          const float place = bins_.place_of(keys_.at(i));
+          if (place >= bins[0] && place < bins[0] + 1.0f) marks |= 1u << n;
+          if (place >= bins[1] && place < bins[1] + 1.0f) marks |= 0x10000u << n;
+        }
+#pragma unroll 1
+        for (; marks != 0; marks &= marks - 1) {
+          const uint32_t n = lowest_bit(marks);
+          const uint32_t i = begin + n % kMost * abi::kSelectThreads;
+          share_border(n / kMost, keys_.word(i, keys_.at(i)));
         }
       }
-#pragma unroll
-      for (uint32_t k = 0; k < 2; ++k) warp_add(&s_.num_sure[k], sure[k]);
     });
-    uint32_t bytes = 0;
-#pragma unroll 1
-    for (uint32_t k = 0; k < num; ++k) {
-      cta_.each_thread_alone([&](uint32_t thread) {
-        if (thread < cta_.ranks()) cta_.template send<kBorderMessage>(thread, s_.sure[k][cta_.rank()], s_.num_sure[k]);
-      });
-      bytes += s_.search[k].count * sizeof s_.border[0][0] + cta_.ranks() * sizeof s_.sure[0][0];
+    if (alone_) {
+      cta_.each_thread([](uint32_t) {});
+    } else {
+      cta_.template receive<kBorderMessage>(count * static_cast<uint32_t>(sizeof s_.border[0][0]));
     }
-    cta_.template receive<kBorderMessage>(bytes);
   }
 
   // limit, and offset: what the CTAs before this one take.
   __forceinline__ void find_limits(uint32_t num) {
-    const uint32_t first = s_.search[0].count;
-    const uint32_t count = num == 1 ? first : first + s_.search[1].count;
-    // Several threads count what is better than a word.
-    constexpr uint32_t kEach = 8;
-    each(cta_, count * kEach, [&](uint32_t at) {
-      const uint32_t i = at / kEach;
-      const uint32_t k = i < first ? 0 : 1;
-      const uint64_t word = s_.border[k][i - k * first];
-      uint32_t better = 0;
-#pragma unroll 4
-      for (uint32_t j = at % kEach; j < s_.search[k].count; j += kEach) better += s_.border[k][j] > word ? 1 : 0;
-      add_to(&s_.better[i], better);
-    });
-    each(cta_, count, [&](uint32_t i) {
-      const uint32_t k = i < first ? 0 : 1;
-      const uint64_t word = s_.border[k][i - k * first];
-      const uint32_t better = s_.better[i];
-      if (better + 1 == s_.search[k].need) s_.limit[k] = word;
-      const bool before = 0xffffu - static_cast<uint32_t>(word & 0xffffu) < keys_.first;
-      if (better < s_.search[k].need && before) add_one(&s_.offset[k]);
-    });
-    cta_.each_thread([&](uint32_t thread) {
-      for (uint32_t k = 0; k < num; ++k) {
-        if (thread < cta_.rank()) add_to(&s_.offset[k], s_.sure[k][thread]);
-      }
-    });
+#pragma unroll 1
+    for (uint32_t k = 0; k < num; ++k) {
+      const uint32_t need = s_.search[k].need;
+      cta_.rank_words(s_.border[k], s_.search[k].count, k, [&](uint64_t word, uint32_t better) {
+        if (better + 1 == need) s_.limit[k] = word;
+        if (better < need && SelectKeys::position_of(word) < keys_.start) add_one(&s_.offset[k]);
+      });
+    }
+    cta_.each_thread([](uint32_t) {});
   }
 
-  // A thread counts what is taken of its run of positions, and places it after what the threads before it take.
+  // A thread marks what is taken of its run of positions, and places it after what the threads before it take.
   template <typename Emit>
-  __forceinline__ SelectPart walk(uint32_t num, const Emit& emit) {
-    const uint32_t run = (keys_.count + abi::kSelectThreads - 1) / abi::kSelectThreads;
+  __forceinline__ void walk(uint32_t num, const Emit& emit) {
+    constexpr uint32_t kMost = 16;  // positions of a run
     const uint64_t limits[2] = {s_.limit[0], num == 1 ? ~uint64_t{0} : s_.limit[1]};
-    const auto visit = [&](uint32_t thread, const auto& taken) {
-      const uint32_t end = (thread + 1) * run < keys_.count ? (thread + 1) * run : keys_.count;
 #pragma unroll 1
-      for (uint32_t i = thread * run; i < end; ++i) {
-        const uint64_t word = keys_.word(i);
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k) {
-          if (word >= limits[k]) taken(k, i);
+    for (uint32_t begin = 0; begin < keys_.held; begin += abi::kSelectThreads * kMost) {
+      const uint32_t even = (keys_.held - begin + abi::kSelectThreads - 1) / abi::kSelectThreads;
+      const uint32_t run = even < kMost ? even : kMost;
+      const uint32_t taken = s_.taken;
+      const auto mark = [&](uint32_t thread, uint32_t& marks) {
+        const uint32_t first = begin + thread * run;
+        const uint32_t left = first < keys_.held ? keys_.held - first : 0;
+        marks = 0;
+#pragma unroll 4
+        for (uint32_t n = 0; n < (run < left ? run : left); ++n) {
+          const uint64_t word = keys_.word(first + n, keys_.at(first + n));
+          if (word >= limits[0]) marks |= 1u << n;
+          if (word >= limits[1]) marks |= 0x10000u << n;
         }
-      }
-    };
-    // Two counts in a word; neither reaches 2^16.
-    cta_.each_thread([&](uint32_t thread) {
-      uint32_t counts = 0;
-      visit(thread, [&](uint32_t k, uint32_t) { counts += 1u << 16 * k; });
-      s_.bins[thread] = counts;
-    });
-    cta_.exclusive_sums(s_.bins, s_.before, s_.warp_sums);
-    cta_.each_thread([&](uint32_t thread) {
-      uint32_t nth[2] = {s_.before[thread] & 0xffffu, s_.before[thread] >> 16};
-      visit(thread, [&](uint32_t k, uint32_t i) { emit(k, s_.offset[k], nth[k]++, keys_.first + i); });
-    });
-    constexpr uint32_t kLast = abi::kSelectThreads - 1;
-    return {s_.offset[0], (s_.before[kLast] + s_.bins[kLast]) & 0xffffu};
+        return count_bits(marks & 0xffffu) | count_bits(marks >> 16) << 16;  // neither sum reaches 2^16
+      };
+      cta_.scan(s_.warp_sums, mark, [&](uint32_t thread, uint32_t before, uint32_t counts, uint32_t marks) {
+        before += taken;
+        if (thread == abi::kSelectThreads - 1) s_.taken = before + counts;
+        uint32_t ranks[2] = {s_.offset[0] + (before & 0xffffu), s_.offset[1] + (before >> 16)};
+#pragma unroll 1
+        for (; marks != 0; marks &= marks - 1) {
+          const uint32_t n = lowest_bit(marks);
+          const uint32_t k = n / kMost;
+          const uint32_t position = keys_.start + begin + thread * run + n % kMost;
+          if (position - keys_.first < keys_.count) emit(k, k == 0 ? ranks[0] : ranks[1], position);
+          ranks[0] += 1 - k;
+          ranks[1] += k;
+        }
+      });
+    }
   }
 
   Cta& cta_;
   SelectChoiceShared& s_;
   const SelectKeys& keys_;
-  float greatest_ = 0.0f;
-  float bins_per_score_ = 0.0f;
+  const SelectBins& bins_;
+  bool alone_;  // this CTA has all keys
 };
 
 }  // namespace fovea::kernels

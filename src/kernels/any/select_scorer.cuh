@@ -12,12 +12,17 @@ namespace fovea::kernels {
 // A CTA of a cluster, which is one list. Before sm_90 there are no clusters: a CTA is alone.
 class SelectCta : public DeviceCta {
  public:
-  // arrived: an mbarrier a kind of message. Returns when all CTAs of the cluster may be sent to. They may be until they
-  // have received the last message, which they do before they end.
-  __forceinline__ SelectCta(uint64_t* arrived, uint32_t ranks)
-      : list_(blockIdx.x / ranks), rank_(blockIdx.x - list_ * ranks), ranks_(ranks) {
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kCachesAll = true;  // the clusters of a list are as large as that takes
+#else
+  static constexpr bool kCachesAll = false;
+#endif
+  // arrived: an mbarrier a kind of message.
+  __forceinline__ SelectCta(uint64_t* arrived, uint32_t ranks) : list_(blockIdx.x), rank_(0), ranks_(ranks) {
 #if __CUDA_ARCH__ >= 900
     if (ranks == 1) return;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(list_));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank_));
     arrived_ = static_cast<uint32_t>(__cvta_generic_to_shared(arrived));
     if (threadIdx.x == 0) {
       for (uint32_t i = 0; i < kSelectMessages; ++i) {
@@ -27,7 +32,13 @@ class SelectCta : public DeviceCta {
     }
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+  }
+  // All CTAs of the cluster may be sent to from here on: until they have received the last message, which they do
+  // before they end.
+  __forceinline__ void meet() const {
+#if __CUDA_ARCH__ >= 900
+    if (ranks_ != 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
   }
   __forceinline__ uint32_t list() const { return list_; }
@@ -40,14 +51,17 @@ class SelectCta : public DeviceCta {
     step(static_cast<uint32_t>(threadIdx.x));
   }
 
-  // `value` to CTA `rank`, where `to` is here.
+  // A step without a barrier after it but that of each warp.
+  template <typename Step>
+  __forceinline__ void each_thread_of_warps(const Step& step) const {
+    step(static_cast<uint32_t>(threadIdx.x));
+    __syncwarp();
+  }
+
+  // `value` to CTA `rank` of several, where `to` is here.
   template <SelectMessage kMessage, typename T>
   __forceinline__ void send(uint32_t rank, T& to, const T& value) const {
     static_assert(sizeof(T) == 16 || sizeof(T) == 8 || sizeof(T) == 4);
-    if (ranks_ == 1) {
-      to = value;
-      return;
-    }
 #if __CUDA_ARCH__ >= 900
     const uint32_t address = place_in(rank, static_cast<uint32_t>(__cvta_generic_to_shared(&to)));
     const uint32_t barrier = place_in(rank, arrived_ + 8 * kMessage);
@@ -72,10 +86,6 @@ class SelectCta : public DeviceCta {
   // Waits for `bytes` of a kind of message, those of this CTA among them.
   template <SelectMessage kMessage>
   __forceinline__ void receive(uint32_t bytes) {
-    if (ranks_ == 1) {
-      __syncthreads();
-      return;
-    }
 #if __CUDA_ARCH__ >= 900
     const uint32_t barrier = arrived_ + 8 * kMessage;
     if (threadIdx.x == 0) {
@@ -94,18 +104,44 @@ class SelectCta : public DeviceCta {
 #endif
   }
 
-  // before[i] becomes the sum of values[< i]; one value a thread. warp_sums: 32 words.
-  __forceinline__ void exclusive_sums(const uint32_t* values, uint32_t* before, uint32_t* warp_sums) const {
+  // use(thread, sum of the values of the threads before, value, kept) for value(thread, kept), where `kept` is a word
+  // from one to the other. warp_sums: 32 words.
+  template <typename Value, typename Use>
+  __forceinline__ void scan(uint32_t* warp_sums, const Value& value, const Use& use) const {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t warp = threadIdx.x / 32;
-    const uint32_t value = values[threadIdx.x];
-    const uint32_t sum = inclusive(value, lane);
+    uint32_t kept = 0;
+    const uint32_t mine = value(static_cast<uint32_t>(threadIdx.x), kept);
+    uint32_t sum = mine;
+#pragma unroll
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t left = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += left;
+    }
     if (lane == 31) warp_sums[warp] = sum;
     __syncthreads();
-    const uint32_t of_warps = inclusive(warp_sums[lane], lane);
-    const uint32_t of_others = __shfl_sync(~0u, of_warps, warp == 0 ? 0 : warp - 1);
-    before[threadIdx.x] = sum - value + (warp == 0 ? 0 : of_others);
+    const uint32_t of_others = __reduce_add_sync(~0u, lane < warp ? warp_sums[lane] : 0u);
+    use(static_cast<uint32_t>(threadIdx.x), of_others + sum - mine, mine, kept);
     __syncthreads();
+  }
+
+  // use(word, how many of all are greater) for each of `count` words. nth: of the calls that may run side by side.
+  template <typename Use>
+  __forceinline__ void rank_words(const uint64_t* words, uint32_t count, uint32_t nth, const Use& use) const {
+    constexpr uint32_t kEach = 8;  // lanes a word
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t warp = (threadIdx.x / 32 + nth * (abi::kSelectThreads / 64)) % (abi::kSelectThreads / 32);
+#pragma unroll 1
+    for (uint32_t begin = warp * (32 / kEach); begin < count; begin += abi::kSelectThreads / kEach) {
+      const uint32_t i = begin + lane / kEach;
+      const uint64_t word = words[i < count ? i : 0];
+      uint32_t greater = 0;
+#pragma unroll 4
+      for (uint32_t j = lane % kEach; j < count; j += kEach) greater += words[j] > word ? 1 : 0;
+#pragma unroll
+      for (uint32_t bit = 1; bit < kEach; bit *= 2) greater += __shfl_xor_sync(~0u, greater, bit);
+      if (i < count && lane % kEach == 0) use(word, greater);
+    }
   }
 
  private:
@@ -116,14 +152,6 @@ class SelectCta : public DeviceCta {
     return place;
   }
 #endif
-  static __forceinline__ uint32_t inclusive(uint32_t sum, uint32_t lane) {
-#pragma unroll
-    for (uint32_t step = 1; step < 32; step *= 2) {
-      const uint32_t left = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += left;
-    }
-    return sum;
-  }
 
   uint32_t list_;
   uint32_t rank_;
@@ -132,13 +160,14 @@ class SelectCta : public DeviceCta {
   uint32_t parities_ = 0;  // that end the next wait, a bit a kind of message
 };
 
-// d += codes x weights for 16 tokens (rows) and 8 query heads (columns), over all 32 codes of a token.
-__forceinline__ void multiply_codes(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                    uint32_t b1) {
+// d = 16 * codes x weights for 16 rows of a token's 32 codes and 8 query heads (columns). one: of rows 0 to 7, two: of
+// rows 8 to 15; the upper halves of bytes stand 16 times too high as they are, the lower ones are put there.
+__forceinline__ void multiply_codes(int32_t (&d)[4], uint32_t one, uint32_t two, uint32_t b0, uint32_t b1) {
+  constexpr uint32_t kUpper = 0xf0f0f0f0u;
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      "{%10, %10, %10, %10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(one << 4 & kUpper), "r"(two << 4 & kUpper), "r"(one & kUpper), "r"(two & kUpper), "r"(b0), "r"(b1), "r"(0));
 }
 
 // 16 bytes to shared memory, past the first-level cache.
@@ -152,108 +181,119 @@ __forceinline__ void wait_for_copies() {
   __syncwarp();
 }
 
-// Four matrices of 8 x 8 pairs of bytes, transposed; lane l gives the address of 16 bytes.
-__forceinline__ void load_transposed(uint32_t (&words)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+// Four matrices of 8 rows of 16 bytes; lane l gives the address of a row.
+__forceinline__ void load_rows(uint32_t (&words)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
 }
 
-// Warps claim pieces of their CTA's positions, which they score kSelectStageUnits at a time out of rings of shared
-// memory of their own, kSelectStages ahead. A load of 512 bytes, transposed by pairs of bytes, brings lane 4r + c bytes
-// 2c, 2c + 1, 8 + 2c and 9 + 2c of tokens 2r and 2r + 1, of two units; sorted by token they are operands of the
-// product, with channels in the order of weight_place(). A product takes the 16 tokens of a unit, all 32 codes, and 8
-// query heads.
+// Warps claim pieces of their CTA's positions, whose codes they ask for kSelectStageUnits at a time, kSelectStages
+// ahead, into rings of shared memory of their own. Rows of a product are tokens t and t + 8 of the eight units of a
+// stage: lane 4r + c gets bytes 4c to 4c + 3 of tokens of unit r, which are operands as they are, and keeps the
+// greatest sums of its unit and of query heads 2c and 2c + 1. So nothing is shuffled before a unit has one number a
+// query head.
 class CodeScorer {
  public:
+  // Where the lane's first unit probably stands if candidates are rescored.
+  __forceinline__ void guess_at(const SelectCta& cta, const abi::SelectArgs& args) {
+    const SelectShare share(args.num_candidates + 1, cta.rank(), cta.ranks());
+    guessed_at_ = share.first + threadIdx.x / 32 * piece_of(share.count) + threadIdx.x % 32;
+  }
+  // It is on its way.
+  __forceinline__ void guess(const abi::SelectArgs& args, uint32_t list) {
+    if (guessed_at_ >= args.num_candidates) return;
+    guess_ = static_cast<uint32_t>(args.candidates[static_cast<uint64_t>(list) * args.num_candidates + guessed_at_]);
+  }
+
   // The first places of codes are on their way.
   __forceinline__ void find(const SelectWork& work, const SelectKeys& keys) {
-    const uint32_t even = abi::select_share(keys.count, kWarps);
-    piece_ = even < 32 ? even : 32;
+    piece_ = piece_of(keys.count);
     next_piece_ = threadIdx.x / 32 * piece_;
     next_place_ = place_at(work, keys, next_piece_);
   }
 
   // And the first codes.
   __forceinline__ void fill(const SelectWork& work, const SelectKeys& keys, uint8_t* ring, uint32_t* claimed) {
-    ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(ring)) + threadIdx.x / 32 * (kStages * kStageBytes) +
-            threadIdx.x % 32 * 16;
+    ring_ = static_cast<uint32_t>(__cvta_generic_to_shared(ring)) + threadIdx.x / 32 * (kStages * kStageBytes);
     codes_ = static_cast<const uint8_t*>(work.args.stats.data) + threadIdx.x % 16 * 16;
     claimed_ = claimed;
-    go_on(work, keys);
+    issued_ = piece_;
 #pragma unroll 1
     for (uint32_t stage = 0; stage < kStages; ++stage) issue(work, keys, stage);
   }
 
-  // Keys of all positions of this CTA; ends with a barrier of the CTA.
-  __forceinline__ void score(const SelectCta&, const SelectWork& work, const SelectQuery& query, const SelectKeys& keys,
-                             SelectExtremes& extremes) {
+  // Keys of what this CTA scores: here and counted, or to everyone.
+  __forceinline__ void score(const SelectCta& cta, const SelectWork& work, const SelectQuery& query,
+                             const SelectKeys& keys, const SelectBins& bins) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t c = lane % 4;
-    const uint32_t b0 = reinterpret_cast<const uint32_t*>(query.weights)[lane];
-    const uint32_t b1 = reinterpret_cast<const uint32_t*>(query.weights)[32 + lane];
-    const Heads heads{{query.scale[2 * c], query.scale[2 * c + 1]},
-                      {query.constant(2 * c), query.constant(2 * c + 1)},
-                      {8 * query.sum[2 * c], 8 * query.sum[2 * c + 1]}};
-    SelectExtremes mine{0, 0};
+    const Weights weights{reinterpret_cast<const uint32_t*>(query.weights)[lane],
+                          reinterpret_cast<const uint32_t*>(query.weights)[32 + lane]};
+    const Heads heads{{query.scale[2 * c], query.scale[2 * c + 1]}, {query.constant(2 * c), query.constant(2 * c + 1)}};
     uint32_t stage = 0;
 #pragma unroll 1
     while (true) {
-      const uint32_t at = __shfl_sync(~0u, positions_, stage);
-      if (at >= keys.count) break;
-      wait_for_copies<kStages - 1>();
-      uint32_t words[kUnits / 2][4];
-#pragma unroll
-      for (uint32_t p = 0; p < kUnits / 2; ++p) load_transposed(words[p], ring_ + stage * kStageBytes + p * kPairBytes);
-      __syncwarp();
-      issue(work, keys, stage);
-      uint32_t most[kUnits];
-#pragma unroll
-      for (uint32_t i = 0; i < kUnits; ++i) {
-        most[i] = sums_of(words[i / 2][i % 2 * 2], words[i / 2][i % 2 * 2 + 1], b0, b1, heads);
-      }
-      // The greatest of all tokens. A lane goes on with half of the units each time, at last with one: bits 2, 3 and 4
-      // of its number.
-#pragma unroll
-      for (uint32_t half = kUnits / 2, bit = 4; half > 0; half /= 2, bit *= 2) {
-        const bool upper = (lane & bit) != 0;
-#pragma unroll
-        for (uint32_t i = 0; i < half; ++i) {
-          const uint32_t other = __shfl_xor_sync(~0u, upper ? most[2 * i] : most[2 * i + 1], bit);
-          most[i] = __vmaxs2(upper ? most[2 * i + 1] : most[2 * i], other);
-        }
-      }
-      const float score = score_of(most[0], heads);
-      const uint32_t position = at + lane / 4;
-      if (c == 0 && position < keys.count) mine.add(keys.put(position, score));
-      stage = (stage + 1) % kStages;
+      const uint32_t one = __shfl_sync(~0u, positions_, stage);
+      if (one >= keys.count) break;
+      const uint32_t two = __shfl_sync(~0u, positions_, stage + 1);
+      float scores[2];
+      scores[0] = score_stage(work, keys, weights, heads, stage);
+      scores[1] = two < keys.count ? score_stage(work, keys, weights, heads, stage + 1) : 0.0f;
+      // The greatest of all query heads: of the first stage's units in even lanes, of the second's in odd ones.
+      const bool second = c % 2 != 0;
+      float score = fmaxf(second ? scores[1] : scores[0], __shfl_xor_sync(~0u, second ? scores[0] : scores[1], 1));
+      score = fmaxf(score, __shfl_xor_sync(~0u, score, 2));
+      const uint32_t nth = (second ? two : one) + lane / 4;
+      if (nth < keys.count) put(cta, keys, bins, keys.first + nth, score, c >= 2);
+      stage = (stage + 2) % kStages;
     }
-    warp_keep_maximum(&extremes.greatest, mine.greatest);
-    warp_keep_maximum(&extremes.not_least, mine.not_least);
-    __syncthreads();
   }
 
  private:
+  // Of two lanes that come here for a position; `other` is the second.
+  static __forceinline__ void put(const SelectCta& cta, const SelectKeys& keys, const SelectBins& bins,
+                                  uint32_t position, float score, bool other) {
+    const uint32_t key = keys.key_of(position, score);
+    uint32_t& place = keys.at(position - keys.start);
+    if (keys.shared) {
+#pragma unroll 1
+      for (uint32_t j = other ? 1 : 0; j < cta.ranks(); j += 2) cta.send<kKeysMessage>(j, place, key);
+    } else if (!other) {
+      place = key;
+      bins.add(key);
+    }
+  }
+
   static constexpr uint32_t kWarps = abi::kSelectThreads / 32;
   static constexpr uint32_t kUnits = abi::kSelectStageUnits;
   static constexpr uint32_t kStages = abi::kSelectStages;
-  static constexpr uint32_t kStageBytes = kUnits * abi::kCodeRecordBytes;
-  static constexpr uint32_t kPairBytes = 2 * abi::kCodeRecordBytes;
-  static_assert(kUnits == 8 && kStages <= 32);
+  static constexpr uint32_t kStageBytes = kUnits * abi::kSelectRecordRoom;
+  static_assert(kUnits == 8 && kStages % 2 == 0 && kStages <= 32 && abi::kSubPageTokens == 16);
 
+  struct Weights {
+    uint32_t even;
+    uint32_t odd;
+  };
   // Of the two query heads of a lane.
   struct Heads {
     float scale[2];
     float constant[2];
-    int32_t middle[2];  // sum of weights times 8
   };
+
+  static __forceinline__ uint32_t piece_of(uint32_t count) {
+    const uint32_t even = abi::select_share(count, kWarps);
+    return even < 32 ? even : 32;
+  }
 
   // Of the lane's unit of a piece.
   __forceinline__ SelectPlace place_at(const SelectWork& work, const SelectKeys& keys, uint32_t piece) const {
     if (piece >= keys.count) return {0, 0};
-    const uint32_t position = piece + threadIdx.x % 32;
-    return work.place_of(work.unit_at(keys.first + (position < keys.count ? position : keys.count - 1)));
+    const uint32_t in_cta = piece + threadIdx.x % 32;
+    const uint32_t position = keys.first + (in_cta < keys.count ? in_cta : keys.count - 1);
+    const bool guessed = position == guessed_at_ && position < work.span.num_old && !work.span.scan;
+    return work.place_of(guessed ? guess_ : work.unit_at(position));
   }
 
   // With the next piece; the places of the one after it are on their way meanwhile.
@@ -262,58 +302,70 @@ class CodeScorer {
     issued_ = 0;
     if (issued_piece_ >= keys.count) return;
     record_ = work.record_of(next_place_);
+    const uint32_t lane = threadIdx.x % 32;
+    if (keys.entries != nullptr && lane < piece_ && issued_piece_ + lane < keys.count) {
+      keys.entries[issued_piece_ + lane] = work.entry_of(next_place_);
+    }
+    next_piece_ = keys.count;
+    if (kWarps * piece_ >= keys.count) return;
     uint32_t nth = 0;
-    if (threadIdx.x % 32 == 0) nth = add_to(claimed_, 1);
+    if (lane == 0) nth = add_to(claimed_, 1);
     next_piece_ = (kWarps + __shfl_sync(~0u, nth, 0)) * piece_;
     next_place_ = place_at(work, keys, next_piece_);
   }
 
   // The next kUnits units into a stage; at the end an empty group of copies.
   __forceinline__ void issue(const SelectWork& work, const SelectKeys& keys, uint32_t stage) {
+    if (issued_ == piece_) go_on(work, keys);
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t position = issued_piece_ + issued_;
     if (lane == stage) positions_ = position;
     if (position < keys.count) {
-      const uint32_t to = ring_ + stage * kStageBytes;
+      const uint32_t to = ring_ + stage * kStageBytes + lane / 16 * abi::kSelectRecordRoom + lane % 16 * 16;
 #pragma unroll
-      for (uint32_t pair = 0; pair < kUnits / 2; ++pair) {
-        const uint64_t record = __shfl_sync(~0u, record_, issued_ + 2 * pair + lane / 16);
-        copy_16(to + pair * kPairBytes, codes_ + record * 16);
+      for (uint32_t unit = 0; unit < kUnits; unit += 2) {
+        const uint64_t record = __shfl_sync(~0u, record_, issued_ + unit + lane / 16);
+        copy_16(to + unit * abi::kSelectRecordRoom, codes_ + record * 16);
       }
-      issued_ += kUnits;
-      if (issued_ == piece_ || position + kUnits >= keys.count) {
-        go_on(work, keys);
-      }
+      issued_ = position + kUnits >= keys.count ? piece_ : issued_ + kUnits;
     }
     end_copies();
   }
 
-  // Of a unit, sums of weight * (code - 8) of this lane's two query heads, the greater of its two tokens: 16 bits each,
-  // which is enough for 32 * 127 * 8. low, high: bytes 2c.. and 8 + 2c.. of both tokens.
-  static __forceinline__ uint32_t sums_of(uint32_t low, uint32_t high, uint32_t b0, uint32_t b1, const Heads& heads) {
-    const uint32_t one = __byte_perm(low, high, 0x6420);
-    const uint32_t two = __byte_perm(low, high, 0x7531);
-    int32_t d[4] = {-heads.middle[0], -heads.middle[1], -heads.middle[0], -heads.middle[1]};
-    multiply_codes(d, one & 0x0f0f0f0fu, two & 0x0f0f0f0fu, one >> 4 & 0x0f0f0f0fu, two >> 4 & 0x0f0f0f0fu, b0, b1);
-    return __vmaxs2(__byte_perm(d[0], d[1], 0x5410), __byte_perm(d[2], d[3], 0x5410));
-  }
-
-  // The greatest of all query heads.
-  static __forceinline__ float score_of(uint32_t sums, const Heads& heads) {
-    const int32_t parts[2] = {static_cast<short>(sums & 0xffffu), static_cast<int32_t>(sums) >> 16};
+  // The greater score of the lane's two query heads for unit lane / 4 of a stage, which is asked for anew.
+  __forceinline__ float score_stage(const SelectWork& work, const SelectKeys& keys, const Weights& weights,
+                                    const Heads& heads, uint32_t stage) {
+    const uint32_t lane = threadIdx.x % 32;
+    // Of matrices: tokens 0, 8, 1 and 9, then two further on each time.
+    const uint32_t row = lane % 8 * abi::kSelectRecordRoom + lane / 8 % 2 * 128 + lane / 16 * 16;
+    wait_for_copies<kStages - 1>();
+    uint32_t words[4][4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) load_rows(words[i], ring_ + stage * kStageBytes + row + i * 32);
+    __syncwarp();
+    issue(work, keys, stage);
+    constexpr int32_t kLeast = -(1 << 30);
+    int32_t most[2] = {kLeast, kLeast};
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+      int32_t d[4];
+      multiply_codes(d, words[i / 2][i % 2 * 2], words[i / 2][i % 2 * 2 + 1], weights.even, weights.odd);
+      most[0] = __vimax3_s32(most[0], d[0], d[2]);
+      most[1] = __vimax3_s32(most[1], d[1], d[3]);
+    }
     float best = bits_as_float(0xff800000u);
 #pragma unroll
     for (uint32_t g = 0; g < 2; ++g) {
-      const int32_t sum = parts[g] + heads.middle[g];
-      best = fmaxf(best, heads.constant[g] + product(heads.scale[g], static_cast<float>(sum)));
+      best = fmaxf(best, heads.constant[g] + product(heads.scale[g], static_cast<float>(most[g] >> 4)));
     }
-    best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
-    return fmaxf(best, __shfl_xor_sync(~0u, best, 2));
+    return best;
   }
 
   uint32_t* claimed_;
-  const uint8_t* codes_;   // of this lane in a record
-  uint32_t ring_;          // of this lane in the first stage
+  const uint8_t* codes_;  // of this lane in a record
+  uint32_t ring_;         // of this warp
+  uint32_t guessed_at_ = ~0u;
+  uint32_t guess_ = 0;     // the unit there
   uint32_t piece_;         // positions of a piece, at most 32
   uint32_t issued_piece_;  // whose codes are being asked for; none: the number of positions or more
   uint32_t issued_;        // positions of it so far
