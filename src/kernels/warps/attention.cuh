@@ -38,6 +38,23 @@ __device__ __forceinline__ void prefetch_start(const abi::AttentionArgs& args, c
 #endif
 }
 
+// All tokens of an item, and what its logits need of the queries, which lanes hold by other rows.
+__device__ __forceinline__ Place place_of(const ItemRecord& record, const Queries& q, uint32_t lane) {
+  Place place{&record, record.item.kv_begin, static_cast<uint32_t>(record.kv_len), {q.scale[0], q.scale[0]}, {}, {}};
+  if constexpr (kScaleRows) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) {
+      const uint32_t holder = (lane & 3) * 8 + 4 * j;
+      place.scale[j] = __shfl_sync(~0u, q.scale[0], holder);
+      if constexpr (kIntegers) {
+        place.sum[j] = __shfl_sync(~0u, q.sum[0], holder);
+        place.bias[j] = __shfl_sync(~0u, q.bias[0], holder);
+      }
+    }
+  }
+  return place;
+}
+
 __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                            const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker,
                                            uint32_t warp, uint32_t lane) {
@@ -75,18 +92,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     const Queries q =
         load_queries(args, work, rows, logit_scale(args, record.head), shared.hook_rows[Variant::kHasQuery ? warp : 0],
                      &shared.queries[kRest ? warp : 0][0][kRest ? lane : 0], lane);
-    Place place{&record, item.kv_begin, static_cast<uint32_t>(record.kv_len), {q.scale[0], q.scale[0]}, {}, {}};
-    if constexpr (kScaleRows) {
-#pragma unroll
-      for (uint32_t j = 0; j < 2; ++j) {
-        const uint32_t holder = (lane & 3) * 8 + 4 * j;
-        place.scale[j] = __shfl_sync(~0u, q.scale[0], holder);
-        if constexpr (kIntegers) {
-          place.sum[j] = __shfl_sync(~0u, q.sum[0], holder);
-          place.bias[j] = __shfl_sync(~0u, q.bias[0], holder);
-        }
-      }
-    }
+    Place place = place_of(record, q, lane);
     const uint32_t loaded_end = place.end;
     if (item.flags & abi::kItemMasked) bound_by_mask(record.block_row, record.positions[0], place);
     State state;
