@@ -53,7 +53,7 @@ struct SelectArgs {
   int32_t* lists;          // [requests * num_heads, list_stride] chosen units as page * subs_per_page + sub, ascending
   long long list_stride;   // at least budget_units
   int32_t* list_tokens;    // [requests] tokens in each list of a request; only the last unit may be short of tokens
-  uint32_t* keys;          // [requests * num_heads, max_units], scratch; unused where cached_keys is enough
+  uint32_t* keys;          // [requests * num_heads, max_units], scratch; unused from sm_90 on
   int32_t* candidates;     // [requests * num_heads, num_candidates]; null where interval is 1
   SelectState* states;     // [requests * num_heads], zero: nothing is remembered; null where interval is 1
   float sm_scale;

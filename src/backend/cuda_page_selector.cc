@@ -32,6 +32,10 @@ class CudaPageSelector final : public PageSelector::Impl {
     }
     const auto most = static_cast<std::uint32_t>(options_.max_pages_per_request);
     if (abi::select_share(most, splits(options_.max_requests, most)) > select_cached_keys(device_)) {
+      if (device_.info().major >= 9) {  // whose kernel has no other place for keys
+        return unsupported("max_pages_per_request is {}; this device's shared memory has room for {}", most,
+                           abi::kMostSelectSplits * select_cached_keys(device_));
+      }
       FOVEA_RETURN_IF_ERROR(create(keys_, lists * most * sizeof(std::uint32_t)));
     }
     const std::vector<abi::KeyCode> codes = abi_codes(options_.key_codes);

@@ -104,7 +104,7 @@ struct SelectWork {
 template <typename Cta, typename Scorer, KvDType kQ>
 class Select {
  public:
-  // ring: kSelectRingBytes of shared memory; cache: that of args.cached_keys keys.
+  // ring: kSelectRingBytes of shared memory; cache: that of keys, then that of entries.
   __forceinline__ Select(Cta& cta, Scorer& scorer, const abi::SelectArgs& args, SelectShared& shared, uint8_t* ring,
                          uint32_t* cache)
       : cta_(cta), scorer_(scorer), args_(args), s_(shared), ring_(ring), cache_(cache) {}
