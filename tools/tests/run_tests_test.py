@@ -64,6 +64,21 @@ def test_steps_run_in_order_and_the_last_line_counts(monkeypatch, capsys):
     assert run_tests.main() == 2
 
 
+def test_steps_beside_the_unit_tests_count_too(monkeypatch, capsys):
+    monkeypatch.setattr(run_tests, "STEPS", {
+        "unit": lambda _: run_tests.Outcome(passed=3),
+        "python": lambda _: run_tests.Outcome(passed=4),
+        "lint": lambda _: 1 / 0,
+        "asan": lambda _: run_tests.Outcome(passed=5),
+    })
+    monkeypatch.setattr(sys, "argv", ["run_tests.py"])
+    assert run_tests.main() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "12 passed, 1 failed"
+    monkeypatch.setattr(sys, "argv", ["run_tests.py", "python"])
+    assert run_tests.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 0 failed"
+
+
 def test_the_list_names_only_steps_that_exist():
     tests = run_tests.tomllib.loads((run_tests.ROOT / "tools" / "tests.toml").read_text())
     assert set(tests) == {"release", "asan", "tsan", "not_sanitized", "fuzz", "gpu", "python", "lint"}
