@@ -149,7 +149,7 @@ __device__ __forceinline__ void run_consumer(const abi::AttentionArgs& args, con
         merge.index = find_merge(args, work, alone || rule == MergeRule::kFirst ? 0 : warp / work.group);
       };
       if (kEarly) find_slot();
-      const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, rest, lane);
+      const Queries q = load_queries(args, rows, logit_scale(args, record.head), scratch, rest, lane);
       if (kEarly) {
         merge.entry = find_entry(args, work, merge.index);
         PartList(args, work, merge.entry).touch(lane);

@@ -128,12 +128,92 @@ __device__ __forceinline__ void expand_query(const Row& row, const uint16_t* fro
   }
 }
 
-__device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                                float scale, float* scratch, uint4* rest, uint32_t lane) {
-  struct {
-    uint32_t a[kBlocks][4];
-    float scale[kScaleRows ? 2 : 1];
-  } q;
+// All k-steps of two rows, before wide heads leave some of them in shared memory.
+struct Fragments {
+  uint32_t a[kBlocks][4];
+  float scale[kScaleRows ? 2 : 1];
+};
+
+// The power of two that brings a row whose largest element among the lane's is `most` into the range of halves.
+__device__ __forceinline__ float range_factor(float most) {
+  most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+  most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+  const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
+  return exponent == 0 || exponent >= 0x7e800000u ? 1.0f : __uint_as_float(0x7f000000u - exponent);
+}
+
+// Row h of the fragments as it lies in memory, in the type of the products.
+__device__ __forceinline__ void fill_loaded(const Row& row, const uint16_t* from, float scale, uint32_t lane, int h,
+                                            Fragments& q) {
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    const uint16_t* at = from + first_dim(b, lane);
+    q.a[b][h] = q.a[b][h + 2] = 0;
+    if (!row.valid) continue;
+    q.a[b][h] = *reinterpret_cast<const uint32_t*>(at);
+    q.a[b][h + 2] = *reinterpret_cast<const uint32_t*>(at + kSecondPair);
+  }
+  if constexpr (kScaleRows) {
+    float most = 0.0f;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        most = fmaxf(most, fabsf(ptx::unpack_low<kQueryBf16>(q.a[b][h + 2 * i])));
+        most = fmaxf(most, fabsf(ptx::unpack_high<kQueryBf16>(q.a[b][h + 2 * i])));
+      }
+    }
+    const float factor = range_factor(most);
+    q.scale[h] = scale / factor;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t x = q.a[b][h + 2 * i];
+        q.a[b][h + 2 * i] =
+            ptx::pack2<false>(ptx::unpack_low<kQueryBf16>(x) * factor, ptx::unpack_high<kQueryBf16>(x) * factor);
+      }
+    }
+  } else if constexpr (kQueryBf16 != kMmaBf16) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t x = q.a[b][h + 2 * i];
+        q.a[b][h + 2 * i] = ptx::pack2<kMmaBf16>(ptx::unpack_low<kQueryBf16>(x), ptx::unpack_high<kQueryBf16>(x));
+      }
+    }
+  }
+}
+
+// Makes row h of the fragments meet stored integers, and finds what their zeros and biases add to its logits.
+__device__ __forceinline__ void meet_integers(int h, Fragments& q, Queries& out) {
+  // Codes of odd half-bytes stand 16 times as high: queries that meet the others make up for it.
+  constexpr float kUnit = kInt4 ? 16.0f / 16777216.0f : 1.0f / 16777216.0f;
+  constexpr float kBias = kInt4 ? abi::kI4Bias : abi::kI8Bias;
+  float sum = 0.0f;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum += ptx::unpack_low<kMmaBf16>(q.a[b][h + 2 * i]) + ptx::unpack_high<kMmaBf16>(q.a[b][h + 2 * i]);
+    }
+    if constexpr (kInt4) {  // keys unpack to dims four apart
+      const uint32_t first = q.a[b][h], second = q.a[b][h + 2];
+      q.a[b][h] = ptx::multiply_halves(__byte_perm(first, second, 0x5410), 0x4c004c00u);
+      q.a[b][h + 2] = __byte_perm(first, second, 0x7632);
+    }
+  }
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  out.sum[h] = sum * q.scale[h];
+  out.bias[h] = sum * (-kBias * kUnit);
+  q.scale[h] *= 1.0f / kUnit;
+}
+
+__device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, const Row (&rows)[2], float scale,
+                                                float* scratch, uint4* rest, uint32_t lane) {
+  Fragments q;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const uint16_t* from = static_cast<const uint16_t*>(args.q) +
@@ -147,25 +227,22 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
         expand_query(rows[h], from, lane, values);
       }
       if constexpr (kRotated) {
-        float row[kBlocks * 4];
+        float dims[kBlocks * 4];
 #pragma unroll
-        for (int i = 0; i < kBlocks * 4; ++i) row[i] = values[i / 4][i % 4];
-        rotate<1, 2>(row, lane);
+        for (int i = 0; i < kBlocks * 4; ++i) dims[i] = values[i / 4][i % 4];
+        rotate<1, 2>(dims, lane);
 #pragma unroll
-        for (int i = 0; i < kBlocks * 4; ++i) values[i / 4][i % 4] = row[i];
-      }
-      float most = 0.0f;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) most = fmaxf(most, fabsf(values[b][i]));
+        for (int i = 0; i < kBlocks * 4; ++i) values[i / 4][i % 4] = dims[i];
       }
       float factor = 1.0f;
       if constexpr (kScaleRows) {
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
-        factor = exponent == 0 || exponent >= 0x7e800000u ? 1.0f : __uint_as_float(0x7f000000u - exponent);
+        float most = 0.0f;
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) most = fmaxf(most, fabsf(values[b][i]));
+        }
+        factor = range_factor(most);
         q.scale[h] = scale / factor;
       }
 #pragma unroll
@@ -174,77 +251,14 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
         q.a[b][h + 2] = ptx::pack2<kMmaBf16>(values[b][2] * factor, values[b][3] * factor);
       }
     } else {
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const uint16_t* at = from + first_dim(b, lane);
-        q.a[b][h] = q.a[b][h + 2] = 0;
-        if (!rows[h].valid) continue;
-        q.a[b][h] = *reinterpret_cast<const uint32_t*>(at);
-        q.a[b][h + 2] = *reinterpret_cast<const uint32_t*>(at + kSecondPair);
-      }
-      if constexpr (kScaleRows) {
-        float most = 0.0f;
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            most = fmaxf(most, fabsf(ptx::unpack_low<kQueryBf16>(q.a[b][h + 2 * i])));
-            most = fmaxf(most, fabsf(ptx::unpack_high<kQueryBf16>(q.a[b][h + 2 * i])));
-          }
-        }
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-        const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
-        const float factor = exponent == 0 || exponent >= 0x7e800000u ? 1.0f : __uint_as_float(0x7f000000u - exponent);
-        q.scale[h] = scale / factor;
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const uint32_t x = q.a[b][h + 2 * i];
-            q.a[b][h + 2 * i] =
-                ptx::pack2<false>(ptx::unpack_low<kQueryBf16>(x) * factor, ptx::unpack_high<kQueryBf16>(x) * factor);
-          }
-        }
-      } else if constexpr (kQueryBf16 != kMmaBf16) {
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const uint32_t x = q.a[b][h + 2 * i];
-            q.a[b][h + 2 * i] = ptx::pack2<kMmaBf16>(ptx::unpack_low<kQueryBf16>(x), ptx::unpack_high<kQueryBf16>(x));
-          }
-        }
-      }
+      fill_loaded(rows[h], from, scale, lane, h, q);
     }
   }
   if constexpr (!kScaleRows) q.scale[0] = scale;
   Queries out;
   if constexpr (kIntegers) {
-    // Codes of odd half-bytes stand 16 times as high: queries that meet the others make up for it.
-    constexpr float kUnit = kInt4 ? 16.0f / 16777216.0f : 1.0f / 16777216.0f;
-    constexpr float kBias = kInt4 ? abi::kI4Bias : abi::kI8Bias;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float sum = 0.0f;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          sum += ptx::unpack_low<kMmaBf16>(q.a[b][h + 2 * i]) + ptx::unpack_high<kMmaBf16>(q.a[b][h + 2 * i]);
-        }
-        if constexpr (kInt4) {  // keys unpack to dims four apart
-          const uint32_t first = q.a[b][h], second = q.a[b][h + 2];
-          q.a[b][h] = ptx::multiply_halves(__byte_perm(first, second, 0x5410), 0x4c004c00u);
-          q.a[b][h + 2] = __byte_perm(first, second, 0x7632);
-        }
-      }
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      out.sum[h] = sum * q.scale[h];
-      out.bias[h] = sum * (-kBias * kUnit);
-      q.scale[h] *= 1.0f / kUnit;
-    }
+    for (int h = 0; h < 2; ++h) meet_integers(h, q, out);
   }
 #pragma unroll
   for (int b = 0; b < kQueryBlocks; ++b) {

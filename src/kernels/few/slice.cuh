@@ -195,10 +195,7 @@ __device__ __forceinline__ float make_halves(Queries& q) {
   for (const uint32_t x : q.of) {
     most = fmaxf(most, fmaxf(fabsf(ptx::unpack_low<kQueryBf16>(x)), fabsf(ptx::unpack_high<kQueryBf16>(x))));
   }
-  most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-  most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-  const uint32_t exponent = __float_as_uint(most) & 0x7f800000u;
-  const float factor = exponent == 0 || exponent >= 0x7e800000u ? 1.0f : __uint_as_float(0x7f000000u - exponent);
+  const float factor = range_factor(most);
 #pragma unroll
   for (uint32_t& x : q.of) {
     x = ptx::pack2<kMmaBf16>(ptx::unpack_low<kQueryBf16>(x) * factor, ptx::unpack_high<kQueryBf16>(x) * factor);

@@ -82,7 +82,7 @@ __device__ __forceinline__ void run_units(const abi::AttentionArgs& args, const 
                            find_row(args, work, work.first_row + lane / 4 + 8)};
       RowMerge merges[2];
       find_merges(args, work, rows, merges);
-      const Queries q = load_queries(args, work, rows, logit_scale(args, record.head), scratch, nullptr, lane);
+      const Queries q = load_queries(args, rows, logit_scale(args, record.head), scratch, nullptr, lane);
       find_entries(args, work, merges);
       find_parts(args, work, merges, lane);
       State state;

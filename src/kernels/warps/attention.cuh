@@ -90,7 +90,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     const Row rows[2] = {find_row(args, work, lane / 4), Row{}};
     constexpr bool kRest = kBlocks > kQueryBlocks;
     const Queries q =
-        load_queries(args, work, rows, logit_scale(args, record.head), shared.hook_rows[Variant::kHasQuery ? warp : 0],
+        load_queries(args, rows, logit_scale(args, record.head), shared.hook_rows[Variant::kHasQuery ? warp : 0],
                      &shared.queries[kRest ? warp : 0][0][kRest ? lane : 0], lane);
     Place place = place_of(record, q, lane);
     const uint32_t loaded_end = place.end;
