@@ -18,6 +18,7 @@
 #include "commands.h"
 #include "console.h"
 #include "engine/model/config.h"
+#include "jit/any_spec.h"
 #include "jit/compiler.h"
 
 namespace fovea::app {
@@ -29,6 +30,7 @@ struct WarmupState {
   std::string kv_dtype = "auto";
   std::int32_t page_tokens = 16;
   bool batch_invariant = false;
+  bool select = false;
   std::int32_t jobs = 0;
   std::string json;
 };
@@ -47,7 +49,10 @@ AttentionOptions attention_of(const ModelConfig& model, const WarmupState& state
   options.num_kv_heads = model.num_kv_heads;
   options.head_dim = model.head_dim;
   options.q_dtype = model.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
-  options.kv_dtype = state.kv_dtype == "fp8_e4m3" ? DType::kF8E4M3 : options.q_dtype;
+  options.kv_dtype = state.kv_dtype == "fp8_e4m3" ? DType::kF8E4M3
+                     : state.kv_dtype == "int8"   ? DType::kI8
+                     : state.kv_dtype == "int4"   ? DType::kI4
+                                                  : options.q_dtype;
   options.page_tokens = state.page_tokens;
   options.softcap = model.attention_softcap;
   options.batch_invariant = state.batch_invariant;
@@ -58,10 +63,17 @@ Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
   const Result<ModelConfig> model = load_model_config(state.model);
   if (!model.ok()) return model.status();
   std::vector<jit::KernelSource> all;
+  const AttentionOptions attention = attention_of(*model, state);
+  const auto q_type = static_cast<abi::KvDType>(attention.q_dtype);  // the values are the same
   for (const std::string& arch : state.archs) {
-    Result<std::vector<jit::KernelSource>> kernels = attention_kernels(attention_of(*model, state), arch);
+    Result<std::vector<jit::KernelSource>> kernels = attention_kernels(attention, arch);
     if (!kernels.ok()) return kernels.status();
     for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
+    if (!state.select) continue;
+    for (Result<jit::KernelSource> kernel : {jit::select_source(arch, q_type), jit::key_codes_source(arch, q_type)}) {
+      if (!kernel.ok()) return kernel.status();
+      all.push_back(*std::move(kernel));
+    }
   }
   return all;
 }
@@ -169,10 +181,11 @@ RunFunction declare_warmup(Options& options) {
   auto state = std::make_shared<WarmupState>();
   options.add("model", state->model, "Hugging Face folder of the model, or its config.json");
   options.add("arch", state->archs, "GPU architecture to compile for; repeatable (sm_80, sm_89, sm_90a)");
-  options.add_choice("kv-dtype", state->kv_dtype, {"auto", "fp8_e4m3"},
+  options.add_choice("kv-dtype", state->kv_dtype, {"auto", "fp8_e4m3", "int8", "int4"},
                      "How KV is stored; auto: as the model computes");
   options.add("page-tokens", state->page_tokens, "Tokens a page");
   options.add_flag("batch-invariant", state->batch_invariant, "Also for servers with --batch-invariant");
+  options.add_flag("select", state->select, "Also the kernels of PageSelector");
   options.add("jobs", state->jobs, "Kernels compiled at a time; 0: one a CPU");
   options.add("json", state->json, "Write what was compiled as JSON here; - is stdout");
   options.examples(

@@ -186,6 +186,9 @@ def test_warmup(tmp_path):
     assert all(f["spill_store_bytes"] == 0 for kernel in kernels for f in kernel["functions"])
     second = fovea("warmup", "--model", str(ROOT / "models/needle"), env={**env, "FOVEA_NVRTC": "/nowhere"})
     assert second.returncode == 0 and f"0 kernels compiled, {len(kernels)} found" in second.stdout
+    selecting = json.loads(fovea("warmup", "--model", model, "--select", "--json", "-", env=env).stdout)["kernels"]
+    added = {f["name"] for kernel in selecting if kernel["origin"] == "compiled" for f in kernel["functions"]}
+    assert added == {"fovea_select", "fovea_key_codes"}
 
 
 def test_processes_that_warm_up_together_compile_once(tmp_path):
