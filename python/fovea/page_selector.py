@@ -29,6 +29,9 @@ def learn_key_codes(keys, queries=None) -> list[dict]:
 
 def _key_codes(layers):
     """Records of [layers][KV heads] of learn_key_codes()."""
+    if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, (list, tuple)) for layer in layers):
+        raise lib.InvalidArgument("key_codes is no list of lists; expected for each layer what learn_key_codes() gave, as "
+                                  "key_codes=[codes] for one layer")
     heads = [head for layer in layers for head in layer]
     records = (lib.KeyCode * max(len(heads), 1))()
     for at, (record, head) in enumerate(zip(records, heads)):
@@ -81,7 +84,7 @@ class PageSelector:
         if rotary_dim is not None:
             lib.check_integer("rotary_dim", rotary_dim)
             o.rotary_dim = rotary_dim
-        codes, o.num_key_codes = _key_codes(key_codes or [])
+        codes, o.num_key_codes = _key_codes([] if key_codes is None else key_codes)
         o.key_codes = codes
         handle = ctypes.c_void_p()
         lib.check(lib.library.fovea_page_selector_create(byref(o), byref(handle)))
@@ -146,12 +149,14 @@ class PageSelector:
         for it). attention: of pages of 16 tokens, with the same heads and device, and max_selected. On CUDA before or after
         select(), once for all layers and replays of the step; on the CPU after each select(), for it reads the lists of now.
         """
+        if not isinstance(attention, Attention):
+            raise lib.InvalidArgument(f"attention is a {type(attention).__name__}, expected a fovea.Attention")
         lens, count = lib.host_array(kv_lens, name="kv_lens")
         borrow = lib.Borrowed()
         step = self._step(borrow, page_table, lists, list_tokens)
-        attention._lent = ([page_table, lists, list_tokens], borrow)
         lib.check(lib.library.fovea_page_selector_plan(self._handle, attention._handle, lens, count, byref(step),
                                                        lib.stream_of(stream, lists)))
+        attention._lent = ([page_table, lists, list_tokens], borrow)  # what is refused leaves the plan before
         attention._rows = count
 
     def forget(self, begin: int = 0, end: int | None = None, *, stream=None) -> None:

@@ -141,6 +141,18 @@ def test_key_codes_of_a_model():
     np.testing.assert_allclose(code["step"], 0.335 * keys.std(0)[0, code["channels"]], rtol=1e-4)
 
 
+def test_a_refused_plan_leaves_the_one_before():
+    case = Case([300])
+    b = case.batch
+    case.attention.plan([1], case.lens, [[int(page) for page in case.table[0, :19]]])  # a list that only the plan keeps
+    out = case.attention.run(b.q, (b.k, b.v))
+    with pytest.raises(fovea.InvalidArgument, match="lists is"):
+        case.selector.plan(case.attention, case.lens, case.table, case.lists[:, :, :3], case.list_tokens)
+    kept = case.attention._lent[0][-1]
+    assert list(kept) == list(case.table[0, :19])
+    np.testing.assert_array_equal(case.attention.run(b.q, (b.k, b.v)), out)
+
+
 def test_errors():
     case = Case([300])
     b, arrays = case.batch, case.arrays
@@ -153,6 +165,9 @@ def test_errors():
     odd = made(num_pages=9)
     for error, match, call in (
             (fovea.InvalidArgument, "0 key_codes, expected 2", lambda: made(policy="fovea")),
+            (fovea.InvalidArgument, r"key_codes=\[codes\]", lambda: made(policy="fovea", key_codes=[code, code])),
+            (fovea.InvalidArgument, "attention is a NoneType", lambda: case.selector.plan(None, [300], *arrays)),
+            (fovea.InvalidArgument, "no list of lists", lambda: made(policy="fovea", key_codes=5)),
             (fovea.InvalidArgument, "31 step, expected 32",
              lambda: made(policy="fovea", key_codes=[[code, {**code, "step": [1.0] * 31}]])),
             (fovea.InvalidArgument, "channels of head 0",
