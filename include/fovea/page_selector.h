@@ -120,9 +120,9 @@ class PageSelector {
 
   // Statistics of new keys k [rows, num_kv_heads, head_dim] (f32, f16, bf16; after RoPE, as append_paged_kv() took
   // them), which now stand at `places`. Prompts as well as decode steps. Policy "fovea" reads k and not kv, which may
-  // be empty; the others read the pages, all keys of each that was written to, and need num_pages of them. On the CPU
-  // kOutOfRange names the first place outside of the pool, and nothing was written; on a CUDA device such rows are
-  // skipped.
+  // be empty; the others read the pages, of each that was written to the keys up to the last one written, and need
+  // num_pages of them. On the CPU kOutOfRange names the first place outside of the pool, and nothing was written; on a
+  // CUDA device such rows are skipped.
   Status append(std::int32_t layer, const TensorView& k, const AppendPlaces& places, const PagedKv& kv = {},
                 Stream stream = {});
   // Writes step.lists and step.list_tokens for q [requests, num_qo_heads, head_dim] of q_dtype (after RoPE, the last

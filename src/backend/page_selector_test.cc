@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -443,6 +444,33 @@ TEST(PageSelector, EveryPolicyFindsAKeyThatStandsOut) {
     const Result<TensorView> statistics = selector.statistics(0);
     ASSERT_TRUE(statistics.ok());
     EXPECT_EQ(statistics->num_elements(), 60 * static_cast<std::int64_t>(selector.statistics_bytes_per_page()));
+  }
+}
+
+// Rows of one call in any order: all keys of a page count.
+TEST(PageSelector, StatisticsDoNotDependOnTheOrderOfRows) {
+  for (const char* policy : {"fovea", "fovea-local", "quest", "quest-f8", "mean-dev"}) {
+    SCOPED_TRACE(policy);
+    constexpr std::int32_t kTokens = 300;
+    Shape shape;
+    shape.requests = 1;
+    shape.policy = policy;
+    Step s(shape);
+    const PageSelectorOptions options = s.options();
+    PageSelector in_order = make(options), shuffled = make(options);
+    ASSERT_TRUE(s.append(in_order, 0, kTokens).ok());
+    std::vector<std::int32_t> slots;
+    for (std::int32_t t = 0; t < kTokens; ++t) slots.push_back(s.slot(0, t));
+    std::shuffle(slots.begin(), slots.end(), s.random_);
+    const std::ptrdiff_t row = shape.heads * shape.dim;
+    std::vector<std::uint16_t> k;
+    for (const std::int32_t slot : slots) k.insert(k.end(), s.k_.begin() + slot * row, s.k_.begin() + (slot + 1) * row);
+    AppendPlaces places;
+    places.slots = cpu_tensor(slots.data(), DType::kI32, kTokens);
+    const auto keys = cpu_tensor(k.data(), DType::kBF16, kTokens, shape.heads, shape.dim);
+    ASSERT_TRUE(shuffled.append(0, keys, places, s.kv()).ok());
+    const TensorView a = *in_order.statistics(0), b = *shuffled.statistics(0);
+    EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<std::size_t>(a.num_elements())), 0);
   }
 }
 

@@ -25,7 +25,7 @@ struct Touched {
   std::int32_t tokens;
 };
 
-// A sequence's tokens are appended in order, so the slots of one sub-page stand together.
+// Each sub-page once. As a rule the slots of one stand together; where they do not, all of them count still.
 std::vector<Touched> touched_subs(const std::int32_t* slots, std::int64_t rows) {
   std::vector<Touched> touched;
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -38,6 +38,10 @@ std::vector<Touched> touched_subs(const std::int32_t* slots, std::int64_t rows) 
       touched.push_back({sub, tokens});
     }
   }
+  std::sort(touched.begin(), touched.end(),
+            [](const Touched& a, const Touched& b) { return a.sub != b.sub ? a.sub < b.sub : a.tokens > b.tokens; });
+  const auto same = [](const Touched& a, const Touched& b) { return a.sub == b.sub; };
+  touched.erase(std::unique(touched.begin(), touched.end(), same), touched.end());
   return touched;
 }
 
