@@ -47,8 +47,9 @@ struct KeyCode {
 // Learns them for one layer. keys [tokens, num_kv_heads, head_dim] after RoPE and queries [rows, num_qo_heads,
 // head_dim] of the same text (a few thousand tokens suffice; queries of the kind that will select are best), f32, f16
 // or bf16 on the CPU, the last dim contiguous; queries may be empty. Channels are those of the largest rms(q) *
-// deviation(k), best first; steps are .335 deviations. Non-finite elements are left out. Returns [num_kv_heads];
-// kInvalidArgument for shapes that do not fit and head_dim below 32 or above 256.
+// deviation(k), best first, or of deviation(k) where queries say nothing; steps are .335 deviations. Non-finite
+// elements are left out. Returns [num_kv_heads]; kInvalidArgument for shapes that do not fit and head_dim below 32 or
+// above 256.
 Result<std::vector<KeyCode>> learn_key_codes(const TensorView& keys, const TensorView& queries);
 
 // What is fixed for the life of a PageSelector. Memory follows from it alone: num_layers * num_pages *

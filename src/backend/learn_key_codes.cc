@@ -71,12 +71,15 @@ Result<std::vector<KeyCode>> learn_key_codes(const TensorView& keys, const Tenso
   std::vector<KeyCode> codes(static_cast<std::size_t>(heads));
   for (std::int64_t head = 0; head < heads; ++head) {
     std::vector<Moments> of(static_cast<std::size_t>(dim));
-    std::vector<double> weight(of.size());
+    std::vector<double> looked(of.size(), 0.0), weight(of.size());
     for (std::size_t d = 0; d < of.size(); ++d) {
       const auto at = static_cast<std::int64_t>(d);
       of[d] = moments(keys, head, head + 1, at);
-      weight[d] = of[d].deviation * (asked ? moments(queries, head * group, (head + 1) * group, at).rms : 1.0);
+      if (asked) looked[d] = moments(queries, head * group, (head + 1) * group, at).rms;
     }
+    // Queries without rows, or without a finite number that is not 0, say nothing.
+    const bool told = std::any_of(looked.begin(), looked.end(), [](double rms) { return rms > 0.0; });
+    for (std::size_t d = 0; d < of.size(); ++d) weight[d] = of[d].deviation * (told ? looked[d] : 1.0);
     std::vector<std::size_t> order(of.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return weight[a] > weight[b]; });

@@ -512,7 +512,17 @@ TEST(LearnKeyCodes, TakesTheChannelsThatQueriesLookAt) {
       EXPECT_NEAR(code.step[i], 0.335f * (code.channel[i] % 2 == head ? 4.0f : 1.0f), 0.15f);
     }
   }
-  EXPECT_TRUE(learn_key_codes(keys, {}).ok());
+  const auto by_keys = learn_key_codes(keys, {});
+  ASSERT_TRUE(by_keys.ok());
+  EXPECT_NE((*by_keys)[0].channel[0], 5);
+  const std::vector<float> nothing(4 * kDim, std::nanf(""));
+  for (const std::int64_t rows : {0, 1}) {  // queries that say nothing
+    const auto same = learn_key_codes(keys, cpu_tensor(nothing.data(), DType::kF32, rows, 4, kDim));
+    ASSERT_TRUE(same.ok());
+    for (std::size_t head = 0; head < 2; ++head) {
+      EXPECT_THAT((*same)[head].channel, ::testing::ElementsAreArray((*by_keys)[head].channel));
+    }
+  }
   EXPECT_THAT(learn_key_codes(keys, cpu_tensor(q.data(), DType::kF32, 3, 3, kDim)).status().message(),
               HasSubstr("multiple of 2 heads"));
   EXPECT_FALSE(learn_key_codes({}, {}).ok());
