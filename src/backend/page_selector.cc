@@ -267,6 +267,14 @@ Status PageSelector::plan(Attention& attention, std::span<const std::int32_t> kv
         a.num_qo_heads, a.num_kv_heads, a.head_dim, a.page_tokens, device_name(place), o.num_qo_heads, o.num_kv_heads,
         o.head_dim, kUnit, device_name(impl_->place()));
   }
+  const std::int64_t room = std::min<std::int64_t>(step.page_table.shape[1], o.max_pages_per_request);
+  for (std::int64_t i = 0; i < requests; ++i) {
+    const std::int32_t tokens = kv_lens[static_cast<std::size_t>(i)];
+    if (tokens < 1 || tokens > room * kUnit) {
+      return out_of_range("request {} has {} tokens, expected 1 to {}: {} pages of {}", i, tokens, room * kUnit, room,
+                          kUnit);
+    }
+  }
   const Extent table = extent_of(step.page_table), lists = extent_of(step.lists);
   const std::uintptr_t begin = std::min(table.begin, lists.begin), end = std::max(table.end, lists.end);
   const auto entry = [&](const Extent& of) {

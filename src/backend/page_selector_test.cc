@@ -641,6 +641,10 @@ TEST(PageSelector, CallsThatMakeNoSense) {
 
   expect(selector.plan(attention, std::vector<std::int32_t>(4, 9), good), kRange, "raise max_requests");
   expect(selector.plan(attention, s.lens_, {}), kInvalid, "list_tokens");
+  SelectStep narrow = good;  // whose rows end where those of the next request begin
+  narrow.page_table.shape[1] = 20;
+  expect(selector.plan(attention, std::vector<std::int32_t>{320, 321}, narrow), kRange, "expected 1 to 320");
+  expect(selector.plan(attention, std::vector<std::int32_t>{320, 0}, narrow), kRange, "request 1 has 0 tokens");
   expect(selector.plan(pages_of_32, s.lens_, good), kInvalid, "pages of 32 tokens");
   expect(selector.forget(2, 4), kRange, "rows [2, 4)");
   expect(selector.copy_page(0, 180), kRange, "page 0 to 180");
