@@ -78,7 +78,7 @@ struct PageSelectorOptions {
   std::int32_t budget_tokens = 4096;
   std::int32_t budget_divisor = 0;
   std::int32_t sink_tokens = 16;    // the first tokens, always in a list
-  std::int32_t recent_tokens = 16;  // the newest tokens, always in a list
+  std::int32_t recent_tokens = 16;  // the newest tokens, always in a list; 1 or more
   // All pages are scored every `interval` steps of a request; in between candidate_factor * budget_tokens of them, the
   // best of that step, and what was written since (choices are made anew in every step). 1: all, always.
   std::int32_t interval = 1;

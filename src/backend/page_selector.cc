@@ -41,7 +41,7 @@ Status check_counts(const PageSelectorOptions& o) {
   constexpr std::int64_t kAny = std::numeric_limits<std::int32_t>::max();
   for (const auto& [name, value, least, most] :
        {Count{"num_qo_heads", o.num_qo_heads, 1, 4096}, Count{"num_kv_heads", o.num_kv_heads, 1, 4096},
-        Count{"sink_tokens", o.sink_tokens, 0, kAny}, Count{"recent_tokens", o.recent_tokens, 0, kAny},
+        Count{"sink_tokens", o.sink_tokens, 0, kAny}, Count{"recent_tokens", o.recent_tokens, 1, kAny},
         Count{"budget_divisor", o.budget_divisor, 0, kAny}, Count{"interval", o.interval, 1, 1 << 16},
         Count{"candidate_factor", o.candidate_factor, 2, 64}, Count{"num_threads", o.num_threads, 0, 4096}}) {
     if (value < least || value > most) {

@@ -242,7 +242,7 @@ TEST(PageSelector, ListsAreThoseOfCoreSelect) {
     shape.budget = pick({256, 512});
     shape.divisor = pick({0, 0, 3});
     shape.sinks = pick({16, 0, 20});
-    shape.recent = pick({16, 64});
+    shape.recent = pick({1, 16, 64});
     shape.interval = pick({1, 3, 4});
     shape.layers = 2;
     Step s(shape, seed);
@@ -558,6 +558,7 @@ TEST(PageSelector, OptionsThatMakeNoSense) {
            Wrong{StatusCode::kOutOfRange, "KV heads take",
                  [](auto& o) { o.max_requests = 1 << 16, o.num_layers = 1 << 13; }},
            Wrong{StatusCode::kInvalidArgument, "budget_divisor is 1", [](auto& o) { o.budget_divisor = 1; }},
+           Wrong{StatusCode::kInvalidArgument, "recent_tokens is 0", [](auto& o) { o.recent_tokens = 0; }},
            Wrong{StatusCode::kInvalidArgument, "interval is 0", [](auto& o) { o.interval = 0; }},
            Wrong{StatusCode::kInvalidArgument, "candidate_factor is 1", [](auto& o) { o.candidate_factor = 1; }},
            Wrong{StatusCode::kOutOfRange, "num_pages is 0", [](auto& o) { o.num_pages = 0; }},
