@@ -28,7 +28,10 @@ Result<const SelectPolicy*> find_policy(const std::string& name) {
     if (policy.name == name) return &policy;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", policy.name);
   }
-  FOVEA_RETURN_IF_ERROR(find_select_policy(name).status());
+  const auto known = select_policies();
+  if (std::none_of(known.begin(), known.end(), [&](const SelectPolicy& policy) { return policy.name == name; })) {
+    return invalid_argument("policy is {}, expected one of {}", quote(name), names);
+  }
   return unsupported("policy {} outside of the engine: its lists are none that plan_selected() takes; there are {}",
                      quote(name), names);
 }

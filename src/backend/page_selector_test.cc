@@ -538,7 +538,9 @@ TEST(PageSelector, OptionsThatMakeNoSense) {
   };
   for (const Wrong& wrong : {
            Wrong{StatusCode::kInvalidArgument, "device", [](auto& o) { o.device = "tpu"; }},
-           Wrong{StatusCode::kInvalidArgument, "lserve", [](auto& o) { o.policy = "best"; }},
+           Wrong{StatusCode::kInvalidArgument, "policy is \"best\", expected one of fovea, fovea-local",
+                 [](auto& o) { o.policy = "best"; }},
+           Wrong{StatusCode::kInvalidArgument, "policy is \"auto\"", [](auto& o) { o.policy = "auto"; }},
            Wrong{StatusCode::kUnsupported, "there are fovea, fovea-local", [](auto& o) { o.policy = "lserve"; }},
            Wrong{StatusCode::kUnsupported, "policy \"mass\"", [](auto& o) { o.policy = "mass"; }},
            Wrong{StatusCode::kInvalidArgument, "num_kv_heads is 0", [](auto& o) { o.num_kv_heads = 0; }},
