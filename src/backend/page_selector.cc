@@ -234,6 +234,9 @@ Status PageSelector::append(std::int32_t layer, const TensorView& k, const Appen
   FOVEA_RETURN_IF_ERROR(check_places(places, k.shape[0], impl_->place()));
   abi::KvPoolView pool{};
   if (impl_->policy().stat != abi::StatKind::kCodes) {
+    if (is_empty(kv.k)) {
+      return invalid_argument("kv is missing; policy {} reads the keys that stand in the pages", impl_->policy().name);
+    }
     FOVEA_ASSIGN_OR_RETURN(pool, pool_view(kv, o.num_kv_heads, o.head_dim, kUnit, impl_->place()));
     if (pool.num_pages != o.num_pages) {
       return invalid_argument("k is a pool of {} pages, declared were num_pages = {}", pool.num_pages, o.num_pages);

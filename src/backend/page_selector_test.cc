@@ -637,7 +637,7 @@ TEST(PageSelector, CallsThatMakeNoSense) {
   PageSelectorOptions bounds = s.options();
   bounds.policy = "quest";
   PageSelector quest = make(bounds);
-  expect(quest.append(0, row, places), kInvalid, "k is");
+  expect(quest.append(0, row, places), kInvalid, "kv is missing; policy quest");
   PagedKv few = s.kv();
   few.k.shape[0] = few.v.shape[0] = 9;
   expect(quest.append(0, row, places, few), kInvalid, "declared were num_pages = 180");

@@ -188,7 +188,7 @@ def test_errors():
              lambda: case.selector.append(b.keys[0][:1], slots=np.full(1, 9999, np.int32))),
             (fovea.OutOfRange, "layer 1", lambda: case.select(layer=1)),
             (fovea.InvalidArgument, "num_pages = 9", lambda: odd.append(b.keys[0], (b.k, b.v), slots=np.zeros(300, np.int32))),
-            (fovea.InvalidArgument, "k is f32", lambda: odd.append(b.keys[0], slots=np.zeros(300, np.int32))),
+            (fovea.InvalidArgument, "kv is missing", lambda: odd.append(b.keys[0], slots=np.zeros(300, np.int32))),
             (fovea.InvalidArgument, "q is NULL", lambda: case.selector.select(None, case.lens, *arrays)),
             (fovea.InvalidArgument, "kv_lens is", lambda: case.selector.select(b.q, None, *arrays)),
             (fovea.InvalidArgument, "lists is NULL", lambda: case.selector.select(b.q, case.lens, arrays[0], None, arrays[2])),
