@@ -1,7 +1,7 @@
 // Page selection for decode: which pages of its KV a query reads under each KV head, on the CPU or on a CUDA device.
 // For who builds an engine on fovea::Attention (fovea/attention.h); the engine of this project has its own stage.
 //
-//   auto selector = fovea::PageSelector::create({.key_codes = codes, .num_pages = pages, .budget_tokens = 4096});
+//   auto selector = fovea::PageSelector::create({.key_codes = codes, .budget_tokens = 4096, .num_pages = pages});
 //   fovea::append_paged_kv(k, v, places, kv, stream);          // for every layer: new tokens,
 //   selector->append(layer, k, places, kv, stream);            // what is kept of their keys,
 //   selector->select(layer, q, step, stream);                  // lists of pages for these queries,
@@ -104,7 +104,8 @@ struct SelectStep {
   TensorView lists;
   TensorView list_tokens;  // written: i32 [requests], tokens in each list of the request
   // i32 [requests], 0 or more, or empty: 0. With an interval all pages are scored where (tokens + phase) % interval is
-  // 0, so that requests take turns; also in a request's first step, and after one that did not add exactly one token.
+  // 0, so that requests take turns; also in a request's first step, and where it has not 1 to interval - 1 tokens more
+  // than when they were scored last.
   TensorView phases;
 };
 
