@@ -82,6 +82,7 @@ class CpuPagedAttention : public Attention::Impl {
     FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, kHere));
     FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
     FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
+    if (rows == 0) return ok_status();  // whose tensors may have any strides
     if (o.q_dtype == DType::kF16) return run_f16(q, pool, out, static_cast<float*>(lse.data));
     return cpu::run_attention(planner_.view(), variant_.args.shipped(), kernels_, q, &pool, 1, out,
                               static_cast<float*>(lse.data), workspace_, threads_);

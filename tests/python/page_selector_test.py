@@ -79,6 +79,14 @@ def test_up_to_the_budget_it_is_dense_attention():
     np.testing.assert_array_equal(out, case.attention.run(b.q, (b.k, b.v)))
 
 
+def test_a_step_without_requests():
+    case = Case([300])
+    b = case.batch
+    case.selector.select(b.q[:0], case.lens[:0], *case.arrays)
+    case.selector.plan(case.attention, [], *case.arrays)
+    assert case.attention.run(b.q[:0], (b.k, b.v)).shape == (0, 4, 32)
+
+
 def test_a_share_of_what_is_seen():
     case = Case([1000, 600, 300], budget_tokens=512, budget_divisor=2)
     case.select()
