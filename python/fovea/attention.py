@@ -161,8 +161,8 @@ class Attention:
                 raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
             b.mask_offsets = ctypes.addressof(offsets)
             keep.append(offsets)
-        self._lent = (keep, borrow)
         lib.check(lib.library.fovea_attention_plan(self._handle, byref(b), lib.stream_of(stream, page_indices)))
+        self._lent = (keep, borrow)  # after a refusal replays of graphs still read what the plan before named
         self._rows = sum(q[:n])
 
     def _lend_pages(self, record, page_indices, borrow, keep):
@@ -218,9 +218,9 @@ class Attention:
                 raise lib.InvalidArgument(f"page_indices of level {i} must have rank 1")
             pages = page_indices
             keep += [begins, lens, lists]
-        self._lent = (keep, borrow)
         lib.check(lib.library.fovea_attention_plan_cascade(self._handle, num_rows, records, len(levels),
                                                            lib.stream_of(stream, pages)))
+        self._lent = (keep, borrow)
         self._rows = num_rows
 
     def plan_selected(self, kv_lens, page_indices, page_indptr, selected_begins, selected_stride: int, *,
@@ -256,8 +256,8 @@ class Attention:
             b.list_tokens, count = self._device_list("list_tokens", list_tokens, borrow)
             if count < n:
                 raise lib.InvalidArgument(f"list_tokens has {count} entries for {n} requests")
-        self._lent = ([page_indices, list_tokens], borrow)
         lib.check(lib.library.fovea_attention_plan_selected(self._handle, byref(b), lib.stream_of(stream, page_indices)))
+        self._lent = ([page_indices, list_tokens], borrow)
         self._rows = n
 
     def _device_list(self, name, x, borrow):

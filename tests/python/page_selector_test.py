@@ -159,6 +159,12 @@ def test_a_refused_plan_leaves_the_one_before():
     kept = case.attention._lent[0][-1]
     assert list(kept) == list(case.table[0, :19])
     np.testing.assert_array_equal(case.attention.run(b.q, (b.k, b.v)), out)
+    lent = case.attention._lent  # replays of graphs may read it whatever the library refuses
+    for plan in (lambda: case.attention.plan([1], [10**6], case.table), lambda: case.attention.plan_cascade(
+            1, [([0, 1], [10**6], [0], [0])]), lambda: case.attention.plan_selected([10**6], case.table[0], [0], [-1], 0)):
+        with pytest.raises(fovea.OutOfRange):
+            plan()
+    assert case.attention._lent is lent
 
 
 def test_errors():
