@@ -46,6 +46,12 @@ class Outcome:
         self.problems += other.problems
 
 
+def say(line: str) -> None:
+    """One write, so that lines of steps that run beside each other stay whole."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def run(command: list[str], *, timeout: float | None = None, env: dict[str, str] | None = None,
         cwd: Path = ROOT) -> tuple[int, str]:
     """Exit code and both outputs together."""
@@ -128,8 +134,7 @@ def run_binary(preset: str, name: str, env: dict[str, str]) -> Outcome:
     begin = time.monotonic()
     code, text = run([str(binary), f"--gtest_output=json:{results}", "--gtest_brief=1"], timeout=BINARY_TIMEOUT_S, env=env)
     outcome = gtest_outcome(f"{preset} {name}", code, text, results)
-    print(f"    {preset} {name}: {outcome.passed} passed, {outcome.failed} failed in {time.monotonic() - begin:.1f} s",
-          flush=True)
+    say(f"    {preset} {name}: {outcome.passed} passed, {outcome.failed} failed in {time.monotonic() - begin:.1f} s")
     return outcome
 
 
@@ -202,7 +207,7 @@ def fuzz(tests: dict) -> Outcome:
         executed = [line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line]
         if code == 0 and executed and int(executed[0]) > 0:
             outcome.passed += 1
-            print(f"    {name}: {executed[0]} inputs in {FUZZ_SECONDS} s", flush=True)
+            say(f"    {name}: {executed[0]} inputs in {FUZZ_SECONDS} s")
         else:
             outcome.fail(f"{name}: ended with {code}\n{tail(text)}")
     return outcome
@@ -276,7 +281,7 @@ BESIDE_UNIT = ("python", "consumer", "lint")
 
 
 def run_step(name: str, tests: dict) -> tuple[Outcome, float]:
-    print(f"--- {name}", flush=True)
+    say(f"--- {name}")
     begin = time.monotonic()
     try:
         outcome = STEPS[name](tests)
@@ -286,7 +291,7 @@ def run_step(name: str, tests: dict) -> tuple[Outcome, float]:
     if outcome.passed + outcome.failed == 0:
         outcome.fail(f"{name}: ran no test")
     for problem in outcome.problems:
-        print(problem, flush=True)
+        say(problem)
     return outcome, time.monotonic() - begin
 
 
