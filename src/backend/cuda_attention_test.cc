@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -34,11 +33,7 @@ using ::testing::HasSubstr;
 namespace fake = cuda::fake;
 
 // Before anything asks for the driver or for kernels.
-const bool kPrepared = [] {
-  const std::string library = fake::library_path();
-  const std::string cache = std::filesystem::path(library).parent_path() / "kernel-cache";
-  return ::setenv("FOVEA_LIBCUDA", library.c_str(), 1) == 0 && ::setenv("FOVEA_CACHE_DIR", cache.c_str(), 1) == 0;
-}();
+const bool kPrepared = fake::name_driver_and_cache();
 
 ThreadPool& threads() {
   static ThreadPool pool(1);

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -23,11 +22,7 @@ using ::testing::HasSubstr;
 namespace fake = cuda::fake;
 
 // Before anything asks for the driver or for kernels.
-const bool kPrepared = [] {
-  const std::string library = fake::library_path();
-  const std::string cache = std::filesystem::path(library).parent_path() / "kernel-cache";
-  return ::setenv("FOVEA_LIBCUDA", library.c_str(), 1) == 0 && ::setenv("FOVEA_CACHE_DIR", cache.c_str(), 1) == 0;
-}();
+const bool kPrepared = fake::name_driver_and_cache();
 
 class CudaPageSelectorTest : public ::testing::Test {
  protected:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <vector>
@@ -21,6 +22,12 @@ std::string library_path() {
   Dl_info info{};
   dladdr(reinterpret_cast<const void*>(&state), &info);
   return info.dli_fname;
+}
+
+bool name_driver_and_cache() {
+  const std::string library = library_path();
+  const std::string cache = std::filesystem::path(library).parent_path() / "kernel-cache";
+  return ::setenv("FOVEA_LIBCUDA", library.c_str(), 1) == 0 && ::setenv("FOVEA_CACHE_DIR", cache.c_str(), 1) == 0;
 }
 
 namespace {

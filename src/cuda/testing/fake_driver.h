@@ -57,6 +57,8 @@ struct State {
 State& state();
 // Where this library is.
 std::string library_path();
+// Names the library in FOVEA_LIBCUDA, and in FOVEA_CACHE_DIR a folder beside it. False where the environment is full.
+bool name_driver_and_cache();
 
 inline constexpr int kMultiprocessors = 132;
 
