@@ -243,6 +243,14 @@ def check_tensor(name, x, shape: str) -> None:
         raise InvalidArgument(f"{name} has shape {tuple(x.shape)}, expected {shape}")
 
 
+def c_text(name: str, value) -> bytes:
+    """For a field that C reads up to its first NUL."""
+    text = str(value)
+    if "\0" in text:
+        raise InvalidArgument(f"{name} is {text[:200]!r}, expected a text without NUL")
+    return text.encode()
+
+
 def check_integer(name, value, kind=c_int32):
     """ctypes would keep the low bits of a number that is too large."""
     bits = 8 * ctypes.sizeof(kind)

@@ -73,7 +73,7 @@ class Attention:
         borrow = lib.Borrowed()
         o = lib.Options()
         lib.library.fovea_attention_options_init(byref(o))
-        o.device = str(device).encode()
+        o.device = lib.c_text("device", device)
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "page_tokens", "max_requests", "max_rows",
                      "max_pages_per_request", "max_cascade_levels", "max_selected", "num_threads", "num_workers"):
             lib.check_integer(name, given[name])
@@ -104,10 +104,10 @@ class Attention:
     def _set_variant(o, variant, values, borrow):
         if variant is None:
             return None
-        o.variant_name, o.variant_source = (text.encode() for text in variant)
+        o.variant_name, o.variant_source = (lib.c_text("variant", text) for text in variant)
         records = (lib.VariantValue * max(len(values), 1))()
         for record, (name, value) in zip(records, values.items()):
-            record.name = name.encode()
+            record.name = lib.c_text("the name of a value", name)
             if isinstance(value, (int, float)):
                 record.type, record.number = (1 if isinstance(value, int) else 0), value
             else:

@@ -79,7 +79,7 @@ class PageSelector:
                      "num_threads"):
             lib.check_integer(name, given[name])
             setattr(o, name, given[name])
-        o.device, o.policy, o.q_dtype = str(device).encode(), str(policy).encode(), _dtype(q_dtype)
+        o.device, o.policy, o.q_dtype = lib.c_text("device", device), lib.c_text("policy", policy), _dtype(q_dtype)
         o.sm_scale = sm_scale or 0.0
         if rotary_dim is not None:
             lib.check_integer("rotary_dim", rotary_dim)

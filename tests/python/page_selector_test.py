@@ -179,6 +179,8 @@ def test_errors():
     odd = made(num_pages=9)
     for error, match, call in (
             (fovea.InvalidArgument, "0 key_codes, expected 2", lambda: made(policy="fovea")),
+            (fovea.InvalidArgument, "expected a text without NUL", lambda: made(policy="quest\0x")),
+            (fovea.InvalidArgument, "device is 'cpu.+NUL", lambda: fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=32, device="cpu\0x")),
             (fovea.InvalidArgument, r"key_codes=\[codes\]", lambda: made(policy="fovea", key_codes=[code, code])),
             (fovea.InvalidArgument, "attention is a NoneType", lambda: case.selector.plan(None, [300], *arrays)),
             (fovea.InvalidArgument, "no list of lists", lambda: made(policy="fovea", key_codes=5)),
