@@ -43,6 +43,8 @@ TEST_EXTRA = {"testing", "workload", "base"}
 TEST_FILES = ("_test.cc", "_test_util.h")
 # Free to include anything: programs that stand outside of the layers.
 FREE = ("tests/", "bench/")
+# Its headers are included by their path below it.
+APP = "apps/fovea/"
 
 # Header (a prefix when it ends in "/") -> folders that may include it.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
@@ -98,8 +100,10 @@ def check_include(path: str, header: str, quoted: bool, exists) -> str | None:
     layer = layer_of(path)
     target = layer_of_include(header)
     if quoted or target == "public":
+        if path.startswith(APP) and exists(APP + header):
+            return None
         if target is None:
-            if layer in (None, "apps") and exists(f"{path.rsplit('/', 1)[0]}/{header}"):
+            if layer is None and exists(f"{path.rsplit('/', 1)[0]}/{header}"):
                 return None
             return "project headers are included by their path below src/, for example \"base/status.h\""
         if not (exists(f"src/{header}") or exists(f"include/{header}") or exists(header)):

@@ -1,0 +1,93 @@
+// What the host does before a GPU runs: plans, and kernels compiled when first needed.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <vector>
+
+#include "backend/cuda_executor.h"
+#include "base/status.h"
+#include "bench/device_case.h"
+#include "jit/compiler.h"
+#include "workload/lengths.h"
+
+namespace fovea::app {
+namespace {
+
+constexpr int kHostCalls = 60;
+
+// Host microseconds of a call that plans, the device idle before it: the median of many.
+template <typename F>
+Result<double> host_us(const CudaBench& bench, F&& call) {
+  std::vector<double> times;
+  for (int i = 0; i < kHostCalls; ++i) {
+    FOVEA_RETURN_IF_ERROR(bench.device().synchronize());
+    const auto begin = std::chrono::steady_clock::now();
+    FOVEA_RETURN_IF_ERROR(call());
+    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+Status bench_plans(const CudaBench& bench, BenchReport& report) {
+  for (const std::int32_t requests : {1, 16, 64, 256}) {
+    MeasuredCase c;
+    c.suite = "plan";
+    c.q_lens = constant_lengths(requests, 1);
+    c.kv_lens = constant_lengths(requests, 4096);
+    FOVEA_ASSIGN_OR_RETURN(DeviceCase device, DeviceCase::create(bench, c, false));
+    const std::string name = fmt::format("B{} S4096 32/8", requests);
+    const auto add = [&](const char* metric, double value, const char* unit = "us") {
+      report.add({"plan", name, metric, value, unit, std::nullopt, "", std::nullopt, true});
+    };
+    const auto times = [&](const char* full, const char* grown) -> Status {
+      device.shorten(kHostCalls + 1);
+      FOVEA_ASSIGN_OR_RETURN(const double full_us, host_us(bench, [&] { return device.plan(); }));
+      add(full, full_us);
+      FOVEA_ASSIGN_OR_RETURN(const double grown_us, host_us(bench, [&] { return device.grow(); }));
+      add(grown, grown_us);
+      return ok_status();
+    };
+    // Lists on the host are copied with the plan, and the plan is cut again there.
+    FOVEA_RETURN_IF_ERROR(times("full, lists from the host", "grown, lists from the host"));
+    FOVEA_RETURN_IF_ERROR(device.keep_lists_on_device());
+    FOVEA_RETURN_IF_ERROR(times("full, with the copy", "grown, host"));
+    FOVEA_ASSIGN_OR_RETURN(const double recut, device.recut_us());
+    add("grown, kernel on the device", recut);
+    add("bytes copied", static_cast<double>(device.stats().plan_bytes) / 1024, "KiB");
+  }
+  return ok_status();
+}
+
+// The plain decode kernel: compiled into an empty cache, then found there by a compiler that has not seen it.
+Status bench_compile(const CudaBench& bench, BenchReport& report) {
+  namespace fs = std::filesystem;
+  const cuda::DeviceInfo& info = bench.device().info();
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<jit::KernelSource> kernels,
+                         attention_kernels(AttentionOptions{}, info.arch(), info.num_sms));
+  std::error_code ignored;
+  const fs::path folder = fs::temp_directory_path(ignored) / fmt::format("fovea-bench-{}", getpid());
+  Status status;
+  for (const char* where : {"cold", "from disk"}) {
+    jit::Compiler compiler(folder.string(), jit::cache_limit_bytes());
+    const auto begin = std::chrono::steady_clock::now();
+    status = compiler.get(kernels.front()).status();
+    if (!status.ok()) break;
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    report.add({"compile", "decode kernel", where, ms, "ms", std::nullopt, "", std::nullopt, true});
+  }
+  fs::remove_all(folder, ignored);
+  return status;
+}
+
+}  // namespace
+
+Status bench_cuda_host(const CudaBench& bench, BenchReport& report) {
+  FOVEA_RETURN_IF_ERROR(bench_plans(bench, report));
+  return bench_compile(bench, report);
+}
+
+}  // namespace fovea::app

@@ -1,0 +1,168 @@
+// Buffers, runs and timing of bench/device_case.h.
+#include "bench/device_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/half.h"
+#include "base/status.h"
+
+namespace fovea::app {
+namespace {
+
+// KV that the calls of a graph go through, so that none finds its own in the L2.
+constexpr double kRotatedBytes = 400e6;
+constexpr double kGraphUs = 600.0;  // a replay costs some microseconds of its own
+constexpr int kMostCalls = 400;
+
+}  // namespace
+
+Result<DeviceCase> DeviceCase::create(const CudaBench& bench, const MeasuredCase& c, bool heads_first) {
+  DeviceCase d(bench, c, heads_first);
+  d.batch_ = c.batch(1);
+  d.sets_ = std::max(1, static_cast<int>(std::ceil(kRotatedBytes / c.kv_bytes())));
+  const bool fp8 = c.kv_dtype == DType::kF8E4M3;
+  const bool integers = c.kv_dtype == DType::kI8 || c.kv_dtype == DType::kI4;
+  const std::size_t bytes = d.pool_bytes() * static_cast<std::size_t>(d.sets_);
+  // Both signs; magnitudes from 0.25 up to 1 (e4m3: up to 0.47).
+  const std::uint16_t keep = integers ? 0xffff : fp8 ? 0x8f8f : 0x80ff, set = integers ? 0 : fp8 ? 0x2828 : 0x3e80;
+  FOVEA_ASSIGN_OR_RETURN(d.k_, bench.random(bytes, keep, set));
+  FOVEA_ASSIGN_OR_RETURN(d.v_, bench.random(bytes, keep, set));
+  if (integers) {  // scales and zeros of about 1 / 500
+    FOVEA_ASSIGN_OR_RETURN(d.scales_,
+                           bench.random(d.scale_bytes() * static_cast<std::size_t>(d.sets_), 0x00f8, 0x1800));
+  }
+  FOVEA_ASSIGN_OR_RETURN(d.q_, bench.random(d.row_bytes(), 0x80ff, 0x3e80));
+  FOVEA_ASSIGN_OR_RETURN(d.out_, bench.random(d.row_bytes(), 0, 0x7fff));  // NaN
+  AttentionOptions o;
+  o.device = fmt::format("cuda:{}", bench.device().index());
+  o.num_qo_heads = c.qo_heads;
+  o.num_kv_heads = c.kv_heads;
+  o.head_dim = c.head_dim;
+  o.kv_dtype = c.kv_dtype;
+  o.page_tokens = c.page_tokens;
+  o.softcap = c.softcap;
+  o.max_requests = d.batch_.num_requests();
+  o.max_rows = d.batch_.num_rows();
+  o.max_pages_per_request = d.batch_.stride;
+  FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(o));
+  d.attention_.emplace(std::move(attention));
+  FOVEA_RETURN_IF_ERROR(d.plan());
+  return d;
+}
+
+Status DeviceCase::plan() {
+  RequestBatch batch;
+  batch.num_requests = batch_.num_requests();
+  batch.q_lens = batch_.q_lens.data();
+  batch.kv_lens = batch_.kv_lens.data();
+  batch.page_indices = batch_.page_table.data();
+  batch.num_page_indices = static_cast<std::int64_t>(batch_.page_table.size());
+  batch.page_stride = batch_.stride;
+  if (pages_.data() != nullptr) {
+    batch.page_indices = pages_.as<std::int32_t>();
+    batch.page_indices_device = DeviceKind::kCuda;
+  }
+  batch.mask = static_cast<AttentionMask>(batch_.mask);
+  batch.window_left = batch_.window_left;
+  return attention_->plan(batch, {bench_.stream()});
+}
+
+Status DeviceCase::grow() {
+  for (std::int32_t& tokens : batch_.kv_lens) ++tokens;
+  return attention_->grow(batch_.kv_lens, {bench_.stream()});
+}
+
+Result<double> DeviceCase::recut_us() {
+  const cuda::ScopedContext context(bench_.device());
+  const std::size_t bytes = batch_.kv_lens.size() * sizeof(std::int32_t);
+  FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer lens, cuda::DeviceBuffer::create(bench_.device(), bytes));
+  FOVEA_RETURN_IF_ERROR(
+      cuda::copy_to_device(bench_.device(), lens.data(), batch_.kv_lens.data(), bytes, bench_.stream()));
+  const TensorView view = on_device(cpu_tensor(lens.data(), DType::kI32, batch_.num_requests()));
+  return bench_.replay_us(20, [&](int) { return attention_->grow_on_device(view, {bench_.stream()}); });
+}
+
+void DeviceCase::shorten(std::int32_t tokens) {
+  for (std::int32_t& n : batch_.kv_lens) n -= tokens;
+}
+
+Status DeviceCase::keep_lists_on_device() {
+  const cuda::ScopedContext context(bench_.device());
+  const std::size_t bytes = batch_.page_table.size() * 4;
+  FOVEA_ASSIGN_OR_RETURN(pages_, cuda::DeviceBuffer::create(bench_.device(), bytes));
+  return cuda::copy_to_device(bench_.device(), pages_.data(), batch_.page_table.data(), bytes, bench_.stream());
+}
+
+Status DeviceCase::run(int set) {
+  const std::size_t at = pool_bytes() * static_cast<std::size_t>(set);
+  PagedKv kv;
+  kv.layout = heads_first_ ? KvLayout::kHND : KvLayout::kNHD;
+  kv.k = pool(k_.as<std::byte>() + at);
+  kv.v = pool(v_.as<std::byte>() + at);
+  if (scales_.data() != nullptr) {
+    const void* scales = scales_.as<std::byte>() + scale_bytes() * static_cast<std::size_t>(set);
+    kv.k_scale = kv.v_scale =
+        on_device(cpu_tensor(scales, DType::kF16, batch_.num_pages, case_.kv_heads, case_.page_tokens, 2));
+    kv.v_scale.data = const_cast<std::byte*>(static_cast<const std::byte*>(scales) + scale_bytes() / 2);
+  }
+  return attention_->run(rows(q_), kv, rows(out_), {}, {bench_.stream()});
+}
+
+Result<double> DeviceCase::time_us() {
+  const double guess = std::max(case_.kv_bytes() / 4e6, 5.0);
+  const int calls = std::clamp(static_cast<int>(kGraphUs / guess), sets_, std::max(sets_, kMostCalls));
+  FOVEA_ASSIGN_OR_RETURN(const double us, bench_.replay_us(calls, [&](int call) { return run(call % sets_); }));
+  FOVEA_RETURN_IF_ERROR(check_output());
+  return us;
+}
+
+std::size_t DeviceCase::pool_bytes() const {
+  const std::int64_t elements = std::int64_t{batch_.num_pages} * case_.page_tokens * case_.kv_heads * case_.head_dim;
+  return static_cast<std::size_t>(elements * dtype_bits(case_.kv_dtype) / 8);
+}
+
+std::size_t DeviceCase::scale_bytes() const {
+  return std::size_t{2} * static_cast<std::size_t>(batch_.num_pages) *
+         static_cast<std::size_t>(case_.page_tokens * case_.kv_heads) * 4;
+}
+
+std::size_t DeviceCase::row_bytes() const {
+  return static_cast<std::size_t>(batch_.num_rows()) * static_cast<std::size_t>(case_.qo_heads * case_.head_dim) * 2;
+}
+
+TensorView DeviceCase::on_device(TensorView view) const {
+  view.device = DeviceKind::kCuda;
+  view.device_index = bench_.device().index();
+  return view;
+}
+
+TensorView DeviceCase::pool(const void* data) const {
+  const std::int32_t first = heads_first_ ? case_.kv_heads : case_.page_tokens;
+  const std::int32_t second = heads_first_ ? case_.page_tokens : case_.kv_heads;
+  return on_device(cpu_tensor(data, case_.kv_dtype, batch_.num_pages, first, second, case_.head_dim));
+}
+
+TensorView DeviceCase::rows(const cuda::DeviceBuffer& buffer) const {
+  return on_device(cpu_tensor(buffer.data(), DType::kBF16, batch_.num_rows(), case_.qo_heads, case_.head_dim));
+}
+
+// Averages of values below 1 are below 1. Tests judge results; this catches a benchmark of nothing.
+Status DeviceCase::check_output() const {
+  const cuda::ScopedContext context(bench_.device());
+  std::vector<std::uint16_t> out(row_bytes() / 2);
+  FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(bench_.device(), out.data(), out_.data(), row_bytes(), bench_.stream()));
+  FOVEA_RETURN_IF_ERROR(bench_.device().synchronize());
+  for (const std::uint16_t bits : out) {
+    if (!(std::abs(bf16_to_float(bits)) <= 1.0f)) {
+      return make_status(StatusCode::kInternal, "{}: an output is {}, expected an average of values below 1",
+                         case_.id(), bf16_to_float(bits));
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace fovea::app
