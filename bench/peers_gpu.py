@@ -18,7 +18,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import h200_figures as figures  # noqa: E402
+import h200_figures as figures
 
 STALL_SECONDS = 60  # without a sign of life, the engine at work hangs
 # Relative error against fp32 that bf16 and e4m3 storage may cost; right results stay below a third of it.

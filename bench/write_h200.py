@@ -36,7 +36,7 @@ def suite_tables(data):
             us, limit = data.ours.get((case, "time")), data.limit.get((case, "time"))
             rate = data.ours.get((case, "read"))
             every = [x for x in [us, *data.peers.get((case, "time"), {}).values()] if x]
-            show = lambda x: "–" if x is None else f"**{x:.2f}**" if x == min(every) else f"{x:.2f}"
+            show = lambda x, every=every: "–" if x is None else f"**{x:.2f}**" if x == min(every) else f"{x:.2f}"
             rows.append([case.split("/", 1)[1], f"{limit:.1f}" if limit else "", show(us), f"{rate:.0f}" if rate else "",
                          f"{us / limit:.2f}" if us and limit else ""] + [show(data.peers.get((case, "time"), {}).get(p)) for p in peers])
         lines += [f"### {suite}: us", ""] + table(["case", "limit", "Fovea", "GB/s", "over the limit", *peers], rows)

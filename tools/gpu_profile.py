@@ -24,7 +24,7 @@ import time
 from gpu_common import BUNDLE, ROOT, environment, stop_if_missing
 
 sys.path.insert(0, str(ROOT / "bench"))
-import h200_figures as figures  # noqa: E402
+import h200_figures as figures
 
 SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "ComputeWorkloadAnalysis", "WarpStateStats", "SchedulerStats", "LaunchStats",
             "Occupancy")

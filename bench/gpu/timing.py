@@ -21,7 +21,7 @@ def elapsed_us(work):
 def eager_us(call, sets, repeats=9):
     for copy in range(3):
         call(copy % sets)
-    return statistics.median(elapsed_us(lambda: call(i % sets)) for i in range(repeats))
+    return statistics.median(elapsed_us(lambda i=i: call(i % sets)) for i in range(repeats))
 
 
 def captured(call, sets, calls):

@@ -1,4 +1,5 @@
-// Version of the library and the binary; printed by `fovea --version` and GET /version.
+// The version, here and nowhere else: CMakeLists.txt and pyproject.toml read it from this line, CHANGELOG.md says what
+// is in it. Printed by `fovea --version` and GET /version.
 #pragma once
 
 namespace fovea {

@@ -14,7 +14,7 @@ F32, F16, BF16, E4M3 = range(4)  # abi::KvDType
 ARCHS = ["sm_80", "sm_90a"]
 
 
-def compile_kernel(nvrtc, header, macros, arch):
+def compile_kernel(nvrtc, header, macros, arch):  # noqa: F811
     """Returns what ptxas says of each entry point: {name: (registers, spilled bytes, bytes of stack)}."""
     source = "".join(f"#define {name} {value}\n" for name, value in macros.items()) + f'#include "{header}"\n'
     ok, text = compile_source(nvrtc, source, options(arch) + ["--ptxas-options=-v"])

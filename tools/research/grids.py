@@ -116,7 +116,7 @@ def refine(context):
     half = dict(streaming=LAST_LAYERS) if context == 131072 else {}
     out = [Policy("dense")] + ([Policy("dense, half streaming", **half)] if half else [])
     for b in budgets:
-        def add(name, *args, **more):
+        def add(name, *args, b=b, **more):
             out.append(Policy(f"{name} @{b}", *args, budget=b, **(half | more)))
 
         add("oracle P16", "exact")
@@ -175,7 +175,7 @@ def final(context):
     half = dict(streaming=LAST_LAYERS) if context == 131072 else {}
     out = [Policy("dense")] + ([Policy("dense, half streaming", **half)] if half else [])
     for b in BUDGETS[context]:
-        def add(name, *args, **more):
+        def add(name, *args, b=b, **more):
             out.append(Policy(f"{name} @{b}", *args, budget=b, **(half | more)))
 
         add("random P16", "random")

@@ -46,7 +46,7 @@ class Study:
         with open(self.options.out, "w") as file:
             json.dump(self.results, file)
         share = bits.count("1") / len(bits)
-        print(f"{context} {kind} {kv} streaming {['%d.%d' % s for s in streaming]}: {share:.3f} of {len(bits)}, "
+        print(f"{context} {kind} {kv} streaming {[f'{layer}.{head}' for layer, head in streaming]}: {share:.3f} of {len(bits)}, "
               f"{time.time() - self.begin:.1f} s", flush=True)
         return share
 

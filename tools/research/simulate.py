@@ -10,8 +10,8 @@ import sys
 import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "needle"))
-from model import Config, Needle  # noqa: E402
-from policies import choose  # noqa: E402
+from model import Config, Needle
+from policies import choose
 
 SINK, LOCAL = 64, 256  # of streaming heads
 

@@ -1,6 +1,7 @@
 """The test runner counts what ran, and everything that did not show anything as failed."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -84,3 +85,28 @@ def test_the_list_names_only_steps_that_exist():
     assert set(tests) == {"release", "asan", "tsan", "not_sanitized", "fuzz", "gpu", "python", "lint"}
     for preset in ("asan", "tsan"):
         assert set(tests[preset]) <= set(tests["release"])
+
+
+@pytest.mark.parametrize("text, in_ci, failed", [
+    ("[1/2] Building CXX object a.o\n[2/2] Linking", True, 0),
+    ("a.cc:3:7: warning: unused variable 'x' [-Wunused-variable]", True, 1),
+    ("a.cc:3:7: warning: unused variable 'x' [-Wunused-variable]", False, 0),
+    ("CMake Warning at CMakeLists.txt:3 (message):", True, 1),
+    ("[7/9] Building CXX object warning_test.cc.o", True, 0),
+])
+def test_warnings_fail_the_build_of_ci(monkeypatch, text, in_ci, failed):
+    monkeypatch.setattr(run_tests, "IN_CI", in_ci)
+    monkeypatch.setattr(run_tests, "run", lambda command: (0, text))
+    outcome = run_tests.build_release({})
+    assert (outcome.passed, outcome.failed) == (1 - failed, failed)
+
+
+def test_a_failed_build_fails(monkeypatch):
+    monkeypatch.setattr(run_tests, "run", lambda command: (1, "ninja: build stopped"))
+    assert run_tests.build_release({}).failed == 1
+
+
+def test_the_changelog_begins_with_the_version():
+    version = re.search(r'kVersion = "([0-9.]+)"', (run_tests.ROOT / "include/fovea/version.h").read_text()).group(1)
+    heads = re.findall(r"^## \[(.+?)\]", (run_tests.ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == version
