@@ -26,12 +26,15 @@ LAYERS: dict[str, set[str]] = {
     "cuda": {"jit", "abi", "base", "public"},
     "cpu": {"jit", "core", "variant", "abi", "base", "public"},
     "tune": {"abi", "base", "public"},
-    "backend": {"tune", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
+    "attention": {"tune", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
+    "select": {"attention", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
+    "device": {"attention", "cuda", "cpu", "core", "variant", "abi", "base", "public"},
     "capi": {"public"},
-    "engine": {"backend", "core", "variant", "abi", "base", "public"},
+    "engine": {"device", "attention", "core", "variant", "abi", "base", "public"},
     "server": {"base", "public"},
     "apps": {
-        "server", "engine", "backend", "tune", "cuda", "cpu", "jit", "workload", "core", "variant", "abi", "base", "public",
+        "server", "engine", "device", "select", "attention", "tune", "cuda", "cpu", "jit", "workload", "core", "variant", "abi", "base",
+        "public",
     },
     # Never shipped. The oracle sees batch, page table and mask, never a plan: core is out of its reach.
     "testing": {"kernels", "abi", "base", "public"},

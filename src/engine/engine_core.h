@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/backend.h"
+#include "device/device.h"
 #include "engine/cache/kv_pool.h"
 #include "engine/choice.h"
 #include "engine/model/key_codes.h"

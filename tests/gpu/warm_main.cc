@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/cuda_executor.h"
+#include "attention/cuda_executor.h"
 #include "base/thread_pool.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"

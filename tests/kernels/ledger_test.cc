@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda_executor.h"
+#include "attention/cuda_executor.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
 

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import check_layers
 
 KNOWN = {
-    "src/base/status.h", "src/core/plan/planner.h", "src/cpu/simd.h", "src/abi/plan.h", "src/backend/backend.h",
+    "src/base/status.h", "src/core/plan/planner.h", "src/cpu/simd.h", "src/abi/plan.h", "src/device/device.h",
     "src/engine/runner.h", "src/server/http.h", "include/fovea/status.h", "testing/oracle.h", "src/workload/batch.h",
     "apps/fovea/command.h", "apps/fovea/bench/report.h", "src/cpu/attention_test_util.h", "src/server/testing/fake.h",
 }
@@ -23,7 +23,7 @@ def why(path, header, quoted=True):
     ("src/core/plan/planner.cc", "base/status.h"),
     ("src/core/plan/planner.cc", "core/plan/planner.h"),
     ("src/cpu/attention.cc", "abi/plan.h"),
-    ("src/engine/runner.cc", "backend/backend.h"),
+    ("src/engine/runner.cc", "device/device.h"),
     ("src/server/http.cc", "fovea/status.h"),
     ("apps/fovea/main.cc", "command.h"),
     ("apps/fovea/bench/plan.cc", "command.h"),
@@ -44,7 +44,7 @@ def test_allowed(path, header):
     ("src/base/log.cc", "core/plan/planner.h"),          # up
     ("src/core/plan/planner.cc", "cpu/simd.h"),          # core sees no backend
     ("src/core/plan/planner.cc", "cuda/device.h"),       # and no CUDA
-    ("src/engine/runner.cc", "cpu/simd.h"),              # the engine sees only the backend interface
+    ("src/engine/runner.cc", "cpu/simd.h"),              # the engine sees no device
     ("src/server/http.cc", "engine/runner.h"),           # the server only the public API
     ("src/cpu/attention.cc", "testing/oracle.h"),        # shipped code has no oracle
     ("apps/fovea/main.cc", "testing/oracle.h"),

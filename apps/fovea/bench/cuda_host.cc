@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "backend/cuda_executor.h"
+#include "attention/cuda_executor.h"
 #include "base/status.h"
 #include "bench/device_case.h"
 #include "jit/compiler.h"

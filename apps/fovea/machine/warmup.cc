@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "backend/cuda_executor.h"
+#include "attention/cuda_executor.h"
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/thread_pool.h"

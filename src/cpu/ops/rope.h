@@ -9,7 +9,7 @@
 
 namespace fovea::cpu {
 
-// The fields of backend/backend.h's RopeConfig, which this layer cannot see.
+// The fields of device/device.h's RopeConfig, which this layer cannot see.
 enum class RopeScaling : std::uint8_t { kPlain, kLinear, kLlama3, kYarn };
 struct RopeParams {
   RopeScaling scaling = RopeScaling::kPlain;

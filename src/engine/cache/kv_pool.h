@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "abi/kv_pool.h"
-#include "backend/backend.h"
+#include "device/device.h"
 #include "engine/cache/kv_format.h"
 #include "engine/cache/page_allocator.h"
 #include "engine/model/model.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "abi/page_stats.h"
-#include "backend/backend.h"
+#include "device/device.h"
 #include "engine/cache/kv_pool.h"
 #include "engine/model/key_codes.h"
 #include "fovea/status.h"

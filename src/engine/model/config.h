@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "device/device.h"
 #include "fovea/dtype.h"
 #include "fovea/status.h"
 

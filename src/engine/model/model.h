@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "abi/kv_pool.h"
-#include "backend/backend.h"
+#include "device/device.h"
 #include "engine/model/config.h"
 #include "engine/model/head_profile.h"
 #include "fovea/status.h"

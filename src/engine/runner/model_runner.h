@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "device/device.h"
 #include "engine/cache/kv_pool.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/model/model.h"

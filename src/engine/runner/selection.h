@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
 #include "core/select/reuse.h"
+#include "device/device.h"
 #include "engine/cache/page_stats.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/model/model.h"

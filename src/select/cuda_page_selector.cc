@@ -1,12 +1,12 @@
 // PageSelector on a CUDA device: its buffers, and the arguments of the kernels that fill them.
 #include <algorithm>
 
-#include "backend/cuda_kernels.h"
-#include "backend/cuda_paged_ops.h"
-#include "backend/cuda_select.h"
-#include "backend/page_selector_impl.h"
+#include "attention/cuda_kernels.h"
+#include "attention/cuda_paged_ops.h"
 #include "base/status.h"
 #include "cuda/memory.h"
+#include "select/cuda_select.h"
+#include "select/page_selector_impl.h"
 
 namespace fovea {
 namespace {

@@ -5,13 +5,13 @@
 #include <cstring>
 #include <numeric>
 
-#include "backend/cpu_paged_ops.h"
-#include "backend/page_selector_impl.h"
+#include "attention/cpu_paged_ops.h"
 #include "base/half.h"
 #include "base/status.h"
 #include "core/select/reuse.h"
 #include "cpu/select/select.h"
 #include "cpu/select/stats.h"
+#include "select/page_selector_impl.h"
 
 namespace fovea {
 namespace {

@@ -2,9 +2,9 @@
 // device.
 #include <vector>
 
-#include "backend/attention_checks.h"
-#include "backend/cpu_paged_ops.h"
-#include "backend/cuda_paged_ops.h"
+#include "attention/attention_checks.h"
+#include "attention/cpu_paged_ops.h"
+#include "attention/cuda_paged_ops.h"
 #include "base/status.h"
 #include "fovea/attention.h"
 

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "backend/attention_checks.h"
-#include "backend/attention_impl.h"
+#include "attention/attention_checks.h"
+#include "attention/attention_impl.h"
 
 namespace fovea {
 

@@ -1,12 +1,12 @@
-#include "backend/cuda_executor.h"
+#include "attention/cuda_executor.h"
 
 #include <algorithm>
 #include <future>
 #include <utility>
 
-#include "backend/attention_impl.h"
-#include "backend/cuda_kernels.h"
-#include "backend/cuda_paged_ops.h"
+#include "attention/attention_impl.h"
+#include "attention/cuda_kernels.h"
+#include "attention/cuda_paged_ops.h"
 #include "base/status.h"
 #include "cuda/tensor_map.h"
 #include "jit/any_spec.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "backend/attention_checks.h"
-#include "backend/attention_impl.h"
-#include "backend/cpu_paged_ops.h"
+#include "attention/attention_checks.h"
+#include "attention/attention_impl.h"
+#include "attention/cpu_paged_ops.h"
 #include "base/half.h"
 #include "base/status.h"
 #include "cpu/append.h"

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "backend/backend.h"
 #include "base/thread_pool.h"
+#include "device/device.h"
 #include "variant/params.h"
 
 namespace fovea {

@@ -1,10 +1,10 @@
-#include "backend/cuda_paged_ops.h"
+#include "attention/cuda_paged_ops.h"
 
 #include <algorithm>
 
 #include "abi/append_args.h"
 #include "abi/merge_args.h"
-#include "backend/cuda_kernels.h"
+#include "attention/cuda_kernels.h"
 #include "base/status.h"
 #include "jit/any_spec.h"
 

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 
-#include "backend/attention_checks.h"
-#include "backend/attention_impl.h"
-#include "backend/cuda_attention.h"
+#include "attention/attention_checks.h"
+#include "attention/attention_impl.h"
+#include "attention/cuda_attention.h"
 #include "base/status.h"
 #include "core/plan/explain.h"
 

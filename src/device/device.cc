@@ -1,9 +1,9 @@
 // The registry of backends. A backend is one line here; each knows by itself whether the machine can run it.
-#include "backend/backend.h"
+#include "device/device.h"
 
-#include "backend/cpu_backend.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "device/cpu_device.h"
 
 namespace fovea {
 namespace {

@@ -1,5 +1,5 @@
 // The registry, and the CPU backend's checks of what it is given.
-#include "backend/backend.h"
+#include "device/device.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,8 @@
 // Backend over cpu/: checks shapes and types, then calls the operators.
-#include "backend/cpu_backend.h"
+#include "device/cpu_device.h"
 
 #include <vector>
 
-#include "backend/cpu_attention_op.h"
 #include "base/cgroup.h"
 #include "base/half.h"
 #include "base/status.h"
@@ -16,6 +15,7 @@
 #include "cpu/select/select.h"
 #include "cpu/select/stats.h"
 #include "cpu/simd.h"
+#include "device/cpu_attention_op.h"
 
 namespace fovea {
 namespace {

@@ -1,8 +1,8 @@
-#include "backend/cuda_recut.h"
+#include "attention/cuda_recut.h"
 
 #include <algorithm>
 
-#include "backend/cuda_kernels.h"
+#include "attention/cuda_kernels.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "jit/any_spec.h"

@@ -1,7 +1,7 @@
 // The CUDA implementation of the public attention API on a driver without a GPU, whose kernel is the CPU's executor
 // over the plan as it lies in device memory: what reaches the device, when, and what callers get wrong. The kernels
 // themselves are tested on a GPU.
-#include "backend/cuda_attention.h"
+#include "attention/cuda_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 #include "abi/attention_args.h"
 #include "abi/recut_args.h"
-#include "backend/cuda_executor.h"
+#include "attention/cuda_executor.h"
 #include "base/half.h"
 #include "cpu/attention/attention.h"
 #include "cuda/graph.h"

@@ -1,4 +1,4 @@
-#include "backend/cuda_kernels.h"
+#include "attention/cuda_kernels.h"
 
 #include <map>
 #include <mutex>

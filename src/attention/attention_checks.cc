@@ -1,4 +1,4 @@
-#include "backend/attention_checks.h"
+#include "attention/attention_checks.h"
 
 #include <algorithm>
 #include <bit>

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/attention_checks.h"
+#include "attention/attention_checks.h"
 #include "base/half.h"
 #include "base/status.h"
 #include "fovea/page_selector.h"

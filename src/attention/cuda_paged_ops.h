@@ -7,8 +7,8 @@
 
 #include "abi/append_args.h"
 #include "abi/kv_pool.h"
-#include "backend/attention_checks.h"
-#include "backend/cpu_paged_ops.h"
+#include "attention/attention_checks.h"
+#include "attention/cpu_paged_ops.h"
 #include "fovea/attention.h"
 #include "jit/kernel_source.h"
 

@@ -1,8 +1,8 @@
-#include "backend/cuda_select.h"
+#include "select/cuda_select.h"
 
 #include <algorithm>
 
-#include "backend/cuda_kernels.h"
+#include "attention/cuda_kernels.h"
 #include "base/status.h"
 #include "jit/any_spec.h"
 

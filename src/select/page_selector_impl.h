@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "abi/page_stats.h"
-#include "backend/attention_checks.h"
+#include "attention/attention_checks.h"
 #include "core/select/policy.h"
 #include "fovea/page_selector.h"
 

@@ -1,6 +1,6 @@
 // Plans of a batch go to the executor that is best for it (cuda_executor.h), and to the device by a copy in the
 // stream of the runs; grown lengths of page lists on the device are cut there (cuda_recut.h).
-#include "backend/cuda_attention.h"
+#include "attention/cuda_attention.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "abi/attention_args.h"
-#include "backend/cuda_executor.h"
-#include "backend/cuda_kernels.h"
-#include "backend/cuda_recut.h"
+#include "attention/cuda_executor.h"
+#include "attention/cuda_kernels.h"
+#include "attention/cuda_recut.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "core/plan/device_plan.h"

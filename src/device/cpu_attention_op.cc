@@ -1,5 +1,5 @@
 // Plans with core/plan and runs with cpu/attention.
-#include "backend/cpu_attention_op.h"
+#include "device/cpu_attention_op.h"
 
 #include "base/status.h"
 #include "cpu/attention/attention.h"

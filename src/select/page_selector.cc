@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "abi/select_args.h"
-#include "backend/page_selector_impl.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "select/page_selector_impl.h"
 
 namespace fovea {
 namespace {

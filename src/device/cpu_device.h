@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "backend/backend.h"
+#include "device/device.h"
 
 namespace fovea {
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "backend/attention_batch.h"
+#include "attention/attention_batch.h"
 #include "core/plan/planner.h"
 #include "fovea/attention.h"
 #include "jit/variant_spec.h"

@@ -1,8 +1,8 @@
 // Which variant the options of an Attention ask for, and the values of its parameters.
 #include <cmath>
 
-#include "backend/attention_checks.h"
-#include "backend/attention_impl.h"
+#include "attention/attention_checks.h"
+#include "attention/attention_impl.h"
 #include "base/status.h"
 
 namespace fovea {

@@ -1,4 +1,4 @@
-#include "backend/attention_batch.h"
+#include "attention/attention_batch.h"
 
 #include <algorithm>
 
