@@ -58,6 +58,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "oneapi/dnnl/": ("src/cpu/",),
     "pcre2.h": ("src/engine/tokenizer/",),
     "utf8proc.h": ("src/engine/tokenizer/", "src/engine/template/"),
+    "xgrammar/": ("src/engine/grammar/xgrammar/",),
+    "dlpack/": ("src/engine/grammar/xgrammar/",),
     "spdlog/": ("src/base/",),
     "xxhash.h": ("src/base/",),
     "nlohmann/": ("src/base/", "src/workload/", "src/engine/", "src/server/", "apps/"),

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Sets up what a build needs, once: `tools/setup.sh build` the compiler and libraries, `tools/setup.sh test` also the linters
-# and a Python environment (.venv) for the peers that tests compare with. Called by make; a second call finds its stamp and
-# does nothing. Installs with root, else with sudo, else says what to ask for.
+# Sets up what a build needs, once: `tools/setup.sh build` the compiler and libraries (one of them from PyPI:
+# tools/fetch_xgrammar.sh), `tools/setup.sh test` also the linters and a Python environment (.venv) for the peers that tests
+# compare with. Called by make; a second call finds its stamp and does nothing. Installs with root, else with sudo, else
+# says what to ask for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,16 +12,16 @@ case $profile in build | test) ;; *) echo "usage: tools/setup.sh build|test" >&2
 stamp=build/setup-$profile.stamp
 requirements=tools/requirements-test.txt
 os_release=${FOVEA_OS_RELEASE:-/etc/os-release}  # tests name another one
-key=$(cat tools/setup.sh "$requirements" "$os_release" 2>/dev/null | sha256sum)
+key=$(cat tools/setup.sh tools/fetch_xgrammar.sh "$requirements" "$os_release" 2>/dev/null | sha256sum)
 if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && { [ "$profile" = build ] || [ -x .venv/bin/python ]; }; then
   exit 0
 fi
 
-packages=(g++ cmake ninja-build ccache lld pkg-config python3 git
+packages=(g++ cmake ninja-build ccache lld pkg-config python3 python3-venv git
   libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libxxhash-dev
   libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libgtest-dev libgmock-dev)
 if [ "$profile" = test ]; then
-  packages+=(python3-venv clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+  packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
 fi
 distribution=unknown
 # shellcheck disable=SC1090
@@ -56,6 +57,12 @@ if [ ${#missing[@]} -gt 0 ]; then
   echo "Installing ${#missing[@]} packages: ${missing[*]}" >&2
   "${as_root[@]}" apt-get update -qq
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+fi
+
+if ! tools/fetch_xgrammar.sh; then
+  echo "PyPI did not give xgrammar's source; without it the server refuses response_format and forced tools." >&2
+  [ "$profile" = build ] || exit 1
+  exit 0  # without a stamp: the next call tries again
 fi
 
 if [ "$profile" = test ]; then

@@ -14,12 +14,16 @@ DISTRIBUTIONS = {"bookworm": "libboost1.81-dev", "noble": "libboost1.83-dev"}
 
 
 class Machine:
-    def __init__(self, folder: Path, codename: str = "bookworm", uid: int = 0, sudo: bool = False, installed: str = ""):
+    def __init__(self, folder: Path, codename: str = "bookworm", uid: int = 0, sudo: bool = False, installed: str = "",
+                 fetch_status: int = 0):
         self.project = folder / "project"
         self.project.mkdir()
         (self.project / "tools").mkdir()
         for name in ("setup.sh", "requirements-test.txt"):
             shutil.copy(TOOLS / name, self.project / "tools" / name)
+        fetch = self.project / "tools" / "fetch_xgrammar.sh"
+        fetch.write_text(f"#!{shutil.which('bash')}\nexit {fetch_status}\n")
+        fetch.chmod(0o755)
         self.log = folder / "calls"
         self.log.touch()
         (folder / "os-release").write_text(f"ID=some\nVERSION_CODENAME={codename}\n")
@@ -70,6 +74,14 @@ def test_second_call_does_nothing(tmp_path):
         requirements.write("# another\n")
     assert machine.setup().returncode == 0
     assert len(machine.calls()) > len(calls)
+
+
+def test_builds_go_on_without_pypi_and_tests_do_not(tmp_path):
+    machine = Machine(tmp_path, fetch_status=1)
+    for _ in range(2):  # without a stamp it is tried again
+        done = machine.setup()
+        assert done.returncode == 0 and "xgrammar" in done.stderr
+    assert machine.setup("test").returncode == 1
 
 
 def test_only_the_missing_ones_are_installed(tmp_path):

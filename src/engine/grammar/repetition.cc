@@ -1,0 +1,89 @@
+#include "engine/grammar/repetition.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+constexpr std::uint64_t kMaxWrittenOut = 20'000;  // characters; classes count as one
+constexpr std::size_t kMaxGroups = 200;           // in one another
+constexpr std::uint64_t kFar = kMaxWrittenOut + 1;
+
+// {n}, {n,} or {n,m} at `begin`: the larger number and the end; false where the brace is something else.
+bool read_count(std::string_view text, std::size_t begin, std::uint64_t* count, std::size_t* end) {
+  std::size_t at = begin + 1;
+  bool digit = false;
+  *count = 0;
+  std::uint64_t number = 0;
+  for (; at < text.size() && text[at] != '}'; ++at) {
+    const char c = text[at];
+    if (c >= '0' && c <= '9') {
+      digit = true;
+      number = std::min(number * 10 + static_cast<std::uint64_t>(c - '0'), kFar);
+      *count = std::max(*count, number);
+    } else if (c == ',' || c == ' ') {
+      number = 0;
+    } else {
+      return false;
+    }
+  }
+  *end = at + 1;
+  return digit && at < text.size();
+}
+
+std::size_t skip_until(std::string_view text, std::size_t at, char closing) {
+  for (; at < text.size() && text[at] != closing; ++at) at += text[at] == '\\' ? 1 : 0;
+  return at;
+}
+
+}  // namespace
+
+Status check_repetitions(std::string_view text, bool quoted) {
+  const auto too_large = [] {
+    return invalid_argument("its counted repetitions, written out, are more than {} characters", kMaxWrittenOut);
+  };
+  std::vector<std::uint64_t> groups = {0};  // characters of each open group
+  std::uint64_t last = 0;                   // of what a count would repeat; already in its group
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    std::uint64_t size = 1;
+    if (c == '(') {
+      if (groups.size() > kMaxGroups) return invalid_argument("more than {} groups are in one another", kMaxGroups);
+      groups.push_back(0);
+      last = 0;
+      continue;
+    }
+    if (c == ')' && groups.size() > 1) {
+      size = groups.back();
+      groups.pop_back();
+    } else if (c == '\\') {
+      ++i;
+    } else if (c == '[') {
+      i = skip_until(text, i + 1, ']');
+    } else if (c == '"' && quoted) {
+      const std::size_t end = skip_until(text, i + 1, '"');
+      size = end - i;
+      i = end;
+    } else if (c == '{') {
+      std::uint64_t count = 0;
+      std::size_t end = 0;
+      if (read_count(text, i, &count, &end)) {
+        if (count > 1) groups.back() += last * (count - 1);
+        if (groups.back() > kMaxWrittenOut) return too_large();
+        last = last * std::max<std::uint64_t>(count, 1);
+        i = end - 1;
+        continue;
+      }
+    }
+    last = size;
+    groups.back() += size;
+    if (groups.back() > kMaxWrittenOut + text.size()) return too_large();
+  }
+  return ok_status();
+}
+
+}  // namespace fovea
