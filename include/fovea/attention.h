@@ -14,7 +14,8 @@
 // give it, for its runs share partial results. On a CUDA device calls enqueue on the stream given and return; what they
 // read must stay as it is until the stream is past them. run() makes one launch at fixed addresses and allocates
 // nothing, so it can be captured in a CUDA graph: plan() again outside of the graph (in its stream), then replay. From
-// the first recorded run() on, page lists stay where they are: all in host memory, or at one address of the device.
+// the first recorded run() on, page lists stay where they are, all in host memory or at one address of the device, and
+// plans are those that the recorded kernel runs (AttentionOptions::graphs_by_rows).
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,7 @@ enum class AttentionMask : std::uint8_t {
 
 // Which of the three CUDA kernels runs plans of decode: one query token a request, no prefix shared, no mask of bits.
 enum class DecodeKernel : std::uint8_t {
-  kAuto = 0,   // by requests, heads and lengths; a run recorded in a graph keeps it for later plans of as many rows
+  kAuto = 0,   // by requests, heads and lengths; from the first run on that a graph recorded, that run's
   kCtas = 1,   // the one that runs all other plans
   kWarps = 2,  // the one for large batches
   kFew = 3,    // the one for few requests, which also takes those over chosen pages
@@ -90,8 +91,12 @@ struct AttentionOptions {
   bool batch_invariant = false;  // a request's bits do not depend on who shares its batch
   bool device_growth = true;     // CUDA: grow() with page lists on the device, and grow_on_device(), cut the plan again
                                  // there; plans carry what that takes (12 bytes a tile). No effect if batch_invariant
-  bool checked = false;          // CUDA: page indices are compared with the pool's pages, at the cost of a look at each
-                                 // (the CPU always does)
+  bool checked = false;          // CUDA: kernels compare page indices with the pool's pages, at the cost of a look at
+                                 // each; those of host lists are compared in any case
+  // CUDA graphs. false: plan() refuses what the kernel of the recorded runs cannot run, and more rows than their
+  // tensors have. true: the caller replays a graph only under plans of as many rows as it recorded; each has its own
+  // kernel.
+  bool graphs_by_rows = false;
   DecodeKernel decode_kernel = DecodeKernel::kAuto;  // CUDA only
   std::int32_t num_threads = 0;                      // CPU only; 0: one pool of the process
   std::int32_t num_workers = 0;                      // tasks that the work is cut into; 0: what the device has
@@ -112,6 +117,8 @@ struct RequestBatch {
   std::int64_t num_page_indices = 0;                  // entries in page_indices; 0: not known, not checked
   const std::int64_t* list_begins = nullptr;          // host, [num_requests]
   std::int64_t page_stride = 0;
+  const std::int64_t* list_ends = nullptr;  // host, [num_requests]: the entry behind list i, which plan() and grow()
+                                            // keep to; null: not known. grow_on_device() keeps to the longest list
   AttentionMask mask = AttentionMask::kCausal;
   std::int32_t window_left = -1;  // kWindow: 0 or more
   // kBits: the bit of (query token r, KV token t) of request i is number mask_offsets[i] + r * kv_lens[i] + t; bit 0 is
@@ -180,6 +187,12 @@ struct PagedKv {
   bool rotated = false;
 };
 
+// What runs of one plan may differ in. A graph keeps what it recorded.
+struct RunValues {
+  float logit_scale = 1.0f;  // times AttentionOptions::sm_scale: the scales of q and k
+  TensorView sinks;          // instead of AttentionOptions::sinks, where those were given; empty: those
+};
+
 // What the last plan reads and how even it is.
 struct AttentionStats {
   std::uint64_t kv_bytes = 0;           // K and V that the plan reads, each shared run once
@@ -213,21 +226,26 @@ class Attention {
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
   // must hold the new pages already; host lists are read again. Where page lists lie on a CUDA device, a kernel there
   // cuts the plan again and the host only launches it. kUnsupported after plan_cascade() and for bit masks. Lengths
-  // that are refused leave the plan as it was.
+  // that are refused leave the plan as it was; kOutOfRange: more pages than a request's list has.
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 
   // grow() for lengths that only the device knows: i32 [num_requests] there (on the CPU: here). On a CUDA device one
   // launch, which a graph may record ahead of run(): a replay then follows the lengths as they are by that time.
   // Lengths that shrank, or outgrew max_pages_per_request, leave the plan as it was. stats() and explain() do not
-  // follow. Needs options.device_growth; kUnsupported for batch_invariant and after plans that grow() would pack anew
-  // (bit masks, windows over shared prefixes, cascades).
+  // follow; growth_status() does. Needs options.device_growth; kUnsupported for batch_invariant and after plans that
+  // grow() would pack anew (bit masks, windows over shared prefixes, cascades).
   Status grow_on_device(const TensorView& kv_lens, Stream stream = {});
+  // What became of the last grow_on_device() or replay of one: kOutOfRange names a request whose lengths it refused.
+  // Waits for the stream.
+  Status growth_status(Stream stream = {}) const;
 
   // out = attention of q over kv by the last plan. q, out: [rows, num_qo_heads, head_dim] of q_dtype, the last dim
   // contiguous; rows beyond the planned ones are left alone. lse: f32 [rows, num_qo_heads], contiguous, or empty. CUDA:
   // q, out and kv start at 16 bytes, and rows, heads and pages are multiples of 16 bytes apart.
   Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse = {},
-             Stream stream = {});
+             Stream stream = {}, const RunValues& values = {});
+  // Whether a graph recorded a run: then the object must outlive the graph.
+  bool recorded() const;
 
   // Bytes of the object's buffers on its device (partial states, plan, page lists).
   std::size_t workspace_bytes() const;

@@ -102,6 +102,7 @@ typedef struct fovea_attention_options {
   int32_t decode_kernel;
   int32_t kv_token_scales;
   int32_t kv_rotated;
+  int32_t graphs_by_rows;
 } fovea_attention_options;
 
 /* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host. */
@@ -120,6 +121,7 @@ typedef struct fovea_batch {
   const uint8_t* mask_bits;
   int64_t mask_bytes;
   const int64_t* mask_offsets;
+  const int64_t* list_ends;
 } fovea_batch;
 
 /* fovea::CascadeLevel. */
@@ -162,6 +164,13 @@ typedef struct fovea_paged_kv {
   int32_t layout;
   int32_t kv_dtype;
 } fovea_paged_kv;
+
+/* fovea::RunValues. sinks may be NULL. */
+typedef struct fovea_run_values {
+  size_t struct_bytes;
+  float logit_scale;
+  const fovea_tensor* sinks;
+} fovea_run_values;
 
 /* fovea::AttentionStats. */
 typedef struct fovea_attention_stats {
@@ -241,9 +250,16 @@ FOVEA_API fovea_status fovea_attention_grow(fovea_attention* attention, const in
                                             void* stream);
 FOVEA_API fovea_status fovea_attention_grow_on_device(fovea_attention* attention, const fovea_tensor* kv_lens,
                                                       void* stream);
+FOVEA_API fovea_status fovea_attention_growth_status(const fovea_attention* attention, void* stream);
 /* lse may be NULL. */
 FOVEA_API fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv,
                                            const fovea_tensor* out, const fovea_tensor* lse, void* stream);
+FOVEA_API fovea_status fovea_attention_run_values(fovea_attention* attention, const fovea_tensor* q,
+                                                  const fovea_paged_kv* kv, const fovea_tensor* out,
+                                                  const fovea_tensor* lse, const fovea_run_values* values,
+                                                  void* stream);
+/* 1: a graph recorded a run, and the object must outlive the graph. */
+FOVEA_API int32_t fovea_attention_recorded(const fovea_attention* attention);
 FOVEA_API size_t fovea_attention_workspace_bytes(const fovea_attention* attention);
 FOVEA_API void fovea_attention_get_stats(const fovea_attention* attention, fovea_attention_stats* stats);
 /* The last plan in words, cut to `bytes`, ended by a zero; returns the bytes that all of it takes. */

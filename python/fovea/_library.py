@@ -63,6 +63,7 @@ class Options(Structure):
         ("num_workers", c_int32), ("variant_name", c_char_p), ("variant_source", c_char_p),
         ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32), ("device_growth", c_int32),
         ("max_selected", c_int32), ("decode_kernel", c_int32), ("kv_token_scales", c_int32), ("kv_rotated", c_int32),
+        ("graphs_by_rows", c_int32),
     ]
 
 
@@ -71,7 +72,7 @@ class Batch(Structure):
         ("struct_bytes", c_size_t), ("num_requests", c_int32), ("mask", c_int32), ("q_lens", c_void_p),
         ("kv_lens", c_void_p), ("page_indices", c_void_p), ("page_indices_device", c_int32), ("window_left", c_int32),
         ("num_page_indices", c_int64), ("list_begins", c_void_p), ("page_stride", c_int64), ("mask_bits", c_void_p),
-        ("mask_bytes", c_int64), ("mask_offsets", c_void_p),
+        ("mask_bytes", c_int64), ("mask_offsets", c_void_p), ("list_ends", c_void_p),
     ]
 
 
@@ -93,6 +94,10 @@ class SelectedBatch(Structure):
 class PagedKv(Structure):
     _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p), ("layout", c_int32),
                 ("kv_dtype", c_int32)]
+
+
+class RunValues(Structure):
+    _fields_ = [("struct_bytes", c_size_t), ("logit_scale", c_float), ("sinks", c_void_p)]
 
 
 class KeyCode(Structure):
@@ -149,7 +154,9 @@ def _load() -> ctypes.CDLL:
         ("fovea_attention_plan_selected", c_int32, [void, POINTER(SelectedBatch), void]),
         ("fovea_attention_grow", c_int32, [void, void, c_int32, void]),
         ("fovea_attention_grow_on_device", c_int32, [void, tensor, void]),
-        ("fovea_attention_run", c_int32, [void, tensor, POINTER(PagedKv), tensor, tensor, void]),
+        ("fovea_attention_growth_status", c_int32, [void, void]),
+        ("fovea_attention_run_values", c_int32, [void, tensor, POINTER(PagedKv), tensor, tensor, POINTER(RunValues), void]),
+        ("fovea_attention_recorded", c_int32, [void]),
         ("fovea_attention_workspace_bytes", c_size_t, [void]),
         ("fovea_attention_get_stats", None, [void, POINTER(Stats)]),
         ("fovea_attention_explain", c_size_t, [void, c_char_p, c_size_t]),
@@ -289,12 +296,19 @@ def stream_of(stream, x):
     return None
 
 
-def stream_on(stream, place: tuple[int, int]):
-    """stream_of() where no tensor says which framework: PyTorch's current stream of the device, if it is loaded."""
-    torch = sys.modules.get("torch")
-    if stream is not None or place[0] == CPU or torch is None:
+def stream_on(stream, place: tuple[int, int], x=None):
+    """The stream handle given, or the current stream of the device `place`: that of x's framework wherever x lies, else of
+    one that is loaded and uses CUDA."""
+    if stream is not None or place[0] == CPU:
         return stream_of(stream, None)
-    return c_void_p(torch.cuda.current_stream(place[1]).cuda_stream)
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if _torch_tensor(x) is None and cupy is not None and (isinstance(x, cupy.ndarray) or not _uses_cuda(torch)):
+        return c_void_p(cupy.cuda.get_current_stream().ptr)
+    return c_void_p(torch.cuda.current_stream(place[1]).cuda_stream) if _uses_cuda(torch) else None
+
+
+def _uses_cuda(torch) -> bool:
+    return torch is not None and torch.cuda.is_initialized()
 
 
 def place_of(device: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import byref
 
 from . import _library as lib
@@ -56,8 +57,10 @@ class Attention:
     of a softmax. checked: page indices are compared with the pool. variant: (name, C++ text) of a variant of your own
     (docs/variants.md); variant_values: its parameters by name, whose types are those of the values (float, int, float32 or
     int32 tensor). device_growth: on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto",
-    "ctas", "warps" or "few". max_selected: requests of plan_selected() that read lists. max_*: memory follows from these
-    alone, and larger batches raise OutOfRange.
+    "ctas", "warps" or "few". max_selected: requests of plan_selected() that read lists. graphs_by_rows: CUDA graphs are
+    replayed only under plans of as many rows as they recorded, so that each may have a kernel of its own; without, plan()
+    refuses what those that were recorded cannot run. max_*: memory follows from these alone, and larger batches raise
+    OutOfRange.
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
@@ -67,7 +70,8 @@ class Attention:
                  max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
                  checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
                  variant_values: dict | None = None, device_growth: bool = True, max_selected: int = 0,
-                 decode_kernel: str = "auto", kv_token_scales: bool = False, kv_rotated: bool = False):
+                 decode_kernel: str = "auto", kv_token_scales: bool = False, kv_rotated: bool = False,
+                 graphs_by_rows: bool = False):
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
@@ -90,11 +94,11 @@ class Attention:
         o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
         o.num_threads, o.num_workers, o.device_growth = num_threads, num_workers, device_growth
         o.max_selected, o.decode_kernel = max_selected, _number(lib.DECODE_KERNELS, "decode_kernel", decode_kernel)
-        o.kv_token_scales, o.kv_rotated = kv_token_scales, kv_rotated
+        o.kv_token_scales, o.kv_rotated, o.graphs_by_rows = kv_token_scales, kv_rotated, graphs_by_rows
         values = self._set_variant(o, variant, variant_values or {}, borrow)
         handle = ctypes.c_void_p()
         lib.check(lib.library.fovea_attention_create(byref(o), byref(handle)))
-        self._handle = handle
+        self._handle, self._process = handle, os.getpid()
         self._given = (sinks, alibi_slopes, values, variant_values)
         self._place = lib.place_of(str(device))
         self._lent = ()
@@ -117,7 +121,7 @@ class Attention:
         return records
 
     def __del__(self):
-        if getattr(self, "_handle", None):
+        if getattr(self, "_handle", None) and self._process == os.getpid():  # what a fork copied has neither threads nor CUDA
             lib.library.fovea_attention_destroy(self._handle)
             self._handle = None
 
@@ -127,7 +131,8 @@ class Attention:
 
         q_lens, kv_lens: integers, one a request (lists or tensors; query tokens are the last of a request's tokens).
         page_indices: int32, either a table [requests, stride], or all lists one behind the other with page_indptr, where
-        request i owns entries from page_indptr[i] on. On the CPU or on the device; there it is read at its address, also
+        request i owns entries from page_indptr[i] on, and with one entry more than requests ends before page_indptr[i + 1]:
+        more pages than that are OutOfRange, here and in grow(). On the CPU or on the device; there it is read at its address, also
         by graph replays, and kept alive here until the next plan. mask: "none", "causal", "window" (with window_left) or
         "bits" (mask_bits: uint8, bit mask_offsets[i] + r * kv_len + t is query token r and KV token t, lowest bit first).
         """
@@ -146,6 +151,8 @@ class Attention:
                 raise lib.InvalidArgument(f"page_indptr has {count} entries for {n} requests, and page_indices rank "
                                           f"{len(shape)}; expected an entry a request at least, and rank 1")
             b.list_begins = ctypes.addressof(begins)
+            if count == n + 1:
+                b.list_ends = ctypes.addressof(begins) + ctypes.sizeof(ctypes.c_int64)
             keep.append(begins)
         elif len(shape) != 2 or shape[0] < n:
             raise lib.InvalidArgument(f"page_indices has shape {tuple(shape)}, expected [{n}, stride]; lists need page_indptr")
@@ -161,7 +168,7 @@ class Attention:
                 raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
             b.mask_offsets = ctypes.addressof(offsets)
             keep.append(offsets)
-        lib.check(lib.library.fovea_attention_plan(self._handle, byref(b), lib.stream_of(stream, page_indices)))
+        lib.check(lib.library.fovea_attention_plan(self._handle, byref(b), lib.stream_on(stream, self._place, page_indices)))
         self._lent = (keep, borrow)  # after a refusal replays of graphs still read what the plan before named
         self._rows = sum(q[:n])
 
@@ -219,7 +226,7 @@ class Attention:
             pages = page_indices
             keep += [begins, lens, lists]
         lib.check(lib.library.fovea_attention_plan_cascade(self._handle, num_rows, records, len(levels),
-                                                           lib.stream_of(stream, pages)))
+                                                           lib.stream_on(stream, self._place, pages)))
         self._lent = (keep, borrow)
         self._rows = num_rows
 
@@ -256,7 +263,8 @@ class Attention:
             b.list_tokens, count = self._device_list("list_tokens", list_tokens, borrow)
             if count < n:
                 raise lib.InvalidArgument(f"list_tokens has {count} entries for {n} requests")
-        lib.check(lib.library.fovea_attention_plan_selected(self._handle, byref(b), lib.stream_of(stream, page_indices)))
+        lib.check(lib.library.fovea_attention_plan_selected(self._handle, byref(b),
+                                                            lib.stream_on(stream, self._place, page_indices)))
         self._lent = ([page_indices, list_tokens], borrow)
         self._rows = n
 
@@ -277,23 +285,31 @@ class Attention:
         it was."""
         lens, count = lib.host_array(kv_lens, name="kv_lens")
         pages = self._lent[0][0] if self._lent else None
-        lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_of(stream, pages)))
+        lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_on(stream, self._place, pages)))
 
     def grow_on_device(self, kv_lens, *, stream=None) -> None:
         """grow() for lengths that only the device knows: int32 [requests] there. On CUDA one launch, which a graph may
-        record ahead of run()."""
+        record ahead of run(). Lengths that the device refuses leave the plan as it was; growth_status() tells."""
         borrow = lib.Borrowed()
-        lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens), lib.stream_of(stream, kv_lens)))
+        lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens),
+                                                             lib.stream_on(stream, self._place, kv_lens)))
+
+    def growth_status(self, *, stream=None) -> None:
+        """Raises what the last grow_on_device(), or replay of one, refused (OutOfRange names the request). Waits for the
+        stream."""
+        pages = self._lent[0][0] if self._lent else None
+        lib.check(lib.library.fovea_attention_growth_status(self._handle, lib.stream_on(stream, self._place, pages)))
 
     def run(self, q, kv, out=None, *, lse=None, return_lse: bool = False, kv_layout: str = "NHD", k_scale=None, v_scale=None,
-            stream=None):
+            logit_scale: float = 1.0, sinks=None, stream=None):
         """Attention of q [rows, num_qo_heads, head_dim] over kv by the last plan; returns out, or (out, lse).
 
         kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
         [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are. lse: float32 [rows, num_qo_heads], base
         2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools; of int8 and int4 pools, and fp8 with kv_token_scales,
         float16 [pages, num_kv_heads, page_tokens, 2], scale and zero of each token and head (see append_paged_kv). Pools of
-        fp8, int8 and int4 are uint8 or int8, the last dim of int4 head_dim / 2. On CUDA this only enqueues, on the caller's
+        fp8, int8 and int4 are uint8 or int8, the last dim of int4 head_dim / 2. logit_scale: times sm_scale. sinks: instead
+        of those that the attention was made with. On CUDA this only enqueues, on the caller's
         current stream unless one is given, and can be captured in a graph.
         """
         lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
@@ -303,14 +319,25 @@ class Attention:
         if lse is None and return_lse:
             lse = lib.empty_like(q, tuple(q.shape[:2]), "float32")
         pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale)
-        lib.check(lib.library.fovea_attention_run(self._handle, borrow(q), byref(pool), borrow(out), borrow(lse),
-                                                  lib.stream_of(stream, q)))
+        values = lib.RunValues(ctypes.sizeof(lib.RunValues), logit_scale, borrow(sinks))
+        lib.check(lib.library.fovea_attention_run_values(self._handle, borrow(q), byref(pool), borrow(out), borrow(lse),
+                                                         byref(values), lib.stream_on(stream, self._place, q)))
         return (out, lse) if return_lse else out
+
+    @property
+    def sinks(self):
+        """Those given at the making."""
+        return self._given[0]
 
     @property
     def num_rows(self) -> int:
         """Rows of q that the last plan covers."""
         return self._rows
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a CUDA graph recorded a run: its replays need this object."""
+        return bool(lib.library.fovea_attention_recorded(self._handle))
 
     def workspace_bytes(self) -> int:
         """Bytes of the object's buffers on its device."""

@@ -10,10 +10,11 @@ and the like change nothing.
 
 from __future__ import annotations
 
-import math
+import os
+import threading
 
 from . import _library as lib
-from .attention import Attention, append_paged_kv, merge_state, merge_state_in_place, merge_states
+from .attention import Attention, _dtype, append_paged_kv, merge_state, merge_state_in_place, merge_states
 
 __all__ = [
     "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
@@ -105,11 +106,11 @@ class _PagedWrapper:
         self._graph = use_cuda_graph
         self._indptr_buffer = indptr_buffer
         self._indices_buffer = indices_buffer
-        self._attention = None
-        self._made_for = None
-        self._capacity = (0, 0, 0, 0)
-        self._logit_scale = 1.0
-        self._sinks = None
+        self._made = {}     # whether run() gives sinks: (attention, configuration, capacity)
+        self._ready = {}    # of these, the attentions that hold the last plan
+        self._replaced = []  # attentions that graphs recorded
+        self._planned = None
+        self._window = None
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
@@ -124,30 +125,47 @@ class _PagedWrapper:
 
     def workspace_bytes(self) -> int:
         """Bytes that the planned attention holds on its device."""
-        return 0 if self._attention is None else self._attention.workspace_bytes()
+        return sum(attention.workspace_bytes() for attention, _, _ in self._made.values())
 
-    def _need(self, config: dict, requests: int, rows: int, mask_bytes: int = 0, levels: int = 0,
-              entries: int = 1) -> Attention:
-        """The attention for a configuration, with the scales and sinks that run() was last given, and for these sizes."""
-        scale = config["sm_scale"] or 1.0 / math.sqrt(config["head_dim"])
-        config = dict(config, sm_scale=scale * self._logit_scale, max_cascade_levels=levels)
-        wanted = (config, id(self._sinks))
-        capacity = (requests, rows, mask_bytes, entries)
-        fits = all(a <= b for a, b in zip(capacity, self._capacity))
-        if self._attention is None or self._made_for != wanted or not fits:
-            if self._graph and self._attention is not None:
-                raise lib.OutOfRange("a graph's wrapper keeps its settings and maxima (requests, rows, mask bytes: "
-                                     f"{self._capacity[:3]}); this plan needs {capacity[:3]}, or other settings")
-            if self._graph:
-                requests = max(requests, len(self._indptr_buffer) - 1)
-                rows = max(rows, requests)
-            else:  # room to grow, so that few plans make a new object
-                requests, rows, mask_bytes, entries = (1 << max(n - 1, 15).bit_length() for n in capacity)
-            self._attention = Attention(
-                max_requests=requests, max_rows=rows, max_mask_bytes=max(mask_bytes, 1), max_page_entries=entries,
-                max_pages_per_request=(1 << 22) // config["page_tokens"], sinks=self._sinks, **config)
-            self._made_for, self._capacity = wanted, (requests, rows, mask_bytes, entries)
-        return self._attention
+    def _plan(self, plan, config: dict, *capacity: int) -> None:
+        """plan(attention), now for the attentions that a replay may meet, or else for that of the last run. capacity:
+        requests, rows, mask bytes, page entries."""
+        kinds = list(self._made if self._graph else self._ready) or [False]
+        self._ready, self._planned = {}, (plan, config, capacity)
+        for with_sinks in kinds:
+            self._attention(with_sinks, None)
+
+    def _attention(self, with_sinks: bool, sinks) -> Attention:
+        """The attention that holds the last plan. With sinks its kernels are others, so it is another object."""
+        if self._planned is None:
+            raise lib.InvalidArgument("run() needs a plan; call plan() first")
+        if with_sinks not in self._ready:
+            plan, config, capacity = self._planned
+            attention = self._object(with_sinks, sinks, config, capacity)
+            plan(attention)
+            self._ready[with_sinks] = attention
+        return self._ready[with_sinks]
+
+    def _object(self, with_sinks: bool, sinks, config: dict, capacity: tuple) -> Attention:
+        made, made_for, holds = self._made.get(with_sinks, (None, None, None))
+        if made is not None and made_for == config and all(a <= b for a, b in zip(capacity, holds)):
+            return made
+        if made is not None and self._graph:
+            raise lib.OutOfRange("a graph's wrapper keeps its settings and maxima (requests, rows, mask bytes: "
+                                 f"{holds[:3]}); this plan needs {capacity[:3]}, or other settings")
+        requests, rows, mask_bytes, entries = capacity
+        if self._graph:
+            requests = max(requests, len(self._indptr_buffer) - 1)
+            rows = max(rows, requests)
+        else:  # room to grow, so that few plans make a new object
+            requests, rows, mask_bytes, entries = (1 << max(n - 1, 15).bit_length() for n in capacity)
+        sinks = made.sinks if made is not None and sinks is None else sinks
+        attention = Attention(max_requests=requests, max_rows=rows, max_mask_bytes=max(mask_bytes, 1), sinks=sinks,
+                              max_page_entries=entries, max_pages_per_request=(1 << 22) // config["page_tokens"], **config)
+        if made is not None and made.recorded:
+            self._replaced.append(made)  # replays need its memory
+        self._made[with_sinks] = attention, config, (requests, rows, mask_bytes, entries)
+        return attention
 
     def _device_indices(self, indices):
         """Indices at an address that graph replays may read."""
@@ -159,34 +177,51 @@ class _PagedWrapper:
         return self._indices_buffer
 
     def _config(self, indices, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, kv_data_type, sm_scale,
-                logits_soft_cap):
-        return dict(device=_device_name(indices), num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-                    page_tokens=page_size, q_dtype=str(q_data_type).split(".")[-1],
-                    kv_dtype=str(kv_data_type or q_data_type).split(".")[-1], sm_scale=sm_scale,
-                    softcap=logits_soft_cap or 0.0)
+                logits_soft_cap, o_data_type=None, fixed_split_size=None, disable_split_kv=False, levels=0):
+        workspace = self._workspace if hasattr(self._workspace, "__dlpack__") else indices
+        q_dtype = str(q_data_type).split(".")[-1]
+        if o_data_type is not None and _dtype(o_data_type) != _dtype(q_dtype):
+            raise lib.Unsupported(f"o_data_type is {o_data_type}, expected {q_data_type}: outputs have the type of q")
+        # Of splits FlashInfer says that they be the same whatever the batch: that is what callers set these two for.
+        invariant = bool(disable_split_kv) or (fixed_split_size is not None and fixed_split_size > 0)
+        return dict(device=_device_name(workspace), num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
+                    page_tokens=page_size, q_dtype=q_dtype, kv_dtype=str(kv_data_type or q_data_type).split(".")[-1],
+                    sm_scale=sm_scale or None, softcap=logits_soft_cap or 0.0, batch_invariant=invariant,
+                    max_cascade_levels=levels)
 
-    def _run(self, q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks):
-        if self._attention is None:
-            raise lib.InvalidArgument("run() needs a plan; call plan() first")
-        attention, value_scale = self._scaled(q, q_scale, k_scale, v_scale, sinks)
-        scales = {}
-        if hasattr(k_scale, "__dlpack__") or hasattr(v_scale, "__dlpack__"):
-            scales = dict(k_scale=k_scale, v_scale=v_scale)
+    def _run(self, q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left=None):
+        if window_left is not None and window_left != self._window:
+            raise lib.Unsupported(f"window_left is {window_left} in run() and {self._window} in plan(); give it to plan()")
+        tensors = [hasattr(scale, "__dlpack__") for scale in (k_scale, v_scale)]
+        if any(tensors) and not all(tensors):
+            raise lib.InvalidArgument("one of k_scale and v_scale is a tensor; expected two tensors or two numbers")
+        attention = self._attention(sinks is not None, sinks)
+        scales = dict(k_scale=k_scale, v_scale=v_scale) if any(tensors) else {}
+        logit_scale = _number("q_scale", q_scale) * (1.0 if scales else _number("k_scale", k_scale))
+        value_scale = 1.0 if scales else _number("v_scale", v_scale)
         out = attention.run(q, paged_kv_cache, out, lse=lse, return_lse=return_lse or lse is not None,
-                            kv_layout=self._layout, **scales)
+                            kv_layout=self._layout, logit_scale=logit_scale, sinks=sinks, **scales)
         result, lse = out if isinstance(out, tuple) else (out, None)
         if value_scale != 1.0:
             result *= value_scale
         return (result, lse) if return_lse else result
 
-    def _scaled(self, q, q_scale, k_scale, v_scale, sinks):
-        """The attention for scalar scales (they fold into sm_scale and the output) and sinks; planned again if they changed."""
-        logit_scale = float(q_scale or 1.0) * (1.0 if k_scale is None or hasattr(k_scale, "__dlpack__") else float(k_scale))
-        value_scale = 1.0 if v_scale is None or hasattr(v_scale, "__dlpack__") else float(v_scale)
-        if logit_scale != self._logit_scale or sinks is not self._sinks:
-            self._logit_scale, self._sinks = logit_scale, sinks
-            self._replan()
-        return self._attention, value_scale
+
+def _number(name: str, scale) -> float:
+    """A scale that folds into the logits or the output; 1 for None."""
+    if hasattr(scale, "__dlpack__"):
+        raise lib.Unsupported(f"{name} is a tensor, expected a number")
+    return 1.0 if scale is None else float(scale)
+
+
+def _refuse(**given) -> None:
+    """Arguments that mean something in FlashInfer and nothing here."""
+    for name, (value, instead) in given.items():
+        if value is not None:
+            raise lib.Unsupported(f"{name} is not supported; {instead}")
+
+
+_JIT = "a variant of your own is fovea.Attention(variant=(name, text))"
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
@@ -195,6 +230,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
     def __init__(self, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
                  use_tensor_cores: bool = False, paged_kv_indptr_buffer=None, paged_kv_indices_buffer=None,
                  paged_kv_last_page_len_buffer=None, backend: str = "auto", jit_args=None):
+        _refuse(jit_args=(jit_args, _JIT))
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, paged_kv_indptr_buffer, paged_kv_indices_buffer)
 
     def plan(self, indptr, indices, last_page_len, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
@@ -208,24 +244,23 @@ class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
         begins, last = _ints(indptr), _ints(last_page_len)
         kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
         config = self._config(indices, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, kv_data_type, sm_scale,
-                              logits_soft_cap)
+                              logits_soft_cap, o_data_type, fixed_split_size, disable_split_kv)
         indices = self._device_indices(indices)
         mask = dict(mask="window", window_left=window_left) if window_left >= 0 else dict(mask="causal")
-
-        def replan():
-            q_lens = [q_len_per_req] * len(kv_lens)
-            attention = self._need(config, len(kv_lens), sum(q_lens))
-            attention.plan(q_lens, kv_lens, indices, begins, **mask)
-
-        self._replan = replan
-        replan()
+        q_lens = [q_len_per_req] * len(kv_lens)
+        self._window, self._q_len = window_left, q_len_per_req
+        self._plan(lambda attention: attention.plan(q_lens, kv_lens, indices, begins, **mask), config, len(kv_lens),
+                   sum(q_lens), 0, 1)
 
     begin_forward = plan
 
     def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
             return_lse: bool = False, enable_pdl=None, window_left=None, sinks=None, q_len_per_req: int | None = None):
         """q: [batch * q_len_per_req, num_qo_heads, head_dim]; returns out of the same shape, or (out, lse)."""
-        return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks)
+        _refuse(args=(args or None, f"further tensors of run() belong to jit_args; {_JIT}"))
+        if self._planned is not None and q_len_per_req not in (None, self._q_len):
+            raise lib.Unsupported(f"q_len_per_req is {q_len_per_req} in run() and {self._q_len} in plan(); give it to plan()")
+        return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left)
 
     def run_return_lse(self, q, paged_kv_cache, **options):
         """(out, lse)."""
@@ -249,6 +284,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
     def __init__(self, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False, qo_indptr_buf=None,
                  paged_kv_indptr_buf=None, paged_kv_indices_buf=None, paged_kv_last_page_len_buf=None, custom_mask_buf=None,
                  mask_indptr_buf=None, backend: str = "auto", jit_args=None, jit_kwargs=None):
+        _refuse(jit_args=(jit_args, _JIT), jit_kwargs=(jit_kwargs, _JIT))
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, paged_kv_indptr_buf, paged_kv_indices_buf)
 
     def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads: int,
@@ -267,13 +303,14 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
         _refuse_encoding(pos_encoding_mode)
         if head_dim_vo not in (None, head_dim_qk):
             raise lib.Unsupported(f"head_dim_vo is {head_dim_vo}, expected {head_dim_qk} as for queries and keys")
-        if prefix_len_ptr is not None:
-            raise lib.Unsupported("multi-item scoring (prefix_len_ptr); use a custom_mask")
+        items = "multi-item scoring is a custom_mask here"
+        _refuse(prefix_len_ptr=(prefix_len_ptr, items), token_pos_in_items_ptr=(token_pos_in_items_ptr, items),
+                max_item_len_ptr=(max_item_len_ptr, items))
         rows, begins, last = _ints(qo_indptr), _ints(paged_kv_indptr), _ints(paged_kv_last_page_len)
         q_lens = [b - a for a, b in zip(rows, rows[1:])]
         kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
         config = self._config(paged_kv_indices, num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type,
-                              sm_scale, logits_soft_cap)
+                              sm_scale, logits_soft_cap, o_data_type, fixed_split_size, disable_split_kv)
         mask, mask_bytes = dict(mask="causal" if causal else "none"), 0
         if custom_mask is not None or packed_custom_mask is not None:
             if window_left >= 0:
@@ -284,13 +321,9 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
                 raise lib.Unsupported("window_left without causal; windows here are causal")
             mask = dict(mask="window", window_left=window_left)
         indices = self._device_indices(paged_kv_indices)
-
-        def replan():
-            attention = self._need(config, len(kv_lens), sum(q_lens), mask_bytes)
-            attention.plan(q_lens, kv_lens, indices, begins, **mask)
-
-        self._replan = replan
-        replan()
+        self._window = window_left
+        self._plan(lambda attention: attention.plan(q_lens, kv_lens, indices, begins, **mask), config, len(kv_lens),
+                   sum(q_lens), mask_bytes, 1)
 
     begin_forward = plan
 
@@ -314,7 +347,8 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
     def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
             return_lse: bool = False, enable_pdl=None, window_left=None, sinks=None):
         """q: [rows, num_qo_heads, head_dim]; returns out of the same shape, or (out, lse)."""
-        return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks)
+        _refuse(args=(args or None, f"further tensors of run() belong to jit_args; {_JIT}"))
+        return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left)
 
     def run_return_lse(self, q, paged_kv_cache, **options):
         """(out, lse)."""
@@ -354,14 +388,8 @@ class MultiLevelCascadeAttentionWrapper(_PagedWrapper):
             raise lib.InvalidArgument(f"{len(levels)} levels, the wrapper was made for {self._num_levels}")
         rows = levels[-1][0][-1]
         config = self._config(paged_kv_indices_arr[0], num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type,
-                              kv_data_type, sm_scale, logits_soft_cap)
-
-        def replan():
-            attention = self._need(config, groups, rows, levels=self._num_levels, entries=entries)
-            attention.plan_cascade(rows, levels, causal=causal)
-
-        self._replan = replan
-        replan()
+                              kv_data_type, sm_scale, logits_soft_cap, levels=self._num_levels)
+        self._plan(lambda attention: attention.plan_cascade(rows, levels, causal=causal), config, groups, rows, 0, entries)
 
     begin_forward = plan
 
@@ -382,7 +410,38 @@ def _bytes_tensor(data: bytes):
     return numpy.frombuffer(bytearray(data or b"\0"), dtype=numpy.uint8)
 
 
-_singles: dict = {}
+_SINGLES_BYTES = 64 << 20  # of objects that are kept for later calls, the one used last aside
+_singles: dict = {}  # the one used last at the end
+_singles_lock = threading.Lock()
+_recorded_singles: list = []  # replays need their memory
+
+
+def _forget_singles() -> None:  # a fork copies neither threads nor CUDA
+    global _singles, _singles_lock
+    _singles, _singles_lock = {}, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_singles)
+
+
+def _single_object(key: tuple, make) -> Attention:
+    """The object for a key, which names thread and stream: objects serve one call at a time."""
+    with _singles_lock:
+        attention = _singles.pop(key, None)
+    if attention is None:
+        attention = make()
+    with _singles_lock:
+        _singles[key] = attention
+        held = {k: a.workspace_bytes() for k, a in _singles.items()}
+        for old in list(_singles)[:-1]:
+            if sum(held.values()) <= _SINGLES_BYTES:
+                break
+            del held[old]
+            if _singles[old].recorded:
+                _recorded_singles.append(_singles[old])
+            del _singles[old]
+    return attention
 
 
 def _single(q, k, v, q_len, kv_layout, mask, sm_scale, soft_cap, window_left, return_lse, q_scale, k_scale, v_scale):
@@ -395,19 +454,19 @@ def _single(q, k, v, q_len, kv_layout, mask, sm_scale, soft_cap, window_left, re
         k, v = (x.reshape(pages, page, kv_heads, dim) for x in (k, v))
     else:
         k, v = (x.reshape(kv_heads, pages, page, dim).swapaxes(0, 1) for x in (k, v))
-    heads = q.shape[1]
+    heads, stream = q.shape[1], lib.stream_of(None, q)
     key = (_device_name(q), heads, kv_heads, dim, page, str(q.dtype), str(k.dtype), sm_scale, soft_cap,
-           float(q_scale or 1.0) * float(k_scale or 1.0), 1 << (q_len - 1).bit_length(), 1 << max(pages, 1).bit_length())
-    if key not in _singles:
-        _singles[key] = Attention(device=key[0], num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=dim, page_tokens=page,
-                                  q_dtype=q.dtype, kv_dtype=k.dtype, softcap=soft_cap or 0.0, max_requests=1,
-                                  sm_scale=(sm_scale or 1.0 / math.sqrt(dim)) * key[9], max_rows=key[10],
-                                  max_pages_per_request=key[11])
-    attention = _singles[key]
+           1 << max(q_len - 1, 0).bit_length(), 1 << max(pages, 1).bit_length(), threading.get_ident(),
+           getattr(stream, "value", None))
+    attention = _single_object(key, lambda: Attention(
+        device=key[0], num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=dim, page_tokens=page, q_dtype=q.dtype,
+        kv_dtype=k.dtype, softcap=soft_cap or 0.0, sm_scale=sm_scale or None, max_requests=1, max_rows=key[9],
+        max_pages_per_request=key[10], share_prefixes=False))
     attention.plan([q_len], [kv_len], [list(range(pages)) or [0]], mask="window" if window_left >= 0 else mask,
-                   window_left=window_left, stream=lib.stream_of(None, q))
-    result = attention.run(q, (k, v), return_lse=return_lse, kv_layout=kv_layout)
-    if v_scale not in (None, 1.0):
+                   window_left=window_left, stream=stream)
+    result = attention.run(q, (k, v), return_lse=return_lse, kv_layout=kv_layout, stream=stream,
+                           logit_scale=_number("q_scale", q_scale) * _number("k_scale", k_scale))
+    if _number("v_scale", v_scale) != 1.0:
         out = result[0] if return_lse else result
         out *= float(v_scale)
     return result

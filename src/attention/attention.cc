@@ -109,10 +109,12 @@ Status Attention::grow(std::span<const std::int32_t> kv_lens, Stream stream) { r
 Status Attention::grow_on_device(const TensorView& kv_lens, Stream stream) {
   return impl_->grow_on_device(kv_lens, stream);
 }
+Status Attention::growth_status(Stream stream) const { return impl_->growth_status(stream); }
 Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
-                      Stream stream) {
-  return impl_->run(q, kv, out, lse, stream);
+                      Stream stream, const RunValues& values) {
+  return impl_->run(q, kv, out, lse, stream, values);
 }
+bool Attention::recorded() const { return impl_->recorded(); }
 std::size_t Attention::workspace_bytes() const { return impl_->workspace_bytes(); }
 const AttentionOptions& Attention::options() const { return impl_->options(); }
 std::string Attention::explain() const { return explain_plan(impl_->planner()); }

@@ -13,41 +13,51 @@ constexpr std::int64_t kRoom = 8;  // pages more of a packed list, so that lengt
 }  // namespace
 
 void BatchTranslator::note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (smallest_.list < 0 || entries[i] < smallest_.page) smallest_ = {entries[i], static_cast<std::int64_t>(list)};
-    if (largest_.list < 0 || entries[i] > largest_.page) largest_ = {entries[i], static_cast<std::int64_t>(list)};
-  }
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<std::uint32_t>(entries[i]));
+  if (count > 0 && (largest_.list < 0 || largest > largest_.page))
+    largest_ = {largest, static_cast<std::int64_t>(list)};
 }
 
 Status BatchTranslator::check_pages(std::int64_t num_pages) const {
-  for (const Extreme& e : {smallest_, largest_}) {
-    if (e.list >= 0 && (e.page < 0 || e.page >= num_pages)) {
-      return out_of_range("page list {} names page {}, the pool has pages 0..{}", e.list, e.page, num_pages - 1);
-    }
-  }
-  return ok_status();
+  if (largest_.list < 0 || largest_.page < static_cast<std::uint64_t>(num_pages)) return ok_status();
+  return out_of_range("page list {} names page {}, the pool has pages 0..{}", largest_.list,
+                      static_cast<std::int32_t>(largest_.page), num_pages - 1);
+}
+
+std::int64_t BatchTranslator::list_room(std::size_t request) const {
+  const std::int64_t begin = source_begin(request);
+  if (given_ends_.empty() || begin < 0) return INT64_MAX;
+  return given_ends_[request] > begin ? given_ends_[request] - begin : 0;
 }
 
 // Checks that the lists lie in page_indices, and packs them where they are to be packed.
 Result<bool> BatchTranslator::read_lists(const std::int32_t* kv_lens) {
-  smallest_ = largest_ = {};
+  largest_ = {};
   const std::int64_t most = given_begins_.empty() ? std::min<std::int64_t>(page_stride_, options_.max_pages_per_request)
                                                   : options_.max_pages_per_request;
   lists_fit_ = page_indices_ == nullptr;
+  std::int64_t longest = given_ends_.empty() ? INT32_MAX : 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(num_requests_); ++i) {
     const std::int64_t count = std::min(num_pages(kv_lens[i]), most);
     const std::int64_t begin = source_begin(i);
-    lists_fit_ = lists_fit_ && (num_page_indices_ == 0 || begin <= num_page_indices_ - most);
+    const std::int64_t room = list_room(i);
+    longest = std::max(longest, std::min<std::int64_t>(room, INT32_MAX));
+    lists_fit_ = lists_fit_ && room >= most && (num_page_indices_ == 0 || begin <= num_page_indices_ - most);
     if (begin < 0 || (num_page_indices_ > 0 && begin > num_page_indices_ - count)) {
       return out_of_range("request {} has {} pages from entry {} of page_indices on, which has {}", i, count, begin,
                           num_page_indices_);
     }
+    if (count > room) {
+      return out_of_range("request {} has {} tokens on {} pages, its page list has {}", i, kv_lens[i], count, room);
+    }
     if (page_indices_ == nullptr) continue;
-    if (options_.checked) note_pages(i, page_indices_ + begin, count);
+    note_pages(i, page_indices_ + begin, count);
     if (!pack_lists_) continue;
     if (packed_begins_[i] + count > packed_begins_[i + 1]) return false;
     std::copy_n(page_indices_ + begin, count, entries_.begin() + packed_begins_[i]);
   }
+  most_list_tokens_ = std::min<std::int64_t>(longest * options_.page_tokens, INT32_MAX);
   return true;
 }
 
@@ -71,6 +81,8 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   q_lens_.assign(batch.q_lens, batch.q_lens + requests);
   given_begins_.clear();
   if (batch.list_begins != nullptr) given_begins_.assign(batch.list_begins, batch.list_begins + requests);
+  given_ends_.clear();
+  if (batch.list_ends != nullptr) given_ends_.assign(batch.list_ends, batch.list_ends + requests);
 
   AttentionBatch made;
   made.num_requests = batch.num_requests;
@@ -142,21 +154,21 @@ Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std:
   if (last_.mask == AttentionMask::kBits) return unsupported("grow() with a bit mask: plan() again, with longer masks");
   if (lists_fit_) return std::optional<AttentionBatch>();
   FOVEA_RETURN_IF_ERROR(planner.check_growth(kv_lens.data()));
-  const Extreme smallest = smallest_, largest = largest_;
+  const Largest largest = largest_;
   const Result<bool> fits = read_lists(kv_lens.data());
   Status status = fits.ok() && !*fits ? check_room(kv_lens) : fits.status();
   if (!status.ok()) {
-    smallest_ = smallest;
     largest_ = largest;
     return status;
   }
   if (*fits) return std::optional<AttentionBatch>();
   RequestBatch longer = last_;
   longer.kv_lens = kv_lens.data();
-  const std::vector<std::int64_t> begins = given_begins_;  // which requests() writes
+  const std::vector<std::int64_t> begins = given_begins_, ends = given_ends_;  // which requests() writes
   const std::vector<std::int32_t> q_lens = q_lens_;
   longer.q_lens = q_lens.data();
   longer.list_begins = begins.empty() ? nullptr : begins.data();
+  longer.list_ends = ends.empty() ? nullptr : ends.data();
   FOVEA_ASSIGN_OR_RETURN(AttentionBatch packed, requests(longer));
   packed.q_lens = q_lens_.data();
   return std::optional(packed);
@@ -200,7 +212,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
     return out_of_range("{} rows, declared were 0..{}; raise max_rows", num_rows, options_.max_rows);
   }
   const auto rows = static_cast<std::size_t>(num_rows);
-  smallest_ = largest_ = {};
+  largest_ = {};
   num_requests_ = -1;
   entries_.clear();
   block_rows_.clear();
@@ -237,8 +249,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
                             kv_len, level.list_begins[g], level.num_page_indices);
       }
       if (begin == end || (kv_len == 0 && !last)) continue;
-      if (options_.checked && host)
-        note_pages(static_cast<std::size_t>(g), level.page_indices + level.list_begins[g], pages);
+      if (host) note_pages(static_cast<std::size_t>(g), level.page_indices + level.list_begins[g], pages);
       abi::BlockRow block_row{};
       block_row.row_begin = static_cast<std::uint32_t>(begin);
       block_row.row_count = static_cast<std::uint32_t>(end - begin);
@@ -272,7 +283,7 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
   FOVEA_RETURN_IF_ERROR(check_selected(options_, batch));
   const auto requests = static_cast<std::size_t>(batch.num_requests);
   const auto heads = static_cast<std::uint16_t>(options_.num_kv_heads);
-  smallest_ = largest_ = {};
+  largest_ = {};
   num_requests_ = -1;
   entries_.clear();
   block_rows_.clear();

@@ -31,11 +31,13 @@ class BatchTranslator {
   // cascade() and selected(), and for bit masks. A failure changes nothing.
   Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens, const Planner& planner);
 
+  // Tokens that the longest list of the last requests() holds, where their ends are known; else 2^31 - 1.
+  std::int64_t most_list_tokens() const { return most_list_tokens_; }
   // Of the last requests(); -1 after cascade() and selected().
   std::int32_t num_requests() const { return num_requests_; }
   // The packed entries; empty where the plan points into the caller's.
   std::span<const std::int32_t> page_entries() const { return entries_; }
-  // kOutOfRange when the last batch reads a page outside of [0, num_pages). Known in checked mode, for host lists.
+  // kOutOfRange when the last batch reads a page outside of [0, num_pages). Known for host lists.
   Status check_pages(std::int64_t num_pages) const;
 
  private:
@@ -49,6 +51,8 @@ class BatchTranslator {
   }
   // False when packed lists have no room.
   Result<bool> read_lists(const std::int32_t* kv_lens);
+  // Entries that list i may have.
+  std::int64_t list_room(std::size_t request) const;
   Status check_room(std::span<const std::int32_t> kv_lens) const;
   Status check_mask(const RequestBatch& batch, AttentionBatch& made);
   void note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count);
@@ -64,6 +68,8 @@ class BatchTranslator {
   std::int32_t num_requests_ = 0;           // -1 after the other two
   bool lists_fit_ = false;                  // on a device, and within num_page_indices_ whatever the lengths
   std::vector<std::int64_t> given_begins_;  // empty: a table of page_stride_
+  std::vector<std::int64_t> given_ends_;    // empty: not known
+  std::int64_t most_list_tokens_ = INT32_MAX;
 
   std::vector<std::int32_t> entries_;
   std::vector<std::int64_t> packed_begins_;  // one more than requests
@@ -75,12 +81,12 @@ class BatchTranslator {
   std::vector<std::int32_t> seen_tokens_;
   std::vector<std::int32_t> list_tokens_;  // of the last selected(), by request
 
-  // Smallest and largest page that the last batch reads, and whose they are.
-  struct Extreme {
-    std::int32_t page = 0;
+  // The largest page that the last batch reads, and whose it is; negative ones are larger than all others.
+  struct Largest {
+    std::uint32_t page = 0;
     std::int64_t list = -1;
   };
-  Extreme smallest_, largest_;
+  Largest largest_;
 };
 
 // Whether grow_on_device() may be called.

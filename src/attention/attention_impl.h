@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "attention/attention_batch.h"
+#include "base/status.h"
 #include "core/plan/planner.h"
 #include "fovea/attention.h"
 #include "jit/variant_spec.h"
@@ -21,8 +22,10 @@ class Attention::Impl {
   virtual Status plan_selected(const SelectedBatch& batch, Stream stream) = 0;
   virtual Status grow(std::span<const std::int32_t> kv_lens, Stream stream) = 0;
   virtual Status grow_on_device(const TensorView& kv_lens, Stream stream) = 0;
+  virtual Status growth_status(Stream) const { return ok_status(); }  // here refusals are grow_on_device()'s
   virtual Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
-                     Stream stream) = 0;
+                     Stream stream, const RunValues& values) = 0;
+  virtual bool recorded() const { return false; }
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::size_t plan_bytes() const = 0;
   virtual const Planner& planner() const = 0;
@@ -40,6 +43,9 @@ struct VariantChoice {
 };
 // kUnsupported for combinations that there are none of; kInvalidArgument and kNotFound for wrong values.
 Result<VariantChoice> choose_variant(const AttentionOptions& options);
+// The parameters of one run: those that the object was made with, and what `values` change.
+Status set_run_values(const AttentionOptions& options, const AttentionParams& made, const RunValues& values,
+                      AttentionParams& params);
 // The variant alone: looks at no memory.
 Result<VariantSpec> variant_spec(const AttentionOptions& options);
 

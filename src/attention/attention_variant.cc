@@ -67,6 +67,23 @@ Result<VariantSpec> variant_spec(const AttentionOptions& o) {
   return jit::shipped_variant(id);
 }
 
+Status set_run_values(const AttentionOptions& o, const AttentionParams& made, const RunValues& values,
+                      AttentionParams& params) {
+  if (!std::isfinite(values.logit_scale)) {
+    return invalid_argument("logit_scale is {}, expected a finite number", values.logit_scale);
+  }
+  params.sm_scale = made.sm_scale * values.logit_scale;
+  params.sinks = made.sinks;
+  if (is_empty(values.sinks)) return ok_status();
+  if (is_empty(o.sinks)) {
+    return invalid_argument("run() was given sinks, the attention was made without; give AttentionOptions::sinks");
+  }
+  FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(o.device));
+  FOVEA_RETURN_IF_ERROR(check_array("sinks", values.sinks, {o.num_qo_heads}, DType::kF32, place));
+  params.sinks = static_cast<const float*>(values.sinks.data);
+  return ok_status();
+}
+
 Result<VariantChoice> choose_variant(const AttentionOptions& o) {
   FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(o.device));
   FOVEA_ASSIGN_OR_RETURN(VariantSpec spec, variant_spec(o));

@@ -18,21 +18,16 @@ namespace {
 
 constexpr DevicePlace kHere{};
 
-// A look at each page entry is nothing beside the attention of a CPU, and a bad one would end the process.
-AttentionOptions always_checked(AttentionOptions options) {
-  options.checked = true;
-  return options;
-}
-
 class CpuPagedAttention : public Attention::Impl {
  public:
   CpuPagedAttention(const AttentionOptions& options, VariantChoice variant, const cpu::AttentionKernels& kernels,
                     Planner planner, std::unique_ptr<ThreadPool> own_threads, ThreadPool& threads)
       : Impl(options),
         variant_(std::move(variant)),
+        made_(variant_.args.shipped()),
         kernels_(kernels),
         planner_(std::move(planner)),
-        translator_(always_checked(options), false),
+        translator_(options, false),
         own_threads_(std::move(own_threads)),
         threads_(threads) {}
 
@@ -70,7 +65,8 @@ class CpuPagedAttention : public Attention::Impl {
                 stream);
   }
 
-  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream) override {
+  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream,
+             const RunValues& values) override {
     if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
     const AttentionOptions& o = options_;
     const std::int64_t rows = planner_.view().header->num_rows;
@@ -82,6 +78,7 @@ class CpuPagedAttention : public Attention::Impl {
     FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, kHere));
     FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
     FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
+    FOVEA_RETURN_IF_ERROR(set_run_values(o, made_, values, variant_.args.shipped()));
     if (rows == 0) return ok_status();  // whose tensors may have any strides
     if (o.q_dtype == DType::kF16) return run_f16(q, pool, out, static_cast<float*>(lse.data));
     return cpu::run_attention(planner_.view(), variant_.args.shipped(), kernels_, q, &pool, 1, out,
@@ -143,6 +140,7 @@ class CpuPagedAttention : public Attention::Impl {
   }
 
   VariantChoice variant_;
+  const AttentionParams made_;  // before a run's values
   cpu::AttentionKernels kernels_;
   Planner planner_;
   BatchTranslator translator_;

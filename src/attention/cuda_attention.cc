@@ -3,13 +3,15 @@
 #include "attention/cuda_attention.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
-#include <map>
 #include <optional>
+#include <unordered_map>
 
 #include "abi/attention_args.h"
 #include "attention/cuda_executor.h"
 #include "attention/cuda_kernels.h"
+#include "attention/cuda_recorded.h"
 #include "attention/cuda_recut.h"
 #include "base/check.h"
 #include "base/status.h"
@@ -51,6 +53,9 @@ SeenTokens seen_tokens(const AttentionBatch& batch) {
   return seen;
 }
 
+// Pools whose tensor maps are kept; the layers of a model, some times over.
+constexpr std::size_t kMostPools = 1024;
+
 bool shares_runs(const Planner& planner) {
   const abi::PlanView plan = planner.view();
   return !std::all_of(plan.block_rows, plan.block_rows + plan.header->num_block_rows,
@@ -67,7 +72,8 @@ class CudaPagedAttention : public Attention::Impl {
         device_(std::move(device)),
         executors_(std::move(executors)),
         active_(executors_.data()),
-        translator_(options, true) {}
+        translator_(options, true),
+        recorded_(options.graphs_by_rows) {}
 
   Status init(const VariantChoice& variant);
 
@@ -76,8 +82,10 @@ class CudaPagedAttention : public Attention::Impl {
   Status plan_selected(const SelectedBatch& batch, Stream stream) override;
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override;
   Status grow_on_device(const TensorView& kv_lens, Stream stream) override;
-  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
-             Stream stream) override;
+  Status growth_status(Stream stream) const override;
+  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream stream,
+             const RunValues& values) override;
+  bool recorded() const override { return !recorded_.empty(); }
 
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
@@ -110,13 +118,7 @@ class CudaPagedAttention : public Attention::Impl {
   BatchTranslator translator_;
   bool shared_before_ = false;
   CudaRecut recut_;  // of all executors
-  // Runs that were recorded in a graph, by their rows: later plans of as many rows are for the same executor, and later
-  // runs of them take the same of its kernels, so that a replay gives their bits.
-  struct Recorded {
-    CudaExecutor* executor;
-    bool shared;
-  };
-  std::map<std::uint32_t, Recorded> recorded_;
+  RecordedRuns recorded_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
   cuda::DeviceBuffer shared_out_, shared_lse_;
@@ -127,6 +129,14 @@ class CudaPagedAttention : public Attention::Impl {
   std::size_t mask_bytes_ = 0;
 
   abi::AttentionArgs args_{};
+  AttentionParams made_params_;  // of the variant, before a run's values
+  // Tensor maps of the pools seen, those of every executor: the layers of a model alternate. By the address of K.
+  struct PoolMaps {
+    abi::KvPoolView pool;
+    std::vector<KvMaps> maps;
+  };
+  std::unordered_map<const void*, PoolMaps> pools_;
+  PoolMaps* pool_ = nullptr;  // of the last run
   bool can_recut_ = false;
   std::int64_t most_tokens_ = 0;       // of a request, by its page list; known where can_recut_
   std::vector<std::int32_t> kv_lens_;  // of the last plan() or grow()
@@ -134,7 +144,6 @@ class CudaPagedAttention : public Attention::Impl {
   bool lens_known_ = false;                       // false after grow_on_device(),
   bool graph_grows_ = false;                      // and whenever a graph recorded it: a replay may have come in between
   const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
-  bool has_maps_ = false;
   bool planned_ = false;
   bool recut_ahead_ = false;  // a kernel that writes the plan was launched behind the last run
 };
@@ -180,6 +189,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
     FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, scratch, o.max_requests, plan_.data()));
   }
   args_.plan = plan_.as<std::uint8_t>();
+  args_.mask_bits = mask_.as<std::uint8_t>();
   args_.partial_out = partial_out_.as<float>();
   args_.partial_lse = partial_lse_.as<float>();
   args_.span_counter = counters_.as<std::uint32_t>();
@@ -191,6 +201,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   const std::span<const std::byte> values = variant.args.bytes();
   FOVEA_CHECK(values.size() <= sizeof args_.variant_params);
   std::memcpy(args_.variant_params, values.data(), values.size());
+  made_params_ = variant.args.shipped();
   return ok_status();
 }
 
@@ -273,8 +284,9 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   next_staging_ ^= 1;
   FOVEA_RETURN_IF_ERROR(staging.copied.synchronize());
   std::byte* const host = staging.memory.data();
-  const PlanGrowth growth = options_.device_growth ? active_->planner.growth() : PlanGrowth{};
+  PlanGrowth growth = options_.device_growth ? active_->planner.growth() : PlanGrowth{};
   can_recut_ = growth.arrays != nullptr;
+  growth.max_tokens = std::min(growth.max_tokens, translator_.most_list_tokens());
   most_tokens_ = growth.max_tokens;
   FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(active_->planner.view(), std::span(host, max_plan_bytes_),
                                                        growth, active_->starts));
@@ -310,15 +322,10 @@ Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
   std::uint32_t rows = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i)
     rows += static_cast<std::uint32_t>(std::max(batch.q_lens[i], 0));
-  const auto recorded = recorded_.find(rows);
-  CudaExecutor* const kept = recorded == recorded_.end() ? nullptr : recorded->second.executor;
+  FOVEA_RETURN_IF_ERROR(recorded_.check_rows(rows));
+  CudaExecutor* const kept = recorded_.executor(rows);
   const bool decode = executors_.size() > 1 && is_decode(batch);
-  if (kept != nullptr && kept != any && !decode) {
-    return unsupported(
-        "a graph recorded run() for {} requests of one query token each, with a kernel for those alone; record it "
-        "with decode_kernel kCtas, or use another Attention for other batches",
-        rows);
-  }
+  if (kept != nullptr && kept != any && !decode) return recorded_.refusal(rows);
   active_ = any;
   CudaExecutor* const wanted = !decode || kept == any ? nullptr : kept != nullptr ? kept : decode_executor(batch);
   if (wanted == nullptr) return any->planner.plan(batch);
@@ -348,7 +355,6 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   planner_behind_ = false;
   lists_on_device_ = batch.page_indices_device == DeviceKind::kCuda;
   FOVEA_RETURN_IF_ERROR(set_page_lists(lists_on_device_ ? batch.page_indices : entries_.as<std::int32_t>()));
-  args_.mask_bits = mask_.as<std::uint8_t>();
   std::span<const std::uint8_t> mask;
   if (batch.mask == AttentionMask::kBits) mask = {batch.mask_bits, static_cast<std::size_t>(batch.mask_bytes)};
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), mask, stream));
@@ -371,17 +377,11 @@ CudaExecutor* CudaPagedAttention::few_executor(std::int64_t pairs) {
 Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch, bool selected) {
   CudaExecutor* const any = executors_.data();
   CudaExecutor* const few = selected ? few_executor(std::int64_t{batch.num_rows} * options_.num_kv_heads) : nullptr;
-  active_ = few != nullptr ? few : any;
-  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(batch.num_rows)); kept != recorded_.end()) {
-    active_ = kept->second.executor;
-    if (active_ != any && !(selected && active_->kind == DecodeKernel::kFew)) {
-      active_ = any;
-      return unsupported(
-          "a graph recorded run() for {} requests with a kernel for decode alone; record it with decode_kernel kCtas, "
-          "or use another Attention for cascades and chosen pages",
-          batch.num_rows);
-    }
-  }
+  const auto rows = static_cast<std::uint32_t>(batch.num_rows);
+  FOVEA_RETURN_IF_ERROR(recorded_.check_rows(rows));
+  CudaExecutor* const kept = recorded_.executor(rows);
+  if (kept != nullptr && kept != any && !(selected && kept->kind == DecodeKernel::kFew)) return recorded_.refusal(rows);
+  active_ = kept != nullptr ? kept : few != nullptr ? few : any;
   return active_->planner.plan_block_rows(batch);
 }
 
@@ -440,10 +440,16 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
   return ok_status();
 }
 
-// Encodes the tensor maps when the pool is another one than at the last run.
+// Takes the pool's tensor maps, made when it is seen first.
 Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
-  if (has_maps_ && std::memcmp(&pool, &args_.pool, sizeof pool) == 0) return ok_status();
-  has_maps_ = false;
+  const auto is_it = [&](const PoolMaps& known) { return std::memcmp(&pool, &known.pool, sizeof pool) == 0; };
+  if (pool_ != nullptr && is_it(*pool_)) return ok_status();
+  if (const auto known = pools_.find(pool.k); known != pools_.end() && is_it(known->second)) {
+    pool_ = &known->second;
+    args_.pool = pool;
+    args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
+    return ok_status();
+  }
   const std::int64_t bits = dtype_bits(options_.kv_dtype);
   for (const auto& [what, elements] : {std::pair{"page", pool.page_stride}, std::pair{"token", pool.token_stride},
                                        std::pair{"head", pool.head_stride}}) {
@@ -456,15 +462,39 @@ Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
       return invalid_argument("k or v starts at {}, which is no multiple of 16 bytes", p);
     }
   }
+  PoolMaps made{pool, {}};
+  for (const CudaExecutor& e : executors_) {
+    FOVEA_ASSIGN_OR_RETURN(const KvMaps maps, e.maps(device_, options_, pool));
+    made.maps.push_back(maps);
+  }
+  if (pools_.size() >= kMostPools) pools_.clear();
+  pool_ = &(pools_[pool.k] = std::move(made));
   args_.pool = pool;
   args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
-  for (CudaExecutor& e : executors_) FOVEA_RETURN_IF_ERROR(e.set_pool(device_, options_, pool));
-  has_maps_ = true;
   return ok_status();
 }
 
+// Reads the word of the plan that a growth on the device leaves its answer in.
+Status CudaPagedAttention::growth_status(Stream stream) const {
+  if (!planned_) return invalid_argument("growth_status() needs a plan; call plan() first");
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  std::uint32_t error = 0;
+  FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(device_, &error,
+                                           plan_.as<std::byte>() + offsetof(abi::DevicePlanHeader, recut_error),
+                                           sizeof error, stream.handle));
+  FOVEA_RETURN_IF_ERROR(cuda::synchronize(device_, stream.handle));
+  if (error == 0) return ok_status();
+  if (error == abi::kNone)
+    return unsupported("a recorded grow_on_device() met a plan that cannot be cut on the device");
+  return out_of_range(
+      "the length of request {} shrank, or outgrew the {} tokens that its page list may hold; the plan before stays",
+      error - 1, most_tokens_);
+}
+
 Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
-                               Stream stream) {
+                               Stream stream, const RunValues& values) {
   if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
   const AttentionOptions& o = options_;
   const std::int64_t rows = active_->planner.view().header->num_rows;
@@ -478,6 +508,8 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place_));
   FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
   FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
+  FOVEA_RETURN_IF_ERROR(
+      set_run_values(o, made_params_, values, *reinterpret_cast<AttentionParams*>(args_.variant_params)));
   if (rows == 0) return ok_status();
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
@@ -490,15 +522,14 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   args_.out_row_stride = out.strides[0];
   args_.out_head_stride = out.strides[1];
   bool shares = (active_->planner.view().header->flags & abi::kPlanShares) != 0 && active_->shared.has_value();
-  if (const auto kept = recorded_.find(static_cast<std::uint32_t>(rows)); kept != recorded_.end()) {
-    shares = kept->second.shared;
-  }
+  shares = recorded_.shared(static_cast<std::uint32_t>(rows)).value_or(shares);
   bool recording = false;
   if (stream.handle != nullptr) {
     FOVEA_ASSIGN_OR_RETURN(recording, cuda::is_capturing(device_, stream.handle));
     if (recording) {
       if (recorded_lists_ == nullptr) recorded_lists_ = args_.page_entries;
-      recorded_.try_emplace(static_cast<std::uint32_t>(rows), Recorded{active_, shares});
+      const std::int64_t most_rows = std::min({q.shape[0], out.shape[0], is_empty(lse) ? out.shape[0] : lse.shape[0]});
+      recorded_.add(static_cast<std::uint32_t>(rows), most_rows, active_, shares);
     }
   }
   const cuda::Function& function = shares ? *active_->shared : active_->function;
@@ -509,7 +540,8 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
   active_->launch.programmatic_serialization =
       active_->choice.programmatic_launch && !recut_ahead_ && (recording || !graph_grows_);
   recut_ahead_ = false;
-  void* const parameters[] = {&args_, &active_->k_map, &active_->v_map};
+  KvMaps& maps = pool_->maps[static_cast<std::size_t>(active_ - executors_.data())];
+  void* const parameters[] = {&args_, &maps.k, &maps.v};
   return cuda::launch(function, active_->launch, parameters);
 }
 

@@ -133,7 +133,7 @@ Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionOp
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
   const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
-  CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}, {}, {}};
+  CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
   if (design.shared.has_value()) {
     FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
@@ -191,12 +191,13 @@ bool CudaExecutor::pays(const AttentionOptions& options, std::int64_t pairs, std
                                       : tune::few_pays(pairs, choice.num_workers);
 }
 
-Status CudaExecutor::set_pool(const cuda::Device& device, const AttentionOptions& options,
-                              const abi::KvPoolView& pool) {
-  if (!choice.tma || pool.num_pages == 0) return ok_status();
-  FOVEA_ASSIGN_OR_RETURN(k_map, encode(device, options, choice, pool, pool.k));
-  FOVEA_ASSIGN_OR_RETURN(v_map, encode(device, options, choice, pool, pool.v));
-  return ok_status();
+Result<KvMaps> CudaExecutor::maps(const cuda::Device& device, const AttentionOptions& options,
+                                  const abi::KvPoolView& pool) const {
+  KvMaps made;
+  if (!choice.tma || pool.num_pages == 0) return made;
+  FOVEA_ASSIGN_OR_RETURN(made.k, encode(device, options, choice, pool, pool.k));
+  FOVEA_ASSIGN_OR_RETURN(made.v, encode(device, options, choice, pool, pool.v));
+  return made;
 }
 
 Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionOptions& options,

@@ -18,6 +18,10 @@
 
 namespace fovea {
 
+struct KvMaps {
+  abi::TensorMap k{}, v{};
+};
+
 struct CudaExecutor {
   DecodeKernel kind;  // kCtas: runs all plans; others: decode alone
   tune::AttentionChoice choice;
@@ -25,15 +29,14 @@ struct CudaExecutor {
   cuda::Function function;
   cuda::LaunchConfig launch;
   WorkerStarts starts;
-  abi::TensorMap k_map{}, v_map{};
   std::optional<cuda::Function> shared;  // for plans that share runs; launched alike
 
   // Whether a plan of decode had better go to this one than to that for all plans: of so many (request, KV head) pairs
   // and bytes of keys and values, longest_bytes of them the longest request's. False for kCtas.
   bool pays(const AttentionOptions& options, std::int64_t pairs, std::int64_t kv_bytes,
             std::int64_t longest_bytes) const;
-  // Makes the tensor maps, where the kernel loads by them.
-  Status set_pool(const cuda::Device& device, const AttentionOptions& options, const abi::KvPoolView& pool);
+  // The pool's tensor maps, where the kernel loads by them; else zeros.
+  Result<KvMaps> maps(const cuda::Device& device, const AttentionOptions& options, const abi::KvPoolView& pool) const;
 };
 
 // kUnsupported: types that no kernel takes.

@@ -77,6 +77,7 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   options.num_workers = o.num_workers;
   options.kv_token_scales = o.kv_token_scales != 0;
   options.kv_rotated = o.kv_rotated != 0;
+  options.graphs_by_rows = o.graphs_by_rows != 0;
   if (Status s = set_variant(o, views, options); !s.ok()) return s;
   if (!views.status().ok()) return views.status();
   Result<fovea::Attention> made = fovea::Attention::create(options);
@@ -102,12 +103,33 @@ Status plan(fovea_attention* attention, const fovea_batch* given, void* stream) 
   batch.num_page_indices = b.num_page_indices;
   batch.list_begins = b.list_begins;
   batch.page_stride = b.page_stride;
+  batch.list_ends = b.list_ends;
   batch.mask = static_cast<fovea::AttentionMask>(b.mask);
   batch.window_left = b.window_left;
   batch.mask_bits = b.mask_bits;
   batch.mask_bytes = b.mask_bytes;
   batch.mask_offsets = b.mask_offsets;
   return attention->attention.plan(batch, {stream});
+}
+
+Status run(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv, const fovea_tensor* out,
+           const fovea_tensor* lse, const fovea_run_values* values, void* stream) {
+  if (attention == nullptr) return invalid("attention is NULL");
+  Views views;
+  fovea::RunValues run_values;
+  if (values != nullptr) {
+    const Result<fovea_run_values> v = versioned(values, "values");
+    if (!v.ok()) return v.status();
+    run_values = {v->logit_scale, views.get("sinks", v->sinks)};
+  }
+  const TensorView q_view = views.required("q", q);
+  const TensorView out_view = views.required("out", out);
+  const TensorView lse_view = views.get("lse", lse);
+  fovea::PagedKv pool = views.kv(kv);
+  if (!views.status().ok()) return views.status();
+  for (TensorView* part : {&pool.k, &pool.v}) take_as(attention->attention.options().kv_dtype, *part);
+  pool.rotated = attention->attention.options().kv_rotated;
+  return attention->attention.run(q_view, pool, out_view, lse_view, {stream}, run_values);
 }
 
 Status plan_selected(fovea_attention* attention, const fovea_selected_batch* given, void* stream) {
@@ -200,20 +222,26 @@ fovea_status fovea_attention_grow_on_device(fovea_attention* attention, const fo
   });
 }
 
-fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv,
-                                 const fovea_tensor* out, const fovea_tensor* lse, void* stream) {
+fovea_status fovea_attention_growth_status(const fovea_attention* attention, void* stream) {
   return guarded([&]() -> Status {
     if (attention == nullptr) return invalid("attention is NULL");
-    Views views;
-    const TensorView q_view = views.required("q", q);
-    const TensorView out_view = views.required("out", out);
-    const TensorView lse_view = views.get("lse", lse);
-    fovea::PagedKv pool = views.kv(kv);
-    if (!views.status().ok()) return views.status();
-    for (TensorView* part : {&pool.k, &pool.v}) take_as(attention->attention.options().kv_dtype, *part);
-    pool.rotated = attention->attention.options().kv_rotated;
-    return attention->attention.run(q_view, pool, out_view, lse_view, {stream});
+    return attention->attention.growth_status({stream});
   });
+}
+
+fovea_status fovea_attention_run(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv,
+                                 const fovea_tensor* out, const fovea_tensor* lse, void* stream) {
+  return guarded([&] { return run(attention, q, kv, out, lse, nullptr, stream); });
+}
+
+fovea_status fovea_attention_run_values(fovea_attention* attention, const fovea_tensor* q, const fovea_paged_kv* kv,
+                                        const fovea_tensor* out, const fovea_tensor* lse,
+                                        const fovea_run_values* values, void* stream) {
+  return guarded([&] { return run(attention, q, kv, out, lse, values, stream); });
+}
+
+int32_t fovea_attention_recorded(const fovea_attention* attention) {
+  return attention != nullptr && attention->attention.recorded() ? 1 : 0;
 }
 
 size_t fovea_attention_workspace_bytes(const fovea_attention* attention) {

@@ -65,6 +65,10 @@ Result<float> Event::elapsed_ms(const Event& end) const {
   return milliseconds;
 }
 
+Status synchronize(const Device& device, StreamHandle stream) {
+  return device.driver().status(device.driver().api().stream_synchronize(stream), "cuStreamSynchronize");
+}
+
 Result<bool> is_capturing(const Device& device, StreamHandle stream) {
   int status = 0;
   FOVEA_RETURN_IF_ERROR(

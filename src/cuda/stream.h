@@ -39,6 +39,9 @@ class Event {
   Handle<destroy_event> handle_;
 };
 
+// Until everything enqueued on the stream is done.
+Status synchronize(const Device& device, StreamHandle stream);
+
 // Whether the stream is recording a graph.
 Result<bool> is_capturing(const Device& device, StreamHandle stream);
 

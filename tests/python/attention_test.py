@@ -102,10 +102,37 @@ def test_grow():
     attention.plan([1, 1], [25, 17], batch.indices, batch.indptr)
     attention.grow_on_device(np.array([30, 17], np.int32))
     check(attention.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle())
+    attention.growth_status()  # nothing was refused
+    for grow in (attention.grow, lambda lens: attention.grow_on_device(np.array(lens, np.int32))):
+        with pytest.raises(fovea.OutOfRange, match="request 0 has 33 tokens on 5 pages, its page list has 4"):
+            grow([33, 17])
+    check(attention.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle())
     attention = attention_for(batch, device_growth=False)
     attention.plan([1, 1], [25, 17], batch.indices, batch.indptr)
     with pytest.raises(fovea.InvalidArgument, match="device_growth"):
         attention.grow_on_device(np.array([30, 17], np.int32))
+
+
+def test_values_of_a_run():
+    """Scales and sinks differ from run to run of one plan."""
+    batch = Batch([1, 3], [30, 17])
+    kv, first, second = (batch.k, batch.v), np.linspace(-1, 2, batch.heads, dtype=np.float32), np.ones(batch.heads, np.float32)
+    plain, attention = attention_for(batch), attention_for(batch, sinks=first)
+    for each in (plain, attention):
+        each.plan(batch.q_lens, batch.kv_lens, batch.indices, batch.indptr)
+        assert not each.recorded
+    for scale in (0.5, 1.0):
+        scaled = batch.dim ** -0.5 * scale
+        check(plain.run(batch.q, kv, return_lse=True, logit_scale=scale), batch.oracle(sm_scale=scaled))
+        for sinks in (second, None):
+            expected = batch.oracle(sm_scale=scaled, sinks=first if sinks is None else sinks)
+            check(attention.run(batch.q, kv, return_lse=True, logit_scale=scale, sinks=sinks), expected)
+    with pytest.raises(fovea.InvalidArgument, match="made without"):
+        plain.run(batch.q, kv, sinks=first)
+    with pytest.raises(fovea.InvalidArgument, match="sinks"):
+        attention.run(batch.q, kv, sinks=first[1:])
+    with pytest.raises(fovea.InvalidArgument, match="logit_scale"):
+        attention.run(batch.q, kv, logit_scale=float("inf"))
 
 
 def test_append_and_merge():

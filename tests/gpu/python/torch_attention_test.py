@@ -327,6 +327,63 @@ def test_fp8_pools():
     np.testing.assert_allclose(lse.cpu().numpy(), expected_lse, atol=2e-2, rtol=1e-3)
 
 
+def test_host_lists_of_a_side_stream():
+    """The plan goes to the stream that runs it, however busy the default stream is."""
+    batch = TorchBatch([1] * 4, [900, 30, 500, 64], dim=64)
+    attention, stream = batch.attention(), torch.cuda.Stream()
+    blocker = torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(50):
+        blocker.add_(1)
+    with torch.cuda.stream(stream):
+        attention.plan(batch.q_lens, batch.kv_lens, batch.indices, batch.indptr)
+        out = attention.run(batch.cq, (batch.ck, batch.cv))
+    stream.synchronize()
+    batch.check(out)
+
+
+def test_plans_are_for_the_kernel_that_a_graph_recorded():
+    few = TorchBatch([1] * 4, [900, 30, 500, 64], dim=64)
+    attention, out = few.attention(max_rows=16), torch.zeros_like(few.cq)
+    attention.plan(few.q_lens, few.kv_lens, few.cindices, few.indptr)
+    attention.run(few.cq, (few.ck, few.cv), out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention.run(few.cq, (few.ck, few.cv), out)
+    with pytest.raises(fovea.OutOfRange, match="a plan of 8 rows"):
+        attention.plan([2] * 4, few.kv_lens, few.cindices, few.indptr)
+    attention.plan(few.q_lens[:3], few.kv_lens[:3], few.cindices, few.indptr[:4])
+    out.zero_()
+    graph.replay()
+    expected = few.oracle()[0][:3]
+    np.testing.assert_allclose(out[:3].float().cpu().numpy(), expected, atol=2e-2, rtol=2e-2)
+
+
+def test_scales_and_sinks_of_a_graphs_wrapper():
+    batch = TorchBatch([1] * 4, [900, 30, 500, 64], dim=64, heads=8, page=16)
+    kv, scale = (batch.ck, batch.cv), 64 ** -0.5
+    sinks = np.linspace(-1, 2, batch.heads).astype(np.float32)
+    csinks = torch.tensor(sinks, device="cuda")
+    wrapper = flashinfer.CUDAGraphBatchDecodeWithPagedKVCacheWrapper(
+        torch.empty(1, dtype=torch.uint8, device="cuda"), torch.zeros(5, dtype=torch.int32, device="cuda"),
+        torch.zeros(256, dtype=torch.int32, device="cuda"), torch.zeros(4, dtype=torch.int32, device="cuda"))
+    host = [torch.tensor(x) for x in (batch.indptr, batch.indices, batch.last_page_len)]
+    wrapper.plan(*host, batch.heads, batch.kv_heads, batch.dim, batch.page, q_data_type=torch.bfloat16)
+    outs = [torch.empty_like(batch.cq) for _ in range(3)]
+    runs = lambda: (wrapper.run(batch.cq, kv, out=outs[0], k_scale=0.5), wrapper.run(batch.cq, kv, out=outs[1]),
+                    wrapper.run(batch.cq, kv, out=outs[2], sinks=csinks))
+    runs()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        runs()
+    for out in outs:
+        out.zero_()
+    graph.replay()
+    batch.check(outs[0], sm_scale=scale * 0.5)
+    batch.check(outs[1])
+    batch.check(outs[2], sinks=sinks)
+
+
 def test_errors():
     batch = TorchBatch([1, 4], [30, 17], dim=64)
     attention = batch.attention(max_page_entries=1000)
@@ -350,8 +407,10 @@ def test_errors():
         fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=64, q_dtype="f32", device="cuda")
     with pytest.raises(fovea.Unavailable, match="there is no cuda:99"):
         fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=64, device="cuda:99")
-    with pytest.raises(fovea.ResourceExhausted):
+    with pytest.raises(fovea.OutOfRange):
         fovea.Attention(num_qo_heads=64, num_kv_heads=8, head_dim=128, device="cuda", max_rows=1 << 20, max_cascade_levels=12)
+    with pytest.raises(fovea.ResourceExhausted, match="1099511627776 bytes on cuda:0"):
+        fovea.Attention(num_qo_heads=64, num_kv_heads=8, head_dim=128, device="cuda", max_mask_bytes=1 << 40)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         with pytest.raises(fovea.InvalidArgument, match="recording a graph"):
