@@ -171,7 +171,12 @@ class CpuBackend : public Backend {
       return invalid_argument("rotary_dim is {}, expected an even number up to head_dim {}", config.rotary_dim,
                               x.shape[2]);
     }
-    const float* table = rope_.prepare(positions, x.shape[0], rope_params(config), pool_);
+    if (config.kind == RopeKind::kLongRope &&
+        config.frequency_divisors.size() != static_cast<std::size_t>(config.rotary_dim / 2)) {
+      return invalid_argument("{} frequency divisors for rotary_dim {}, expected half as many",
+                              config.frequency_divisors.size(), config.rotary_dim);
+    }
+    const float* table = rope_.prepare(positions, x.shape[0], config, pool_);
     cpu::rotate(head_rows(x), table, x.shape[0], x.shape[1], config.rotary_dim / 2, pool_);
     return ok_status();
   }
@@ -208,24 +213,6 @@ class CpuBackend : public Backend {
   }
 
  private:
-  static cpu::RopeParams rope_params(const RopeConfig& config) {
-    cpu::RopeParams params;
-    params.scaling = config.kind == RopeKind::kLinear   ? cpu::RopeScaling::kLinear
-                     : config.kind == RopeKind::kLlama3 ? cpu::RopeScaling::kLlama3
-                     : config.kind == RopeKind::kYarn   ? cpu::RopeScaling::kYarn
-                                                        : cpu::RopeScaling::kPlain;
-    params.theta = config.theta;
-    params.rotary_dim = config.rotary_dim;
-    params.factor = config.factor;
-    params.low_freq_factor = config.low_freq_factor;
-    params.high_freq_factor = config.high_freq_factor;
-    params.original_max_position = config.original_max_position;
-    params.beta_fast = config.beta_fast;
-    params.beta_slow = config.beta_slow;
-    params.attention_factor = config.attention_factor;
-    return params;
-  }
-
   ThreadPool pool_;
   cpu::MatmulPrecision precision_;
   cpu::MatmulScratch scratch_;

@@ -10,6 +10,7 @@
 #include "abi/kv_pool.h"
 #include "abi/page_stats.h"
 #include "core/plan/planner.h"
+#include "core/rope/rope.h"
 #include "core/select/job.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
@@ -52,22 +53,6 @@ class Linear {
   virtual Status forward(const TensorView& x, const TensorView& y) = 0;
   virtual std::int64_t in_features() const = 0;
   virtual std::int64_t out_features() const = 0;
-};
-
-enum class RopeKind : std::uint8_t { kNone, kPlain, kLinear, kLlama3, kYarn };
-
-// Rotary position embedding, NeoX halves. Sources: RoFormer (2104.09864), Llama 3.1 scaling, YaRN (2309.00071).
-struct RopeConfig {
-  RopeKind kind = RopeKind::kPlain;
-  double theta = 10000.0;
-  std::int32_t rotary_dim = 0;          // leading dims that rotate; head_dim for most models
-  double factor = 1.0;                  // kLinear, kLlama3, kYarn
-  double low_freq_factor = 1.0;         // kLlama3
-  double high_freq_factor = 4.0;        // kLlama3
-  double original_max_position = 8192;  // kLlama3, kYarn
-  double beta_fast = 32.0;              // kYarn
-  double beta_slow = 1.0;               // kYarn
-  double attention_factor = 0.0;        // kYarn; 0: 0.1 ln(factor) + 1
 };
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };

@@ -113,6 +113,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.dummy_seed = options.dummy_seed;
   load.max_forward_tokens = options.chunk_tokens;
   load.max_logit_rows = effective_max_running(options);
+  load.max_context = options.max_context;
   FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
   FOVEA_ASSIGN_OR_RETURN(parts.key_codes, load_key_codes(source.folder, parts.model->config()));

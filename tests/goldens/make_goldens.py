@@ -24,6 +24,8 @@ from safetensors.torch import save_file
 
 VOCAB = 128
 LENGTHS = [40, 1, 17, 80]
+# LongRoPE's transformers choose by the length at hand, Fovea by the context that is served: all lengths on one side here.
+LENGTHS_OF = {"phi3_longrope": [40, 24, 17, 80]}
 DECODE_STEPS = 6
 STORE = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -41,6 +43,14 @@ def base(model_type, arch, **over):
 
 def llama(**over):
     return base("llama", "LlamaForCausalLM", head_dim=32, **over)
+
+
+def phi_longrope(original, **over):
+    pairs = int(32 * over.get("partial_rotary_factor", 1.0)) // 2
+    return base("phi3", "Phi3ForCausalLM", num_attention_heads=2, num_key_value_heads=1, sliding_window=None,
+                original_max_position_embeddings=original, attention_bias=False, pad_token_id=0, rope_scaling={
+                    "type": "longrope", "short_factor": [1.0 + 0.05 * i for i in range(pairs)],
+                    "long_factor": [1.5 + 0.5 * i for i in range(pairs)]}, **over)
 
 
 # name -> (config.json, number of shards). head_dim is left out where the family's published files leave it out.
@@ -77,6 +87,18 @@ CASES = {
                     query_pre_attn_scalar=48, sliding_window=16, num_hidden_layers=3, rms_norm_eps=1e-06,
                     attention_bias=False, tie_word_embeddings=True, cache_implementation="hybrid",
                     hidden_size=56), 1),
+    "gemma3": (base("gemma3_text", "Gemma3ForCausalLM", head_dim=32, hidden_activation="gelu_pytorch_tanh",
+                    attn_logit_softcapping=None, final_logit_softcapping=None, query_pre_attn_scalar=48,
+                    sliding_window=16, sliding_window_pattern=3, num_hidden_layers=4, rms_norm_eps=1e-06,
+                    rope_theta=1000000.0, rope_local_base_freq=10000.0, rope_scaling={
+                        "rope_type": "linear", "factor": 8.0},
+                    attention_bias=False, tie_word_embeddings=True, hidden_size=56, pad_token_id=0), 1),
+    "olmo2": (base("olmo2", "Olmo2ForCausalLM", num_attention_heads=2, num_key_value_heads=1, attention_bias=False,
+                   rms_norm_eps=1e-06, rope_theta=500000.0, rope_scaling=None, pad_token_id=0), 1),
+    "phi3": (base("phi3", "Phi3ForCausalLM", num_attention_heads=2, num_key_value_heads=2, sliding_window=63,
+                  original_max_position_embeddings=128, rope_scaling=None, attention_bias=False, pad_token_id=0), 1),
+    "phi3_longrope": (phi_longrope(16, partial_rotary_factor=0.75, tie_word_embeddings=True), 1),
+    "phi3_longrope_short": (phi_longrope(128), 1),
 }
 
 
@@ -93,7 +115,7 @@ def randomize(model, seed):
         elif "embed_tokens" in name:
             value = noise / parameter.shape[1] ** 0.5 if gemma else 0.5 * noise
         else:
-            gain = 1.6 if ("q_proj" in name or "k_proj" in name) else 1.1
+            gain = 1.6 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")) else 1.1
             value = gain * noise / parameter.shape[1] ** 0.5
         parameter.data.copy_(value)
 
@@ -136,8 +158,9 @@ def make(name, config, shards, root, seed):
     (folder / "config.saved.json").write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n")
 
     generator = torch.Generator().manual_seed(1000 + seed)
-    sequences = [torch.randint(0, VOCAB, (1, n), generator=generator) for n in LENGTHS]
-    golden = {"lengths": torch.tensor(LENGTHS, dtype=torch.int32),
+    lengths = LENGTHS_OF.get(name, LENGTHS)
+    sequences = [torch.randint(0, VOCAB, (1, n), generator=generator) for n in lengths]
+    golden = {"lengths": torch.tensor(lengths, dtype=torch.int32),
               "tokens": torch.cat(sequences, 1)[0].to(torch.int32)}
     model = load(folder, torch.float32)
     golden["logits_fp32"] = torch.cat([model(s).logits[0].float() for s in sequences]).contiguous()

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "engine/model/config_read.h"
 
 namespace fovea {
 namespace {
@@ -18,18 +19,26 @@ namespace {
 constexpr std::uint64_t kMaxConfigBytes = 16u << 20;
 
 // Which of a family's layers use the sliding window when config.json has no layer_types.
-enum class Windows : std::uint8_t { kNever, kAll, kFromMaxWindowLayers, kEvenLayers };
+// kPattern: all but every sliding_window_pattern-th.
+enum class Windows : std::uint8_t { kNever, kAll, kFromMaxWindowLayers, kEvenLayers, kPattern };
 
 struct Family {
   std::string_view model_type;
   bool qkv_bias = false;        // always, whatever attention_bias says
   bool reads_bias = false;      // attention_bias covers q, k, v and o
   bool reads_mlp_bias = false;  // mlp_bias
-  bool qk_norm = false;
-  bool gemma = false;  // (1 + w) norms, four a layer, soft-caps, scaled embeddings
-  bool tied = false;   // default of tie_word_embeddings
-  int head_dim = 0;    // default of head_dim; 0: hidden_size / num_attention_heads
+  QkNorm qk_norm = QkNorm::kNone;
+  bool fused = false;              // one matrix for q, k and v, one for gate and up
+  bool pre_norms = true;           // norms before attention and MLP
+  bool post_norms = false;         // norms after them
+  bool gemma = false;              // (1 + w) norms, scaled embeddings, query_pre_attn_scalar
+  float attention_softcap = 0.0f;  // default of attn_logit_softcapping
+  float final_softcap = 0.0f;      // default of final_logit_softcapping
+  bool tied = false;               // default of tie_word_embeddings
+  int head_dim = 0;                // default of head_dim; 0: hidden_size / num_attention_heads
   Windows windows = Windows::kNever;
+  int window = 4096;  // default of sliding_window; 0: none
+  RopeFields rope{};
 };
 
 constexpr Family kFamilies[] = {
@@ -38,15 +47,29 @@ constexpr Family kFamilies[] = {
     {.model_type = "qwen2", .qkv_bias = true, .windows = Windows::kFromMaxWindowLayers},
     {.model_type = "qwen3",
      .reads_bias = true,
-     .qk_norm = true,
+     .qk_norm = QkNorm::kHead,
      .head_dim = 128,
      .windows = Windows::kFromMaxWindowLayers},
     {.model_type = "gemma2",
      .reads_bias = true,
+     .post_norms = true,
      .gemma = true,
+     .attention_softcap = 50.0f,
+     .final_softcap = 30.0f,
      .tied = true,
      .head_dim = 256,
      .windows = Windows::kEvenLayers},
+    {.model_type = "gemma3_text",
+     .reads_bias = true,
+     .qk_norm = QkNorm::kHead,
+     .post_norms = true,
+     .gemma = true,
+     .tied = true,
+     .head_dim = 256,
+     .windows = Windows::kPattern,
+     .rope = {.theta = 1e6, .by_layer = true}},
+    {.model_type = "phi3", .fused = true, .windows = Windows::kAll, .window = 0, .rope = {.partial = true}},
+    {.model_type = "olmo2", .reads_bias = true, .qk_norm = QkNorm::kProjection, .pre_norms = false, .post_norms = true},
 };
 
 Result<const Family*> find_family(const JsonReader& json) {
@@ -100,107 +123,18 @@ Result<Activation> read_activation(const JsonReader& json, const Family& family)
   return unsupported("{} is {}, expected silu, gelu_pytorch_tanh or gelu", json.path(key), quote(name));
 }
 
-Result<double> positive(const JsonReader& json, std::string_view key, double fallback) {
-  FOVEA_ASSIGN_OR_RETURN(const double value, json.number_or(key, fallback));
-  if (!(value > 0.0) || !std::isfinite(value)) {
-    return invalid_argument("{} is {}, expected a positive number", json.path(key), value);
-  }
-  return value;
-}
-
-Status read_yarn(const JsonReader& json, ModelConfig& config) {
-  RopeConfig& rope = config.rope;
-  rope.kind = RopeKind::kYarn;
-  FOVEA_ASSIGN_OR_RETURN(rope.original_max_position,
-                         positive(json, "original_max_position_embeddings", config.max_position));
-  FOVEA_ASSIGN_OR_RETURN(rope.beta_fast, positive(json, "beta_fast", 32.0));
-  FOVEA_ASSIGN_OR_RETURN(rope.beta_slow, positive(json, "beta_slow", 1.0));
-  FOVEA_ASSIGN_OR_RETURN(const bool truncate, json.boolean_or("truncate", true));
-  if (!truncate) return unsupported("{} is false, expected true", json.path("truncate"));
-  FOVEA_ASSIGN_OR_RETURN(rope.attention_factor, json.number_or("attention_factor", 0.0));
-  if (rope.attention_factor < 0.0 || !std::isfinite(rope.attention_factor)) {
-    return invalid_argument("{} is {}, expected a positive number", json.path("attention_factor"),
-                            rope.attention_factor);
-  }
-  FOVEA_ASSIGN_OR_RETURN(const double mscale, json.number_or("mscale", 0.0));
-  FOVEA_ASSIGN_OR_RETURN(const double mscale_all_dim, json.number_or("mscale_all_dim", 0.0));
-  if (rope.attention_factor == 0.0) {
-    const auto scaled = [&](double m) { return rope.factor <= 1.0 ? 1.0 : 0.1 * m * std::log(rope.factor) + 1.0; };
-    rope.attention_factor =
-        mscale > 0.0 && mscale_all_dim > 0.0 ? scaled(mscale) / scaled(mscale_all_dim) : scaled(1.0);
-  }
-  return ok_status();
-}
-
-// json: rope_parameters or rope_scaling.
-Status read_rope_scaling(const JsonReader& json, ModelConfig& config) {
-  RopeConfig& rope = config.rope;
-  const std::string_view key = json.has("rope_type") ? "rope_type" : "type";
-  FOVEA_ASSIGN_OR_RETURN(const std::string type, json.string_or(key, "default"));
-  if (type == "default") return ok_status();
-  if (type != "linear" && type != "llama3" && type != "yarn") {
-    return unsupported("{} is {}, expected default, linear, llama3 or yarn", json.path(key), quote(type));
-  }
-  FOVEA_RETURN_IF_ERROR(json.number("factor").status());
-  FOVEA_ASSIGN_OR_RETURN(rope.factor, positive(json, "factor", 1.0));
-  if (type == "linear") {
-    rope.kind = RopeKind::kLinear;
-  } else if (type == "yarn") {
-    FOVEA_RETURN_IF_ERROR(read_yarn(json, config));
-  } else {
-    rope.kind = RopeKind::kLlama3;
-    FOVEA_RETURN_IF_ERROR(json.number("original_max_position_embeddings").status());
-    FOVEA_ASSIGN_OR_RETURN(rope.original_max_position, positive(json, "original_max_position_embeddings", 8192.0));
-    FOVEA_ASSIGN_OR_RETURN(rope.low_freq_factor, positive(json, "low_freq_factor", 1.0));
-    FOVEA_ASSIGN_OR_RETURN(rope.high_freq_factor, positive(json, "high_freq_factor", 4.0));
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      return invalid_argument("{} is {}, expected more than low_freq_factor {}", json.path("high_freq_factor"),
-                              rope.high_freq_factor, rope.low_freq_factor);
-    }
-    return ok_status();
-  }
-  // max_position_embeddings is the context before these two stretch it (published configurations leave it so).
-  const double stretched =
-      rope.factor * (rope.kind == RopeKind::kYarn ? rope.original_max_position : config.max_position);
-  config.max_position = static_cast<std::int32_t>(
-      std::clamp(stretched, static_cast<double>(config.max_position), static_cast<double>(1 << 28)));
-  return ok_status();
-}
-
-Status read_rope(const JsonReader& json, ModelConfig& config) {
-  FOVEA_ASSIGN_OR_RETURN(config.rope.theta, positive(json, "rope_theta", 10000.0));
-  FOVEA_ASSIGN_OR_RETURN(double partial, positive(json, "partial_rotary_factor", 1.0));
-  // transformers 5 keeps theta and scaling in rope_parameters; older ones have rope_theta beside rope_scaling.
-  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
-    if (!json.has(key)) continue;
-    FOVEA_ASSIGN_OR_RETURN(const JsonReader rope, json.child(key));
-    FOVEA_ASSIGN_OR_RETURN(config.rope.theta, positive(rope, "rope_theta", config.rope.theta));
-    FOVEA_ASSIGN_OR_RETURN(partial, positive(rope, "partial_rotary_factor", partial));
-    FOVEA_RETURN_IF_ERROR(read_rope_scaling(rope, config));
-    if (rope.has("full_attention") || rope.has("sliding_attention")) {
-      return unsupported("{} differs by layer type, expected one set for all layers", rope.where());
-    }
-    if (json.has("rope_scaling")) break;  // a file with both repeats itself
-  }
-  config.rope.rotary_dim = static_cast<std::int32_t>(static_cast<double>(config.head_dim) * std::min(partial, 1.0));
-  if (config.rope.rotary_dim % 2 != 0 || config.rope.rotary_dim == 0) {
-    return invalid_argument("{}: rotary embedding needs an even number of dimensions, but head_dim {} gives {}",
-                            json.where(), config.head_dim, config.rope.rotary_dim);
-  }
-  return ok_status();
-}
-
 Status read_windows(const JsonReader& json, const Family& family, ModelConfig& config) {
   config.layer_window.assign(static_cast<std::size_t>(config.num_layers), 0);
   if (family.windows == Windows::kNever) return ok_status();
   std::int64_t window = 0;  // 0: none (a null)
   if (!json.json().contains("sliding_window")) {
-    window = 4096;
+    window = family.window;
   } else if (json.has("sliding_window")) {
     FOVEA_ASSIGN_OR_RETURN(window, json.integer("sliding_window", 1, 1 << 28));
   }
   FOVEA_ASSIGN_OR_RETURN(const bool use_window, json.boolean_or("use_sliding_window", false));
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t first, json.integer_or("max_window_layers", 28, 0, 1 << 20));
+  FOVEA_ASSIGN_OR_RETURN(const std::int64_t pattern, json.integer_or("sliding_window_pattern", 6, 1, 1 << 20));
   std::vector<std::string> types;
   if (json.has("layer_types")) {
     FOVEA_ASSIGN_OR_RETURN(types, json.strings("layer_types"));
@@ -224,6 +158,11 @@ Status read_windows(const JsonReader& json, const Family& family, ModelConfig& c
       }
     } else if (family.windows == Windows::kFromMaxWindowLayers) {
       windowed = use_window && layer >= first;
+    } else if (family.windows == Windows::kPattern) {
+      windowed = (layer + 1) % pattern != 0;
+      if (windowed && window == 0) {
+        return invalid_argument("{} is null, expected a number of tokens", json.path("sliding_window"));
+      }
     } else {
       windowed = family.windows == Windows::kAll || layer % 2 == 0;
     }
@@ -264,21 +203,26 @@ Status add_tokens(const JsonReader& json, ModelConfig& config) {
   return ok_status();
 }
 
-Status read_gemma(const JsonReader& json, ModelConfig& config) {
+Status read_gemma(const JsonReader& json, const Family& family, ModelConfig& config) {
   config.norm_plus_one = true;
-  config.post_norms = true;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   FOVEA_ASSIGN_OR_RETURN(const double scalar, positive(json, "query_pre_attn_scalar", 256.0));
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
+  FOVEA_ASSIGN_OR_RETURN(const bool bidirectional, json.boolean_or("use_bidirectional_attention", false));
+  if (bidirectional) {
+    return unsupported("{} is true, expected a causal language model", json.path("use_bidirectional_attention"));
+  }
   // An explicit null switches a cap off.
-  const auto read_cap = [&](std::string_view key, double fallback, float& to) -> Status {
-    if (json.json().contains(std::string(key)) && !json.has(key)) return ok_status();
+  const auto read_cap = [&](std::string_view key, float fallback, float& to) -> Status {
+    const bool absent = !json.json().contains(std::string(key));
+    if (absent) to = fallback;
+    if (absent || !json.has(key)) return ok_status();
     FOVEA_ASSIGN_OR_RETURN(const double cap, positive(json, key, fallback));
     to = static_cast<float>(cap);
     return ok_status();
   };
-  FOVEA_RETURN_IF_ERROR(read_cap("attn_logit_softcapping", 50.0, config.attention_softcap));
-  return read_cap("final_logit_softcapping", 30.0, config.final_softcap);
+  FOVEA_RETURN_IF_ERROR(read_cap("attn_logit_softcapping", family.attention_softcap, config.attention_softcap));
+  return read_cap("final_logit_softcapping", family.final_softcap, config.final_softcap);
 }
 
 Status read_dtype(const JsonReader& json, ModelConfig& config) {
@@ -333,10 +277,13 @@ Result<ModelConfig> parse(const std::string& config_json, const std::string& con
   config.output_bias = family->reads_bias && bias;
   config.mlp_bias = family->reads_mlp_bias && mlp_bias;
   config.qk_norm = family->qk_norm;
+  config.fused_projections = family->fused;
+  config.pre_norms = family->pre_norms;
+  config.post_norms = family->post_norms;
   FOVEA_ASSIGN_OR_RETURN(config.activation, read_activation(json, *family));
   config.attention_scale = 1.0f / std::sqrt(static_cast<float>(config.head_dim));
-  if (family->gemma) FOVEA_RETURN_IF_ERROR(read_gemma(json, config));
-  FOVEA_RETURN_IF_ERROR(read_rope(json, config));
+  if (family->gemma) FOVEA_RETURN_IF_ERROR(read_gemma(json, *family, config));
+  FOVEA_RETURN_IF_ERROR(read_rope(json, family->rope, config));
   FOVEA_RETURN_IF_ERROR(read_windows(json, *family, config));
   FOVEA_RETURN_IF_ERROR(read_dtype(json, config));
   FOVEA_RETURN_IF_ERROR(add_tokens(json, config));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,11 @@
 
 namespace fovea {
 
+// Norms of queries and keys after their projection: of each head (Qwen 3, Gemma 3), or of all heads together (OLMo 2).
+enum class QkNorm : std::uint8_t { kNone, kHead, kProjection };
+
 struct ModelConfig {
-  std::string model_type;  // "llama", "mistral", "qwen2", "qwen3", "gemma2"
+  std::string model_type;  // a name of config.cc's table
   std::int32_t hidden_size = 0;
   std::int32_t intermediate_size = 0;
   std::int32_t num_layers = 0;
@@ -26,15 +30,21 @@ struct ModelConfig {
   bool attention_bias = false;  // q, k, v (Qwen 2)
   bool output_bias = false;     // o, where the family has it
   bool mlp_bias = false;
-  bool qk_norm = false;          // Qwen 3
-  bool norm_plus_one = false;    // Gemma: weight + 1
-  bool post_norms = false;       // Gemma 2: norms after attention and MLP too
-  float embedding_scale = 1.0f;  // Gemma: sqrt(hidden_size)
-  float attention_scale = 0.0f;  // multiplies q.k
+  QkNorm qk_norm = QkNorm::kNone;
+  bool fused_projections = false;  // Phi-3: qkv_proj and gate_up_proj instead of three and two matrices
+  bool norm_plus_one = false;      // Gemma: weight + 1
+  bool pre_norms = true;           // norms before attention and MLP; OLMo 2 has none
+  bool post_norms = false;         // norms after attention and MLP: OLMo 2, Gemma 2 and 3
+  float embedding_scale = 1.0f;    // Gemma: sqrt(hidden_size)
+  float attention_scale = 0.0f;    // multiplies q.k
   float attention_softcap = 0.0f;
   float final_softcap = 0.0f;
   Activation activation = Activation::kSilu;
   RopeConfig rope;
+  std::optional<RopeConfig> window_rope;  // Gemma 3: of the layers with a sliding window
+  // LongRoPE: the divisors for a context of at most rope.original_max_position tokens; rope holds those for longer
+  // ones.
+  std::vector<double> short_context_divisors;
   std::vector<std::int32_t> layer_window;  // [num_layers] tokens of sliding window, 0: full attention
   DType dtype = DType::kBF16;              // of the weights, as config.json says
   std::int32_t bos_token = -1;

@@ -58,7 +58,7 @@ TEST(ModelConfig, BiasesFollowTheFamily) {
   EXPECT_TRUE(parse_ok(base_config("qwen2")).attention_bias);
   EXPECT_FALSE(parse_ok(base_config("qwen2")).output_bias);
   EXPECT_FALSE(parse_ok(base_config("qwen3")).attention_bias);
-  EXPECT_TRUE(parse_ok(base_config("qwen3")).qk_norm);
+  EXPECT_TRUE(parse_ok(base_config("qwen3")).qk_norm == QkNorm::kHead);
   EXPECT_EQ(parse_ok(base_config("qwen3")).head_dim, 128);
 }
 
@@ -116,6 +116,80 @@ TEST(ModelConfig, GreedyWhereGenerationSaysSo) {
   EXPECT_EQ(config->default_temperature, 0.0f);
   EXPECT_EQ(config->default_top_k, 40);
   EXPECT_LT(parse_ok(base_config("llama")).default_temperature, 0.0f);
+}
+
+TEST(ModelConfig, Gemma3RotatesLayersWithAWindowInTheirOwnWay) {
+  Json json = base_config("gemma3_text");
+  json["sliding_window"] = 16;
+  json["sliding_window_pattern"] = 2;
+  json["rope_local_base_freq"] = 5000.0;
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  ModelConfig config = parse_ok(json);
+  EXPECT_EQ(config.layer_window, (std::vector<std::int32_t>{16, 0, 16, 0}));
+  EXPECT_EQ(config.rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  ASSERT_TRUE(config.window_rope.has_value());
+  EXPECT_EQ(config.window_rope->kind, RopeKind::kPlain);
+  EXPECT_EQ(config.window_rope->theta, 5000.0);
+  EXPECT_EQ(config.max_position, 4096);
+  EXPECT_EQ(config.attention_softcap, 0.0f);
+  EXPECT_EQ(config.final_softcap, 0.0f);
+  EXPECT_EQ(config.qk_norm, QkNorm::kHead);
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(json).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ModelConfig, Olmo2HasNormsBehindItsBlocksAlone) {
+  const ModelConfig config = parse_ok(base_config("olmo2"));
+  EXPECT_FALSE(config.pre_norms);
+  EXPECT_TRUE(config.post_norms);
+  EXPECT_FALSE(config.norm_plus_one);
+  EXPECT_EQ(config.qk_norm, QkNorm::kProjection);
+}
+
+Json phi3_config() {
+  Json json = base_config("phi3");
+  json["original_max_position_embeddings"] = 1024;
+  json["partial_rotary_factor"] = 0.5;
+  json["rope_scaling"] = {
+      {"type", "longrope"}, {"short_factor", {1.0, 1.25, 1.5, 2.0}}, {"long_factor", {1.0, 4.0, 8.0, 16.0}}};
+  return json;
+}
+
+TEST(ModelConfig, Phi3ChoosesLongRopeByItsContext) {
+  Json json = phi3_config();
+  ModelConfig config = parse_ok(json);
+  EXPECT_TRUE(config.fused_projections);
+  EXPECT_EQ(config.rope.kind, RopeKind::kLongRope);
+  EXPECT_EQ(config.rope.rotary_dim, 8);
+  EXPECT_EQ(config.rope.frequency_divisors, (std::vector<double>{1.0, 4.0, 8.0, 16.0}));
+  EXPECT_NEAR(config.rope.attention_factor, std::sqrt(1.0 + std::log(4.0) / std::log(1024.0)), 1e-12);
+  EXPECT_EQ(config.layer_window, std::vector<std::int32_t>(4, 0));
+  json["max_position_embeddings"] = 1024;
+  config = parse_ok(json);
+  EXPECT_EQ(config.rope.frequency_divisors, (std::vector<double>{1.0, 1.25, 1.5, 2.0}));
+  EXPECT_EQ(config.rope.attention_factor, 1.0);
+}
+
+TEST(ModelConfig, LongRopeListsAreChecked) {
+  for (const char* lists : {R"({"short_factor":[1,1,1,1]})", R"({"short_factor":[1,1,1],"long_factor":[1,1,1,1]})",
+                            R"({"short_factor":[1,1,1,1],"long_factor":[1,1,0,1]})",
+                            R"({"short_factor":[1,1,1,1],"long_factor":[1,1,"2",1]})",
+                            R"({"short_factor":[1,1,1,1],"long_factor":[1,1,1e300,1]})"}) {
+    Json json = phi3_config();
+    json["rope_scaling"] = Json::parse(lists);
+    json["rope_scaling"]["rope_type"] = "longrope";
+    EXPECT_EQ(parse(json).status().code(), StatusCode::kInvalidArgument) << lists;
+  }
+  Json json = phi3_config();
+  json["original_max_position_embeddings"] = 1;
+  EXPECT_EQ(parse(json).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ModelConfig, PartialRotationCountsWhereTheFamilyReadsIt) {
+  Json llama = base_config("llama");
+  llama["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(parse_ok(llama).rope.rotary_dim, 16);
 }
 
 struct BadField {

@@ -24,6 +24,7 @@ struct ModelLoadOptions {
   std::uint64_t dummy_seed = 0;
   std::int32_t max_forward_tokens = 2048;  // most tokens one forward may hold: sizes the activations once
   std::int32_t max_logit_rows = 256;
+  std::int32_t max_context = 0;          // tokens a sequence may have; 0: what the model can take (LongRoPE asks)
   std::optional<HeadProfile> streaming;  // KV heads that keep sinks and a window only
 };
 

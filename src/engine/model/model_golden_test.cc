@@ -237,14 +237,10 @@ TEST_P(GoldenModels, SavedConfigurationMeansTheSame) {
   EXPECT_EQ(published->final_softcap, saved->final_softcap);
   EXPECT_EQ(published->eos_tokens, saved->eos_tokens);
   EXPECT_EQ(published->activation, saved->activation);
-  EXPECT_EQ(published->rope.kind, saved->rope.kind);
-  EXPECT_EQ(published->rope.theta, saved->rope.theta);
-  EXPECT_EQ(published->rope.factor, saved->rope.factor);
-  EXPECT_EQ(published->rope.rotary_dim, saved->rope.rotary_dim);
-  EXPECT_EQ(published->rope.original_max_position, saved->rope.original_max_position);
-  EXPECT_EQ(published->rope.low_freq_factor, saved->rope.low_freq_factor);
-  EXPECT_EQ(published->rope.high_freq_factor, saved->rope.high_freq_factor);
-  EXPECT_EQ(published->rope.attention_factor, saved->rope.attention_factor);
+  EXPECT_EQ(published->qk_norm, saved->qk_norm);
+  EXPECT_TRUE(published->rope == saved->rope);
+  EXPECT_TRUE(published->window_rope == saved->window_rope);
+  EXPECT_EQ(published->short_context_divisors, saved->short_context_divisors);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenModels, ::testing::ValuesIn(golden_models()),

@@ -2,8 +2,10 @@
 #include "engine/model/transformer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/half.h"
+#include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
 
@@ -16,11 +18,23 @@ std::int64_t matrix_elements(const ModelConfig& c) {
   return c.num_layers * layer + std::int64_t{c.vocab_size} * c.hidden_size;
 }
 
+// Heads of a token, which stand side by side, as one row: [rows, heads * head_dim].
+TensorView as_row(TensorView heads) {
+  heads.rank = 2;
+  heads.shape[1] *= heads.shape[2];
+  heads.strides[1] = 1;
+  return heads;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& backend,
                                           const ModelLoadOptions& options) {
   FOVEA_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(folder));
+  if (options.max_context > 0 && options.max_context <= config.rope.original_max_position &&
+      config.rope.kind == RopeKind::kLongRope) {
+    config.rope.frequency_divisors = config.short_context_divisors;
+  }
   if (options.max_forward_tokens < 1 || options.max_logit_rows < 1) {
     return invalid_argument("max_forward_tokens is {} and max_logit_rows {}, expected at least 1",
                             options.max_forward_tokens, options.max_logit_rows);
@@ -86,29 +100,35 @@ Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
   const std::int64_t q_size = std::int64_t{c.num_qo_heads} * c.head_dim;
   const std::int64_t kv_size = std::int64_t{c.num_kv_heads} * c.head_dim;
   Layer& layer = layers_.emplace_back();
-  FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_vector(weights, prefix + "input_layernorm.weight", hidden));
   // With post norms, post_attention_layernorm is one; without, it is the norm before the MLP.
   const std::string after = prefix + "post_attention_layernorm.weight";
+  if (c.pre_norms) {
+    FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_vector(weights, prefix + "input_layernorm.weight", hidden));
+    const std::string before_mlp = c.post_norms ? prefix + "pre_feedforward_layernorm.weight" : after;
+    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_vector(weights, before_mlp, hidden));
+  }
   if (c.post_norms) {
     FOVEA_ASSIGN_OR_RETURN(layer.post_attention_norm, load_vector(weights, after, hidden));
-    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_vector(weights, prefix + "pre_feedforward_layernorm.weight", hidden));
     FOVEA_ASSIGN_OR_RETURN(layer.post_mlp_norm,
                            load_vector(weights, prefix + "post_feedforward_layernorm.weight", hidden));
-  } else {
-    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_vector(weights, after, hidden));
   }
-  if (c.qk_norm) {
-    FOVEA_ASSIGN_OR_RETURN(layer.q_norm, load_vector(weights, prefix + "self_attn.q_norm.weight", c.head_dim));
-    FOVEA_ASSIGN_OR_RETURN(layer.k_norm, load_vector(weights, prefix + "self_attn.k_norm.weight", c.head_dim));
+  if (c.qk_norm != QkNorm::kNone) {
+    const bool whole = c.qk_norm == QkNorm::kProjection;
+    FOVEA_ASSIGN_OR_RETURN(layer.q_norm,
+                           load_vector(weights, prefix + "self_attn.q_norm.weight", whole ? q_size : c.head_dim));
+    FOVEA_ASSIGN_OR_RETURN(layer.k_norm,
+                           load_vector(weights, prefix + "self_attn.k_norm.weight", whole ? kv_size : c.head_dim));
   }
-  const std::vector<Part> qkv = {{prefix + "self_attn.q_proj", q_size},
-                                 {prefix + "self_attn.k_proj", kv_size},
-                                 {prefix + "self_attn.v_proj", kv_size}};
+  std::vector<Part> qkv = {{prefix + "self_attn.q_proj", q_size},
+                           {prefix + "self_attn.k_proj", kv_size},
+                           {prefix + "self_attn.v_proj", kv_size}};
+  if (c.fused_projections) qkv = {{prefix + "self_attn.qkv_proj", q_size + 2 * kv_size}};
   FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, c.attention_bias));
   FOVEA_ASSIGN_OR_RETURN(layer.output,
                          load_linear(weights, {{prefix + "self_attn.o_proj", hidden}}, q_size, c.output_bias));
-  const std::vector<Part> gate_up = {{prefix + "mlp.gate_proj", c.intermediate_size},
-                                     {prefix + "mlp.up_proj", c.intermediate_size}};
+  std::vector<Part> gate_up = {{prefix + "mlp.gate_proj", c.intermediate_size},
+                               {prefix + "mlp.up_proj", c.intermediate_size}};
+  if (c.fused_projections) gate_up = {{prefix + "mlp.gate_up_proj", 2 * std::int64_t{c.intermediate_size}}};
   FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, c.mlp_bias));
   FOVEA_ASSIGN_OR_RETURN(layer.down,
                          load_linear(weights, {{prefix + "mlp.down_proj", hidden}}, c.intermediate_size, c.mlp_bias));
@@ -121,7 +141,8 @@ Status Transformer::load(WeightSource& weights) {
   layers_.reserve(static_cast<std::size_t>(config_.num_layers));
   for (std::int32_t i = 0; i < config_.num_layers; ++i) FOVEA_RETURN_IF_ERROR(load_layer(weights, i));
   FOVEA_ASSIGN_OR_RETURN(final_norm_, load_vector(weights, "model.norm.weight", hidden));
-  if (config_.tie_word_embeddings) {
+  const bool tied = config_.tie_word_embeddings && !has_own_head(weights);
+  if (tied) {
     weight_bytes_ += static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
     FOVEA_ASSIGN_OR_RETURN(lm_head_, backend_.create_linear({&embedding_, 1}, {}));
   } else {
@@ -135,6 +156,18 @@ Status Transformer::load(WeightSource& weights) {
     embedding_scale_ = f16_to_float(float_to_f16(embedding_scale_));
   }
   return ok_status();
+}
+
+// Some checkpoints say that embedding and output matrix are one and store two that differ; then the stored one counts,
+// as in transformers.
+bool Transformer::has_own_head(WeightSource& weights) const {
+  if (!weights.contains("lm_head.weight")) return false;
+  const auto head = weights.get("lm_head.weight", {config_.vocab_size, config_.hidden_size});
+  if (!head.ok()) return true;  // loading it says what is wrong
+  const auto bytes = static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
+  if (head->dtype == embedding_.dtype && std::memcmp(head->data, embedding_.data, bytes) == 0) return false;
+  log_warning("tie_word_embeddings is true, but lm_head.weight differs from the embedding: taking lm_head.weight");
+  return true;
 }
 
 Status Transformer::allocate() {
@@ -179,6 +212,16 @@ Status Transformer::norm(const TensorView& x, const TensorView& weight, const Te
                          const TensorView& out) {
   const float offset = config_.norm_plus_one ? 1.0f : 0.0f;
   return backend_.rms_norm(x, weight, offset, config_.rms_norm_eps, residual, out);
+}
+
+Status Transformer::add_residual(const TensorView& delta, const TensorView& weight, const TensorView& hidden,
+                                 const TensorView& normed) {
+  if (weight.data == nullptr) return backend_.add(hidden, delta);
+  return norm(delta, weight, hidden, normed);
+}
+
+TensorView Transformer::block_input(std::int64_t rows) const {
+  return rows_of(config_.pre_norms ? normed_ : hidden_, rows, config_.hidden_size);
 }
 
 Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) const {
@@ -238,16 +281,21 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   const ModelConfig& c = config_;
   const auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = qkv_heads() * c.head_dim;
-  FOVEA_RETURN_IF_ERROR(layer.qkv->forward(rows_of(normed_, rows, c.hidden_size), rows_of(qkv_, rows, width)));
+  FOVEA_RETURN_IF_ERROR(layer.qkv->forward(block_input(rows), rows_of(qkv_, rows, width)));
   const TensorView q = heads_of(rows, 0, c.num_qo_heads);
-  if (c.qk_norm) {
-    const TensorView k = heads_of(rows, c.num_qo_heads, c.num_kv_heads);
+  const TensorView k_heads = heads_of(rows, c.num_qo_heads, c.num_kv_heads);
+  if (c.qk_norm == QkNorm::kHead) {
     FOVEA_RETURN_IF_ERROR(norm(q, layer.q_norm, {}, q));
-    FOVEA_RETURN_IF_ERROR(norm(k, layer.k_norm, {}, k));
+    FOVEA_RETURN_IF_ERROR(norm(k_heads, layer.k_norm, {}, k_heads));
+  } else if (c.qk_norm == QkNorm::kProjection) {
+    FOVEA_RETURN_IF_ERROR(norm(as_row(q), layer.q_norm, {}, as_row(q)));
+    FOVEA_RETURN_IF_ERROR(norm(as_row(k_heads), layer.k_norm, {}, as_row(k_heads)));
   }
   // Query and key heads stand side by side, so one call rotates both.
   const TensorView q_and_k = heads_of(rows, 0, c.num_qo_heads + c.num_kv_heads);
-  FOVEA_RETURN_IF_ERROR(backend_.rope(q_and_k, batch.positions.data(), c.rope));
+  const bool windowed = c.layer_window[index] > 0;
+  FOVEA_RETURN_IF_ERROR(
+      backend_.rope(q_and_k, batch.positions.data(), windowed && c.window_rope ? *c.window_rope : c.rope));
   const std::size_t group = layout_.attention_of[index];
   const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
   for (std::size_t r = 0; r < pools.size(); ++r) {
@@ -272,7 +320,7 @@ Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
   const TensorView gate_up = rows_of(gate_up_, rows, 2 * width);
   const TensorView activated = rows_of(activated_, rows, width);
   const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
-  FOVEA_RETURN_IF_ERROR(layer.gate_up->forward(rows_of(normed_, rows, config_.hidden_size), gate_up));
+  FOVEA_RETURN_IF_ERROR(layer.gate_up->forward(block_input(rows), gate_up));
   FOVEA_RETURN_IF_ERROR(backend_.gated_activation(config_.activation, gate_up, activated));
   return layer.down->forward(activated, delta);
 }
@@ -287,7 +335,7 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   TensorView delta = rows_of(delta_, rows, width);
   TensorView attended = rows_of(attended_, rows, attended_width);
   FOVEA_RETURN_IF_ERROR(backend_.embed(embedding_, batch.tokens.data(), embedding_scale_, hidden));
-  FOVEA_RETURN_IF_ERROR(norm(hidden, layers_[0].input_norm, {}, normed));
+  if (config_.pre_norms) FOVEA_RETURN_IF_ERROR(norm(hidden, layers_[0].input_norm, {}, normed));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
     const bool last = i + 1 == layers_.size();
@@ -309,10 +357,10 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
     }
     FOVEA_RETURN_IF_ERROR(layer.output->forward(attended, delta));
     if (config_.post_norms) FOVEA_RETURN_IF_ERROR(norm(delta, layer.post_attention_norm, {}, delta));
-    FOVEA_RETURN_IF_ERROR(norm(delta, layer.mlp_norm, hidden, normed));
+    FOVEA_RETURN_IF_ERROR(add_residual(delta, layer.mlp_norm, hidden, normed));
     FOVEA_RETURN_IF_ERROR(mlp(layer, rows));
     if (config_.post_norms) FOVEA_RETURN_IF_ERROR(norm(delta, layer.post_mlp_norm, {}, delta));
-    FOVEA_RETURN_IF_ERROR(norm(delta, last ? final_norm_ : layers_[i + 1].input_norm, hidden, normed));
+    FOVEA_RETURN_IF_ERROR(add_residual(delta, last ? final_norm_ : layers_[i + 1].input_norm, hidden, normed));
   }
   FOVEA_RETURN_IF_ERROR(lm_head_->forward(normed, logits));
   if (config_.final_softcap > 0.0f) return backend_.softcap(logits, config_.final_softcap);

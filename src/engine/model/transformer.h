@@ -26,11 +26,11 @@ class Transformer : public Model {
 
  private:
   struct Layer {
-    TensorView input_norm;           // before attention
-    TensorView mlp_norm;             // before the MLP
-    TensorView post_attention_norm;  // of the attention's result, Gemma 2
-    TensorView post_mlp_norm;        // of the MLP's result, Gemma 2
-    TensorView q_norm, k_norm;       // [head_dim], Qwen 3
+    TensorView input_norm;           // before attention; pre_norms
+    TensorView mlp_norm;             // before the MLP; pre_norms
+    TensorView post_attention_norm;  // of the attention's result; post_norms
+    TensorView post_mlp_norm;        // of the MLP's result; post_norms
+    TensorView q_norm, k_norm;       // [head_dim] or [heads * head_dim]; qk_norm
     std::unique_ptr<Linear> qkv, output, gate_up, down;
   };
 
@@ -50,7 +50,14 @@ class Transformer : public Model {
   Status allocate();
   Status check(const ForwardBatch& batch, const TensorView& logits) const;
 
-  // hidden_ is the residual stream; normed_ the input of the next block; delta_ what a block adds.
+  bool has_own_head(WeightSource& weights) const;
+
+  // hidden_ is the residual stream; normed_ its norm, the next block's input where the family has pre_norms; delta_
+  // what a block adds.
+  TensorView block_input(std::int64_t rows) const;
+  // hidden += delta; normed = the norm of the sum, where there is a weight.
+  Status add_residual(const TensorView& delta, const TensorView& weight, const TensorView& hidden,
+                      const TensorView& normed);
   Status attention(std::size_t index, const ForwardBatch& batch);
   Status mlp(const Layer& layer, std::int64_t rows);
   Status norm(const TensorView& x, const TensorView& weight, const TensorView& residual, const TensorView& out);

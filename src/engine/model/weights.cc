@@ -21,6 +21,8 @@ class StoredWeights : public WeightSource {
  public:
   explicit StoredWeights(TensorStore store) : store_(std::move(store)) {}
 
+  bool contains(const std::string& name) const override { return store_.has(name); }
+
   Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) override {
     FOVEA_ASSIGN_OR_RETURN(const TensorView view, store_.find(name, shape));
     if (view.dtype != DType::kBF16 && view.dtype != DType::kF16 && view.dtype != DType::kF32) {
@@ -38,6 +40,8 @@ class DummyWeights : public WeightSource {
  public:
   DummyWeights(std::uint64_t seed, DType dtype, float norm_center)
       : seed_(seed), dtype_(dtype), norm_center_(norm_center) {}
+
+  bool contains(const std::string& /*name*/) const override { return false; }  // nothing is stored
 
   Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) override {
     TensorView view;

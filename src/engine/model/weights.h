@@ -14,6 +14,7 @@ namespace fovea {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
+  virtual bool contains(const std::string& name) const = 0;
   // The tensor, of exactly that shape and of bf16, f16 or f32; valid as long as the source. The
   // Status names the tensor and what is wrong with it.
   virtual Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) = 0;
