@@ -72,7 +72,7 @@ TEST_ONLY = ("gtest/", "gmock/")
 
 # C and POSIX headers, open to all but the layers that device code shares.
 SYSTEM = re.compile(
-    r"^((sys|linux|netinet|arpa|asm)/.*|(aio|assert|cpuid|cxxabi|dirent|dlfcn|errno|execinfo|fcntl|fenv|float|glob|inttypes|"
+    r"^((sys|linux|netinet|arpa|asm)/.*|(aio|assert|cpuid|cxxabi|dirent|dlfcn|errno|execinfo|fcntl|fenv|float|glob|inttypes|link|"
     r"limits|locale|malloc|math|netdb|poll|pthread|sched|signal|spawn|stddef|stdint|stdio|stdlib|string|strings|termios|time|"
     r"unistd|wchar)\.h)$")
 DEVICE_LAYERS = {"abi", "variant"}

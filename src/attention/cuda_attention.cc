@@ -171,7 +171,8 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   const std::size_t row_bytes = static_cast<std::size_t>(o.head_dim) * sizeof(float);
   FOVEA_ASSIGN_OR_RETURN(partial_out_, cuda::DeviceBuffer::filled(device_, partial_rows * row_bytes, pending));
   FOVEA_ASSIGN_OR_RETURN(partial_lse_, cuda::DeviceBuffer::filled(device_, partial_rows * sizeof(float), pending));
-  const std::size_t shared_rows = executors_[0].planner.max_partial_rows();
+  const bool shares = executors_[0].shared.has_value();
+  const std::size_t shared_rows = shares ? executors_[0].planner.max_partial_rows() : 0;
   FOVEA_RETURN_IF_ERROR(make(shared_out_, shared_rows * row_bytes, false));
   FOVEA_RETURN_IF_ERROR(make(shared_lse_, shared_rows * sizeof(float), false));
   // The counter that spans are claimed by, on a cache line of its own, then those of the merges.

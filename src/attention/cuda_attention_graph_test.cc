@@ -1,5 +1,6 @@
 // Plans, growth and runs of an Attention on a CUDA device around graphs that recorded them, on a driver without a GPU.
 #include "attention/cuda_attention_test_util.h"
+#include "cuda/driver_api.h"
 
 namespace fovea {
 namespace {
@@ -310,6 +311,26 @@ TEST_F(CudaAttentionTest, AGrowthFitsThePlansOfEveryKernel) {
   EXPECT_NE(header.counts.flags & abi::kPlanWarpStarts, 0u);
   EXPECT_EQ(recut_args_.scratch, of_few.scratch);
   EXPECT_EQ(recut_args_.smem_bytes, of_few.smem_bytes);
+}
+
+// As Python collects garbage at any time: PyTorch records in global mode, which allocating and freeing would spoil.
+TEST_F(CudaAttentionTest, ObjectsComeAndGoWhileAStreamRecords) {
+  auto stream = cuda::Stream::create(*device_);
+  ASSERT_TRUE(stream.ok());
+  std::optional<Attention> attention = make();
+  const cuda::DriverApi& api = device_->driver().api();
+  ASSERT_EQ(api.stream_begin_capture(stream->handle(), cuda::kCuCaptureGlobal), 0);
+  attention.reset();
+  attention = make();
+  attention.reset();
+  cuda::CuGraph graph = nullptr;
+  EXPECT_EQ(api.stream_end_capture(stream->handle(), &graph), 0);
+  ASSERT_EQ(api.stream_begin_capture(stream->handle(), cuda::kCuCaptureGlobal), 0);
+  cuda::CuAddress address = 0;
+  EXPECT_NE(api.memory_allocate(&address, 16), 0) << "what the mode is for";
+  cuda::CuGraph spoiled = nullptr;
+  EXPECT_NE(api.stream_end_capture(stream->handle(), &spoiled), 0);
+  EXPECT_EQ(api.graph_destroy(graph), 0);
 }
 
 TEST_F(CudaAttentionTest, PageListsStayWhereAGraphReadsThem) {

@@ -1,5 +1,6 @@
 // The CUDA implementation of the public attention API on a driver without a GPU: what reaches the device, when, and
 // what callers get wrong. The kernels themselves are tested on a GPU.
+#include "abi/append_args.h"
 #include "attention/cuda_attention_test_util.h"
 
 namespace fovea {
@@ -155,6 +156,27 @@ TEST_F(CudaAttentionTest, TensorMapsAreKeptByPool) {
     EXPECT_EQ(seen, pool.k.data);
   }
   EXPECT_EQ(calls["cuTensorMapEncodeTiled"], 0);
+}
+
+TEST_F(CudaAttentionTest, AppendLaunchesTheKernelOfItsTypes) {
+  std::vector<std::uint32_t> rows;
+  fake::state().kernels["fovea_append"] = [&](void** parameters) {
+    rows.push_back(static_cast<abi::AppendArgs*>(parameters[0])->rows);
+    return [] {};
+  };
+  std::vector<std::int32_t> slots = {0, 1, 2};
+  auto& calls = fake::state().calls;
+  for (const std::int64_t count : {3, 2, 1}) {
+    calls.clear();
+    const TensorView k = place(cpu_tensor(q_.data(), DType::kBF16, count, kKvHeads, kDim), true);
+    AppendPlaces places;
+    places.slots = place(cpu_tensor(slots.data(), DType::kI32, count), true);
+    const Status appended = append_paged_kv(k, k, places, kv(true));
+    ASSERT_TRUE(appended.ok()) << appended.to_string();
+    EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
+    EXPECT_EQ(calls["cuModuleGetFunction"], count == 3 ? 1 : 0);
+  }
+  EXPECT_EQ(rows, (std::vector<std::uint32_t>{3, 2, 1}));
 }
 
 TEST_F(CudaAttentionTest, ListsHaveEnds) {

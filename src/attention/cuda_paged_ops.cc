@@ -1,10 +1,14 @@
 #include "attention/cuda_paged_ops.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "abi/append_args.h"
 #include "abi/merge_args.h"
 #include "attention/cuda_kernels.h"
+#include "base/per_process.h"
 #include "base/status.h"
 #include "jit/any_spec.h"
 
@@ -36,6 +40,24 @@ jit::MergeKernelSpec merge_spec(const std::string& arch, std::int64_t head_dim, 
   spec.v_dtype = spec.out_dtype = type_of(dtype);
   spec.vec = abi::merge_vec(args, static_cast<std::uint32_t>(head_dim), element_bytes(dtype), element_bytes(dtype));
   return spec;
+}
+
+// Kernels by what they are made for, so that a call builds no source to look one up. Never destroyed: the driver may be
+// gone when static objects go.
+template <typename Key, typename Make>
+Result<cuda::Function> kept_kernel(const Key& key, Make make) {
+  struct Kept {
+    std::mutex mutex;
+    std::map<Key, cuda::Function> functions;
+  };
+  Kept& kept = per_process<Kept>();
+  {
+    const std::lock_guard lock(kept.mutex);
+    if (const auto found = kept.functions.find(key); found != kept.functions.end()) return found->second;
+  }
+  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, make());
+  const std::lock_guard lock(kept.mutex);
+  return kept.functions.emplace(key, std::move(function)).first->second;
 }
 
 template <typename Args>
@@ -86,8 +108,13 @@ Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const Appe
   args.pool = pool;
   const auto head_dim = static_cast<std::uint32_t>(k.shape[2]);
   const jit::AppendKernelSpec spec = append_spec(device.info().arch(), k.shape[2], k.dtype, pool.dtype, args);
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::append_source(spec));
-  FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, cuda_kernel(device, source, "fovea_append"));
+  const auto key = std::tuple(device.index(), spec.head_dim, spec.q_dtype, spec.pool_dtype, spec.vec, spec.token_scales,
+                              spec.rotated);
+  const auto make = [&]() -> Result<cuda::Function> {
+    FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::append_source(spec));
+    return cuda_kernel(device, source, "fovea_append");
+  };
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, kept_kernel(key, make));
   const std::uint64_t ctas =
       spec.token_scales ? abi::quantizing_ctas(args) : abi::append_ctas(args, spec.vec, head_dim);
   return launch(device, function, args, ctas, abi::kAppendThreads, stream);
@@ -116,9 +143,12 @@ Status cuda_merge_states(const MergeStates& merge, bool pair, DevicePlace place,
   args.num_states = static_cast<std::uint32_t>(merge.num_states);
   const auto head_dim = static_cast<std::uint32_t>(merge.head_dim);
   const jit::MergeKernelSpec spec = merge_spec(device.info().arch(), merge.head_dim, merge.dtype, args);
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::merge_source(spec));
-  FOVEA_ASSIGN_OR_RETURN(const cuda::Function function,
-                         cuda_kernel(device, source, pair ? "fovea_merge_state" : "fovea_merge_states"));
+  const auto key = std::tuple(device.index(), spec.head_dim, spec.v_dtype, spec.vec, pair);
+  const auto make_kernel = [&]() -> Result<cuda::Function> {
+    FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::merge_source(spec));
+    return cuda_kernel(device, source, pair ? "fovea_merge_state" : "fovea_merge_states");
+  };
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, kept_kernel(key, make_kernel));
   return launch(device, function, args, abi::merge_ctas(args, head_dim, spec.vec), abi::kMergeThreads, stream);
 }
 

@@ -1,6 +1,8 @@
 // Looks at folders and the names in them; loads nothing. See base/library_search.h.
 #include "base/library_search.h"
 
+#include <link.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -20,6 +22,17 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) paths.push_back(entry.path());
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+// The number behind `prefix` in the file's name.
+std::optional<int> version_of(const fs::path& path, std::string_view prefix) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view rest = std::string_view(name).substr(prefix.size());
+  int version = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), version);
+  if (error != std::errc() || (end != rest.data() + rest.size() && *end != '.')) return std::nullopt;
+  return version;
 }
 
 void add_wheels(const fs::path& venv, std::vector<fs::path>* folders) {
@@ -59,18 +72,30 @@ std::vector<fs::path> library_folders() {
   return folders;
 }
 
-std::optional<LibraryFile> newest_library(const fs::path& folder, std::string_view prefix) {
+std::optional<LibraryFile> newest_library(const fs::path& folder, std::string_view prefix, int most) {
   std::optional<LibraryFile> newest;
   for (const fs::path& path : sorted_entries(folder)) {
-    const std::string name = path.filename().string();
-    if (!name.starts_with(prefix)) continue;
-    const std::string_view rest = std::string_view(name).substr(prefix.size());
-    int version = 0;
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), version);
-    if (error != std::errc() || (end != rest.data() + rest.size() && *end != '.')) continue;
-    if (!newest || version > newest->version) newest = {path, version};
+    const std::optional<int> version = version_of(path, prefix);
+    if (version && *version <= most && (!newest || *version > newest->version)) newest = {path, *version};
   }
   return newest;
+}
+
+std::optional<LibraryFile> loaded_library(std::string_view prefix) {
+  struct Search {
+    std::string_view prefix;
+    std::optional<LibraryFile> found;
+  } search{prefix, {}};
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* to) {
+        auto& s = *static_cast<Search*>(to);
+        const fs::path path = info->dlpi_name != nullptr ? info->dlpi_name : "";
+        const std::optional<int> version = version_of(path, s.prefix);
+        if (version) s.found = {path, *version};
+        return version ? 1 : 0;
+      },
+      &search);
+  return search.found;
 }
 
 }  // namespace fovea

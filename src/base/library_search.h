@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,7 +20,11 @@ struct LibraryFile {
   int version = 0;
 };
 
-// Of the files that are named `prefix` and a number ("libnvrtc.so." and 13, or 13.0.88), the one of the highest.
-std::optional<LibraryFile> newest_library(const std::filesystem::path& folder, std::string_view prefix);
+// Of the files that are named `prefix` and a number ("libnvrtc.so." and 13, or 13.0.88), the one of the highest that is
+// at most `most`.
+std::optional<LibraryFile> newest_library(const std::filesystem::path& folder, std::string_view prefix,
+                                          int most = std::numeric_limits<int>::max());
+// The one of such a name that this process has loaded.
+std::optional<LibraryFile> loaded_library(std::string_view prefix);
 
 }  // namespace fovea

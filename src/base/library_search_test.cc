@@ -42,6 +42,16 @@ TEST_F(LibrarySearchTest, TheHighestNumberIsTheNewest) {
   EXPECT_EQ(found->version, 12);
   EXPECT_EQ(found->path, folder_ / "libx.so.12");
   EXPECT_EQ(newest_library(folder_, "libx.so.12.")->version, 1);
+  EXPECT_EQ(newest_library(folder_, "libx.so.", 11)->version, 9);
+  EXPECT_FALSE(newest_library(folder_, "libx.so.", 8));
+}
+
+TEST_F(LibrarySearchTest, WhatIsLoadedIsFoundWhereverItLies) {
+  const auto found = loaded_library("libc.so.");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->version, 6);
+  EXPECT_TRUE(fs::exists(found->path));
+  EXPECT_FALSE(loaded_library("libof-nobody.so."));
 }
 
 TEST_F(LibrarySearchTest, WheelsOfTheEnvironmentComeAfterTheSystem) {

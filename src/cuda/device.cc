@@ -91,4 +91,10 @@ ScopedContext::~ScopedContext() {
   if (pushed_) driver_.api().context_pop(&popped);
 }
 
+RelaxedCapture::RelaxedCapture(const Driver& driver) : driver_(driver), mode_(kCuCaptureRelaxed) {
+  driver_.api().exchange_capture_mode(&mode_);
+}
+
+RelaxedCapture::~RelaxedCapture() { driver_.api().exchange_capture_mode(&mode_); }
+
 }  // namespace fovea::cuda

@@ -64,4 +64,18 @@ class ScopedContext {
   Status status_;
 };
 
+// Lets this thread allocate and free for as long as it lives while any stream of the process records a graph; the
+// driver would spoil the recording of a stream in global mode else.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver);
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture();
+
+ private:
+  const Driver& driver_;
+  int mode_;
+};
+
 }  // namespace fovea::cuda

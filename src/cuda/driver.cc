@@ -2,6 +2,7 @@
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include "base/env.h"
 #include "base/status.h"
@@ -104,6 +105,12 @@ Result<const Driver*> driver() {
     const std::string named = env_string(EnvVar::kLibcuda);
     return Driver::load(named.empty() ? kSystemDriver : named);
   }();
+  static const pid_t loaded_by = ::getpid();
+  if (loaded.ok() && loaded_by != ::getpid()) {
+    return unavailable(
+        "CUDA was started before this process was forked, which it does not survive; start processes by spawn, or fork "
+        "before anything uses a CUDA device");
+  }
   return loaded;
 }
 

@@ -33,6 +33,11 @@ inline constexpr CuResult kCuHardwareStackError = 714;  // the first of six faul
 inline constexpr CuResult kCuLaunchFailed = 719;        // the last of them
 inline constexpr CuResult kCuGraphUpdateFailure = 910;
 
+// Capture modes.
+inline constexpr int kCuCaptureGlobal = 0;
+inline constexpr int kCuCaptureThreadLocal = 1;
+inline constexpr int kCuCaptureRelaxed = 2;
+
 enum CuDeviceAttribute : int {
   kCuClockRate = 13,
   kCuMultiprocessorCount = 16,
@@ -117,6 +122,7 @@ static_assert(sizeof(CuGraphExecUpdateResult) == 24);
   X(stream_wait_event, cuStreamWaitEvent, (CuStream stream, CuEvent event, unsigned flags))                           \
   X(stream_is_capturing, cuStreamIsCapturing, (CuStream stream, int* status))                                         \
   X(stream_begin_capture, cuStreamBeginCapture_v2, (CuStream stream, int mode))                                       \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                                            \
   X(stream_end_capture, cuStreamEndCapture, (CuStream stream, CuGraph * graph))                                       \
   X(event_create, cuEventCreate, (CuEvent * event, unsigned flags))                                                   \
   X(event_destroy, cuEventDestroy_v2, (CuEvent event))                                                                \

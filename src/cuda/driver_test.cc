@@ -1,6 +1,9 @@
 // What loading a driver and opening a device say where something is missing.
 #include "cuda/driver.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "cuda/fake_test_util.h"
@@ -137,6 +140,21 @@ TEST_F(DriverTest, TheContextIsKeptWhileADeviceIs) {
   }
   EXPECT_EQ(fake::state().alive.contexts, 0);
   EXPECT_EQ(fake::state().calls["cuCtxPopCurrent_v2"], 1);
+}
+
+// The driver keeps nothing for a child that was forked behind its start, and answers it with codes that say nothing.
+TEST_F(DriverTest, AChildOfAProcessThatStartedCudaIsTold) {
+  ASSERT_TRUE(driver().ok()) << driver().status().to_string();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const Status status = driver().status();
+    const bool told = status.code() == StatusCode::kUnavailable && status.message().find("spawn") != std::string::npos;
+    ::_exit(told ? 0 : 1);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
 }
 
 }  // namespace

@@ -7,8 +7,6 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int kThreadLocal = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-
 void destroy_recording(const Driver& driver, void* graph) { driver.api().graph_destroy(graph); }
 using Recording = Handle<destroy_recording>;
 
@@ -18,7 +16,7 @@ Result<Recording> record(const Device& device, StreamHandle stream, const std::f
   FOVEA_RETURN_IF_ERROR(context.status());
   const Driver& driver = device.driver();
   const DriverApi& api = driver.api();
-  FOVEA_RETURN_IF_ERROR(driver.status(api.stream_begin_capture(stream, kThreadLocal), "cuStreamBeginCapture"));
+  FOVEA_RETURN_IF_ERROR(driver.status(api.stream_begin_capture(stream, kCuCaptureThreadLocal), "cuStreamBeginCapture"));
   const Status enqueued = enqueue();
   CuGraph graph = nullptr;
   const Status ended = driver.status(api.stream_end_capture(stream, &graph), "cuStreamEndCapture");

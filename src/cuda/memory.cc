@@ -11,14 +11,21 @@ CuAddress address_of(const void* memory) { return reinterpret_cast<CuAddress>(me
 
 // In a current context; waits for it.
 Status fill(const Device& device, const DeviceBuffer& buffer, unsigned char value) {
+  const RelaxedCapture relaxed(device.driver());
   FOVEA_RETURN_IF_ERROR(set_bytes(device, buffer.data(), value, buffer.size_bytes(), nullptr));
   return device.driver().status(device.driver().api().stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 }  // namespace
 
-void free_device(const Driver& driver, void* memory) { driver.api().memory_free(address_of(memory)); }
-void free_pinned(const Driver& driver, void* memory) { driver.api().host_free(memory); }
+void free_device(const Driver& driver, void* memory) {
+  const RelaxedCapture relaxed(driver);
+  driver.api().memory_free(address_of(memory));
+}
+void free_pinned(const Driver& driver, void* memory) {
+  const RelaxedCapture relaxed(driver);
+  driver.api().host_free(memory);
+}
 
 Result<DeviceBuffer> DeviceBuffer::create(const Device& device, std::size_t bytes, bool zeroed) {
   DeviceBuffer buffer;
@@ -26,6 +33,7 @@ Result<DeviceBuffer> DeviceBuffer::create(const Device& device, std::size_t byte
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
   CuAddress address = 0;
   if (const Status s = driver.status(driver.api().memory_allocate(&address, bytes), "cuMemAlloc"); !s.ok()) {
     return Status(s.code(), fmt::format("{} bytes on cuda:{}: {}", bytes, device.index(), s.message()));
@@ -51,6 +59,7 @@ Result<PinnedBuffer> PinnedBuffer::create(const Device& device, std::size_t byte
   FOVEA_RETURN_IF_ERROR(context.status());
   void* memory = nullptr;
   const Driver& driver = device.driver();
+  const RelaxedCapture relaxed(driver);
   if (const Status s = driver.status(driver.api().host_allocate(&memory, bytes, 0), "cuMemHostAlloc"); !s.ok()) {
     return Status(s.code(), fmt::format("{} bytes of page-locked host memory: {}", bytes, s.message()));
   }

@@ -47,6 +47,7 @@ Result<Module> Module::load(const Device& device, std::span<const std::byte> cub
   }
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
+  const RelaxedCapture relaxed(device.driver());
   CuModule loaded = nullptr;
   const CuResult code = device.driver().api().module_load(&loaded, cubin.data());
   const Status status = device.driver().status(code, "cuModuleLoadData");

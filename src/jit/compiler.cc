@@ -1,11 +1,15 @@
 // The order of looking: memory, disk, compile.
 #include "jit/compiler.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <utility>
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/per_process.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
@@ -14,7 +18,7 @@ namespace fovea::jit {
 namespace {
 
 // Of everything but the compiler's version, which is part of the file's name: a machine without NVRTC takes a kernel
-// of any version.
+// of any version that its driver loads.
 std::string key_of(const KernelSource& source) {
   static const std::string sources = fmt::format("{:016x}", sources_hash(device_sources()));
   std::string flags;
@@ -24,10 +28,13 @@ std::string key_of(const KernelSource& source) {
 
 // find_nvrtc() lists folders: what it found is kept as long as the environment that it follows stays the same.
 Result<NvrtcPlace> place_of_nvrtc() {
-  static std::mutex mutex;
-  static std::string found_for;
-  static NvrtcPlace found;
-  std::string environment;
+  struct Kept {
+    std::mutex mutex;
+    std::string found_for;
+    NvrtcPlace found;
+  };
+  auto& [mutex, found_for, found] = per_process<Kept>();
+  std::string environment = fmt::format("{}\n", newest_cuda());
   for (const char* name : {"FOVEA_NVRTC", "LD_LIBRARY_PATH", "VIRTUAL_ENV"}) {
     const char* value = std::getenv(name);
     environment += fmt::format("{}={}\n", name, value != nullptr ? value : "");
@@ -69,8 +76,7 @@ std::uint64_t cache_limit_bytes() {
 Compiler::Compiler(std::string folder, std::uint64_t limit_bytes) : disk_(std::move(folder), limit_bytes) {}
 
 Compiler& Compiler::shared() {
-  static Compiler compiler(default_cache_folder(), cache_limit_bytes());
-  return compiler;
+  return per_process<Compiler>([] { return new Compiler(default_cache_folder(), cache_limit_bytes()); });
 }
 
 Result<CubinPtr> Compiler::get(const KernelSource& source, Origin* origin) {
@@ -90,16 +96,29 @@ Result<std::string> Compiler::tool(const Result<NvrtcPlace>& place) {
   return "nvrtc" + nvrtc->version();
 }
 
+// Without a compiler, the newest version whose kernels the driver loads.
+std::optional<CacheEntry> Compiler::find(const std::string& key, const std::string& made_by) {
+  if (!made_by.empty()) return disk_.find(key, made_by);
+  std::pair<int, int> newest{-1, 0};
+  for (const std::string& name : disk_.tools_of(key)) {
+    std::pair<int, int> version;
+    if (std::sscanf(name.c_str(), "nvrtc%d.%d", &version.first, &version.second) != 2) continue;
+    if (newest_cuda() == 0 || version.first <= newest_cuda()) newest = std::max(newest, version);
+  }
+  if (newest.first < 0) return std::nullopt;
+  return disk_.find(key, fmt::format("nvrtc{}.{}", newest.first, newest.second));
+}
+
 bool Compiler::is_stored(const KernelSource& source) {
   const Result<std::string> made_by = tool(place_of_nvrtc());
-  return made_by.ok() && disk_.find(key_of(source), *made_by).has_value();
+  return made_by.ok() && find(key_of(source), *made_by).has_value();
 }
 
 Result<CubinPtr> Compiler::make(const KernelSource& source, const std::string& key, Origin* origin) {
   const Result<NvrtcPlace> place = place_of_nvrtc();
   FOVEA_ASSIGN_OR_RETURN(std::string made_by, tool(place));
   *origin = Origin::kDisk;
-  if (auto entry = disk_.find(key, made_by)) return to_cubin(source.name, *std::move(entry));
+  if (auto entry = find(key, made_by)) return to_cubin(source.name, *std::move(entry));
   if (!place.ok()) {
     return make_status(place.status().code(), "kernel {} for {} is not in the cache ({}), and {}", source.name,
                        source.arch, disk_.folder().empty() ? "which is off" : shorten(disk_.folder()),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "fovea/status.h"
@@ -28,13 +29,15 @@ class Compiler {
   // cached and there is no NVRTC. Any thread; a kernel that several threads ask for is compiled once.
   Result<CubinPtr> get(const KernelSource& source, Origin* origin = nullptr);
 
-  // Whether the disk cache has the kernel, for the compiler that is there, or of any where there is none.
+  // Whether the disk cache has the kernel, for the compiler that is there, or of one that the driver fits where there
+  // is none.
   bool is_stored(const KernelSource& source);
 
   const std::string& folder() const { return disk_.folder(); }
 
  private:
   static Result<std::string> tool(const Result<NvrtcPlace>& place);
+  std::optional<CacheEntry> find(const std::string& key, const std::string& made_by);
   Result<CubinPtr> make(const KernelSource& source, const std::string& key, Origin* origin);
 
   DiskCache disk_;

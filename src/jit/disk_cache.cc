@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +50,15 @@ void renew(const std::string& path) {
   ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
 }
 
+// Why code in a file or folder may not be this user's; empty: it is, or there is no such file.
+std::string distrust(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return "";
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) return fmt::format("it belongs to user {}", info.st_uid);
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "others may write to it (chmod go-w takes that from them)";
+  return "";
+}
+
 }  // namespace
 
 std::string cache_key(std::initializer_list<std::string_view> fields) {
@@ -83,7 +93,8 @@ CacheUse cache_use(const std::string& folder) {
   }
   fs::path nearest = fs::absolute(folder, error);
   while (!fs::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
-  use.can_write = fs::is_directory(nearest, error) && ::access(nearest.c_str(), W_OK | X_OK) == 0;
+  use.can_write =
+      fs::is_directory(nearest, error) && ::access(nearest.c_str(), W_OK | X_OK) == 0 && distrust(folder).empty();
   return use;
 }
 
@@ -95,6 +106,10 @@ std::string DiskCache::path_of(const std::string& key, std::string_view tool) co
 }
 
 std::optional<CacheEntry> DiskCache::read(const std::string& path) const {
+  if (const std::string why = distrust(path); !why.empty()) {
+    log_warning("{} is not used: {}", path, why);
+    return std::nullopt;
+  }
   Result<MappedFile> file = MappedFile::open(path);
   if (!file.ok()) return std::nullopt;
   Header header{};
@@ -114,21 +129,34 @@ std::optional<CacheEntry> DiskCache::read(const std::string& path) const {
 }
 
 std::optional<CacheEntry> DiskCache::find(const std::string& key, std::string_view tool) {
-  if (folder_.empty()) return std::nullopt;
-  if (!tool.empty()) return read(path_of(key, tool));
+  if (folder_.empty() || !trusts_folder()) return std::nullopt;
+  return read(path_of(key, tool));
+}
+
+std::vector<std::string> DiskCache::tools_of(const std::string& key) const {
+  std::vector<std::string> tools;
   std::error_code error;
   for (const fs::directory_entry& file : fs::directory_iterator(folder_, error)) {
-    if (!is_entry(file.path()) || !file.path().filename().string().starts_with(key + ".")) continue;
-    if (std::optional<CacheEntry> entry = read(file.path().string()); entry.has_value()) return entry;
+    const std::string name = file.path().stem().string();
+    if (is_entry(file.path()) && name.starts_with(key + ".")) tools.push_back(name.substr(key.size() + 1));
   }
-  return std::nullopt;
+  std::sort(tools.begin(), tools.end());
+  return tools;
+}
+
+bool DiskCache::trusts_folder() {
+  const std::string why = distrust(folder_);
+  if (!why.empty()) warn_once(why);
+  return why.empty();
 }
 
 bool DiskCache::make_folder() {
   if (folder_.empty()) return false;
   std::error_code error;
-  fs::create_directories(folder_, error);
-  if (!error) return true;
+  const fs::path folder = fs::path(folder_).has_filename() ? fs::path(folder_) : fs::path(folder_).parent_path();
+  if (folder.has_parent_path()) fs::create_directories(folder.parent_path(), error);
+  if (!error && (::mkdir(folder.c_str(), 0755) == 0 || fs::is_directory(folder, error))) return trusts_folder();
+  if (!error) error = std::error_code(errno, std::generic_category());
   warn_once(fmt::format("cannot make the folder: {}", error.message()));
   return false;
 }

@@ -1,6 +1,7 @@
 // A folder of compiled kernels that processes share. An entry is found by a key of everything that went into it, is
-// written in one step, and carries a checksum; what is damaged counts as absent and is written again. A folder that
-// cannot be written costs one warning and nothing else. Used by compiler.h and host_compiler.h.
+// written in one step, and carries a checksum; what is damaged counts as absent and is written again. Entries are code:
+// a folder or a file that another user (but root) owns or may write to is not used. A folder that cannot be used costs
+// one warning and nothing else. Used by compiler.h and host_compiler.h.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct CacheUse {
   std::string folder;
   std::int64_t num_entries = 0;
   std::uint64_t bytes = 0;
-  bool can_write = false;  // the folder, or the one it would be made in
+  bool can_write = false;  // the folder, or the one it would be made in, and nobody else may
 };
 CacheUse cache_use(const std::string& folder);
 
@@ -42,9 +43,10 @@ class DiskCache {
 
   const std::string& folder() const { return folder_; }
 
-  // The entry of `key` made by `tool` (a file name's worth of text, such as "nvrtc13.0"), or by any tool where it is
-  // empty.
+  // The entry of `key` made by `tool` (a file name's worth of text, such as "nvrtc13.0").
   std::optional<CacheEntry> find(const std::string& key, std::string_view tool);
+  // Whose entries of `key` there are, in the order of their names.
+  std::vector<std::string> tools_of(const std::string& key) const;
   void publish(const std::string& key, std::string_view tool, const CacheEntry& entry);
 
   // Keeps other processes from making the same entry meanwhile; waits while one does, but not for ever. Never fails:
@@ -65,6 +67,7 @@ class DiskCache {
   std::string path_of(const std::string& key, std::string_view tool) const;
   std::optional<CacheEntry> read(const std::string& path) const;
   bool make_folder();
+  bool trusts_folder();
   void warn_once(const std::string& why);
   void evict(const std::string& keep);
 

@@ -2,6 +2,8 @@
 #include "jit/disk_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -46,7 +48,7 @@ TEST_F(DiskCacheTest, KeysTellFieldsApart) {
   EXPECT_NE(cache_key({"a", "1:b"}), cache_key({"a1:b"}));
 }
 
-TEST_F(DiskCacheTest, FindsWhatWasPublishedByToolOrByAny) {
+TEST_F(DiskCacheTest, FindsWhatWasPublishedByItsTool) {
   DiskCache cache(folder_, 1 << 20);
   const std::string key = cache_key({"kernel"});
   EXPECT_FALSE(cache.find(key, "tool").has_value());
@@ -56,8 +58,9 @@ TEST_F(DiskCacheTest, FindsWhatWasPublishedByToolOrByAny) {
   EXPECT_EQ(found->log, "log 3");
   EXPECT_EQ(found->data, entry(1000, 3).data);
   EXPECT_FALSE(cache.find(key, "other").has_value());
-  EXPECT_TRUE(cache.find(key, "").has_value());
-  EXPECT_FALSE(cache.find(cache_key({"another"}), "").has_value());
+  cache.publish(key, "another.tool", entry(1, 1));
+  EXPECT_EQ(cache.tools_of(key), (std::vector<std::string>{"another.tool", "tool"}));
+  EXPECT_TRUE(cache.tools_of(cache_key({"another"})).empty());
   cache.publish(key, "tool", entry(0, 4));
   EXPECT_EQ(cache.find(key, "tool")->data.size(), 0u);
 }
@@ -85,6 +88,38 @@ TEST_F(DiskCacheTest, WhatWasNotUsedForLongestGoesFirst) {
   cache.publish(b, "tool", entry(100000, 5));
   EXPECT_TRUE(cache.find(b, "tool").has_value()) << "larger than the limit, but just made";
   EXPECT_FALSE(cache.find(d, "tool").has_value());
+}
+
+// Entries are code that this user runs.
+TEST_F(DiskCacheTest, WhatOthersMayHaveWrittenIsNotUsed) {
+  const std::string key = cache_key({"kernel"}), below = folder_ + "/below", file = below + "/" + key + ".tool.bin";
+  {
+    const mode_t before = ::umask(0);  // whatever the caller's is
+    DiskCache(below, 1 << 20).publish(key, "tool", entry(1000, 3));
+    ::umask(before);
+  }
+  struct stat info {};
+  ASSERT_EQ(::stat(below.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 022u, 0u);
+  DiskCache cache(below, 1 << 20);
+  EXPECT_TRUE(cache.find(key, "tool").has_value());
+  for (const mode_t mode : {0775u, 0757u}) {
+    ASSERT_EQ(::chmod(below.c_str(), mode), 0);
+    EXPECT_FALSE(cache.find(key, "tool").has_value());
+    EXPECT_FALSE(cache_use(below).can_write);
+    cache.publish(cache_key({"other"}), "tool", entry(10, 1));
+    EXPECT_TRUE(cache.tools_of(cache_key({"other"})).empty());
+  }
+  ASSERT_EQ(::chmod(below.c_str(), 0755), 0);
+  for (const mode_t mode : {0664u, 0646u}) {
+    ASSERT_EQ(::chmod(file.c_str(), mode), 0);
+    EXPECT_FALSE(cache.find(key, "tool").has_value());
+  }
+  cache.publish(key, "tool", entry(1000, 4));  // replaced by one that is this user's alone
+  EXPECT_EQ(cache.find(key, "tool")->log, "log 4");
+  if (::geteuid() != 0) return;  // only root gives files away
+  ASSERT_EQ(::chown(file.c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(cache.find(key, "tool").has_value());
 }
 
 TEST_F(DiskCacheTest, TheFolderFollowsTheEnvironment) {

@@ -17,6 +17,7 @@
 
 #include "base/env.h"
 #include "base/file.h"
+#include "base/per_process.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
@@ -190,8 +191,7 @@ Result<std::string> find_host_compiler() {
 HostCompiler::HostCompiler(std::string folder, std::uint64_t limit_bytes) : disk_(std::move(folder), limit_bytes) {}
 
 HostCompiler& HostCompiler::shared() {
-  static HostCompiler compiler(default_cache_folder(), cache_limit_bytes());
-  return compiler;
+  return per_process<HostCompiler>([] { return new HostCompiler(default_cache_folder(), cache_limit_bytes()); });
 }
 
 Result<SharedObjectPtr> HostCompiler::get(const HostSource& source, Origin* origin) {
@@ -204,8 +204,11 @@ Result<SharedObjectPtr> HostCompiler::get(const HostSource& source, Origin* orig
 
 Result<SharedObjectPtr> HostCompiler::make(const HostSource& source, const std::string& key, Origin* origin) {
   const Result<std::string> compiler = find_host_compiler();
-  const std::string tool = compiler.ok() ? tool_of(*compiler) : "";
+  std::string tool = compiler.ok() ? tool_of(*compiler) : "";
   *origin = Origin::kDisk;
+  if (!compiler.ok()) {  // any compiler's object does
+    if (const std::vector<std::string> tools = disk_.tools_of(key); !tools.empty()) tool = tools.front();
+  }
   if (const auto entry = disk_.find(key, tool)) return SharedObject::load(source.name, entry->data);
   if (!compiler.ok()) return compiler.status();
   const DiskCache::Lock lock(disk_, key);

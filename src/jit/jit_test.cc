@@ -232,7 +232,10 @@ class NvrtcTest : public ::testing::Test {
   void SetUp() override {
     if (const char* value = std::getenv("FOVEA_NVRTC"); value != nullptr) before_ = value;
   }
-  void TearDown() override { ::setenv("FOVEA_NVRTC", before_.c_str(), 1); }
+  void TearDown() override {
+    ::setenv("FOVEA_NVRTC", before_.c_str(), 1);
+    set_newest_cuda(0);
+  }
   std::string before_;
 };
 
@@ -261,6 +264,53 @@ TEST_F(NvrtcTest, AbsentItSaysWhatToDoAndTheCacheStillServes) {
   EXPECT_THAT(status.message(), HasSubstr("FOVEA_NVRTC is /nowhere/libnvrtc.so.13"));
   ::setenv("FOVEA_NVRTC", (folder / "").c_str(), 1);
   EXPECT_THAT(find_nvrtc().status().message(), HasSubstr("a folder without libnvrtc.so"));
+}
+
+// A driver of CUDA 12 loads no kernel that an NVRTC of 13 made.
+TEST_F(NvrtcTest, IsNoNewerThanTheDriver) {
+  const TempFolder folder;
+  const Result<NvrtcPlace> place = find_nvrtc();
+  ASSERT_TRUE(place.ok()) << place.status().to_string();
+  const int major = std::stoi(place->version);
+  for (const int version : {major + 1, major, major - 1}) {
+    std::ofstream(folder / ("libnvrtc.so." + std::to_string(version))) << "x";
+    std::ofstream(folder / ("libnvrtc-builtins.so." + std::to_string(version) + ".4")) << "x";
+  }
+  ::setenv("FOVEA_NVRTC", (folder / "").c_str(), 1);
+  EXPECT_EQ(find_nvrtc()->version, std::to_string(major + 1) + ".4");
+  set_newest_cuda(major);
+  EXPECT_EQ(find_nvrtc()->version, std::to_string(major) + ".4");
+  set_newest_cuda(major - 2);
+  const std::string too_new = "speaks CUDA " + std::to_string(major - 2) + ", does not load";
+  EXPECT_EQ(find_nvrtc().status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(find_nvrtc().status().message(), HasSubstr(too_new));
+  ::setenv("FOVEA_NVRTC", place->path.c_str(), 1);
+  set_newest_cuda(major - 1);
+  EXPECT_EQ(find_nvrtc().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(Nvrtc::load().status().code(), StatusCode::kUnavailable);
+  set_newest_cuda(major);
+  EXPECT_TRUE(Nvrtc::load().ok());
+}
+
+TEST_F(NvrtcTest, AbsentItTheNewestKernelThatTheDriverLoadsServes) {
+  const TempFolder folder;
+  ASSERT_TRUE(Compiler(folder / "", kLimit).get(small_kernel()).ok());
+  const fs::path made = fs::directory_iterator(folder / "")->path();
+  const std::string key = made.stem().stem().stem().string();
+  ASSERT_EQ(key.size(), 32u);
+  DiskCache cache(folder / "", kLimit);
+  for (const char* tool : {"nvrtc9.2", "nvrtc12.10", "nvrtc12.9", "nvrtc99.0"}) cache.publish(key, tool, {tool, {}});
+  fs::remove(made);
+  ::setenv("FOVEA_NVRTC", "/nowhere/libnvrtc.so.13", 1);
+  const auto served = [&](int newest) {
+    set_newest_cuda(newest);
+    const Result<CubinPtr> cubin = Compiler(folder / "", kLimit).get(small_kernel());
+    return cubin.ok() ? (*cubin)->log : cubin.status().message();
+  };
+  EXPECT_EQ(served(0), "nvrtc99.0");
+  EXPECT_EQ(served(12), "nvrtc12.10");
+  EXPECT_EQ(served(11), "nvrtc9.2");
+  EXPECT_THAT(served(8), HasSubstr("is not in the cache"));
 }
 
 TEST(CompilerTest, UnknownArchitecturesAreRefused) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "base/per_process.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "jit/sources.h"
@@ -38,10 +39,13 @@ struct Nvrtc::Functions {
 std::string Nvrtc::version() const { return fmt::format("{}.{}", major_, minor_); }
 
 Result<const Nvrtc*> Nvrtc::load() {
-  static std::mutex mutex;
-  static const Nvrtc* loaded = nullptr;  // for the life of the process: kernels may be compiled until its end
+  struct Kept {
+    std::mutex mutex;
+    const Nvrtc* loaded = nullptr;  // for the life of the process: kernels may be compiled until its end
+  };
+  auto& [mutex, loaded] = per_process<Kept>();
   const std::lock_guard lock(mutex);
-  if (loaded != nullptr) return loaded;
+  if (loaded != nullptr && (newest_cuda() == 0 || loaded->major_ <= newest_cuda())) return loaded;
   FOVEA_ASSIGN_OR_RETURN(const NvrtcPlace place, find_nvrtc());
   FOVEA_ASSIGN_OR_RETURN(loaded, open(place));
   return loaded;
@@ -80,6 +84,10 @@ Result<const Nvrtc*> Nvrtc::open(const NvrtcPlace& place) {
     ::dlclose(library);
     return make_status(StatusCode::kUnavailable, "{} {}; expected NVRTC 12.0 or later, which FOVEA_NVRTC may name",
                        shorten(place.path), what);
+  }
+  if (newest_cuda() != 0 && nvrtc->major_ > newest_cuda()) {
+    ::dlclose(library);
+    return too_new(place.path, nvrtc->major_);
   }
   nvrtc->functions_ = functions.release();
   return nvrtc.release();

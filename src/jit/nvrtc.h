@@ -15,14 +15,21 @@ struct NvrtcPlace {
   std::string version;  // "13.0", from the names of the files; empty when they do not tell
 };
 
+// The newest CUDA whose kernels the driver loads: 12 of one that speaks 12.x. A newer NVRTC, and kernels that one left
+// in the cache, are passed over. Told by whoever opens a device; 0, untold: any.
+void set_newest_cuda(int major);
+int newest_cuda();
+// That this NVRTC is newer than the driver.
+Status too_new(const std::string& path, int major);
+
 // Looks in: FOVEA_NVRTC (a file or a folder; nothing else then), LD_LIBRARY_PATH, the system's library folders,
-// /usr/local/cuda*/lib64, and the wheel nvidia-cuda-nvrtc in VIRTUAL_ENV or in a .venv above the program. kUnavailable
-// says what to do.
+// /usr/local/cuda*/lib64, the wheel nvidia-cuda-nvrtc in VIRTUAL_ENV or in a .venv above the program, and at last what
+// the process has loaded already. kUnavailable says what to do.
 Result<NvrtcPlace> find_nvrtc();
 
 class Nvrtc {
  public:
-  // Loads what find_nvrtc() found, once a process. Any thread.
+  // Loads what find_nvrtc() found, once a process and driver. Any thread.
   static Result<const Nvrtc*> load();
 
   const std::string& path() const { return path_; }

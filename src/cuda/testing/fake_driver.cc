@@ -36,6 +36,7 @@ constexpr CuResult kInvalidValue = 1;
 constexpr CuResult kInvalidImage = 200;
 constexpr CuResult kInvalidContext = 201;
 constexpr CuResult kNotFound = 500;
+constexpr CuResult kCaptureUnsupported = 900;
 constexpr CuResult kCaptureInvalidated = 901;
 constexpr CuResult kUpdateFailure = 910;
 
@@ -45,6 +46,7 @@ struct FakeGraph {
 };
 struct FakeStream {
   FakeGraph* capture = nullptr;
+  int mode = 0;  // of the capture
   bool invalidated = false;
 };
 struct FakeEvent {
@@ -54,6 +56,8 @@ struct FakeEvent {
 int g_context;                      // its address is the context
 std::set<std::string> g_functions;  // names that were looked up; their addresses are the kernels
 thread_local std::vector<CuContext> g_current;
+thread_local int g_capture_mode = kCuCaptureGlobal;
+std::set<FakeStream*> g_capturing;
 std::map<CuAddress, std::size_t> g_memory;
 FakeStream g_default_stream;
 
@@ -83,6 +87,18 @@ CuResult enqueue(const char* name, CuStream stream, Work work) {
   return 0;
 }
 
+// As begin(), for calls that spoil recordings in global mode unless the thread relaxed its mode.
+CuResult begin_unsafe(const char* name) {
+  if (const CuResult code = begin(name); code != 0) return code;
+  CuResult code = 0;
+  for (FakeStream* stream : g_capturing) {
+    if (stream->mode != kCuCaptureGlobal || g_capture_mode == kCuCaptureRelaxed) continue;
+    stream->invalidated = true;
+    code = kCaptureUnsupported;
+  }
+  return code;
+}
+
 template <typename T>
 T* pointer(CuAddress address) {
   return reinterpret_cast<T*>(address);
@@ -96,6 +112,9 @@ using namespace fovea::cuda::fake;  // NOLINT
 
 #define FAKE_BEGIN(...) \
   if (const CuResult code = fovea::cuda::fake::begin(__func__ __VA_OPT__(, ) __VA_ARGS__); code != 0) return code
+
+#define FAKE_BEGIN_UNSAFE() \
+  if (const CuResult code = fovea::cuda::fake::begin_unsafe(__func__); code != 0) return code
 
 extern "C" {
 
@@ -190,7 +209,7 @@ CuResult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
   return 0;
 }
 CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
-  FAKE_BEGIN();
+  FAKE_BEGIN_UNSAFE();
   std::size_t available = 0, total = 0;
   cuMemGetInfo_v2(&available, &total);
   if (bytes > available) return kCuOutOfMemory;
@@ -202,20 +221,20 @@ CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
   return 0;
 }
 CuResult cuMemFree_v2(CuAddress address) {
-  FAKE_BEGIN();
+  FAKE_BEGIN_UNSAFE();
   if (g_memory.erase(address) == 0) return kInvalidValue;
   std::free(pointer<void>(address));
   --state().alive.device_buffers;
   return 0;
 }
 CuResult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  FAKE_BEGIN();
+  FAKE_BEGIN_UNSAFE();
   *memory = std::malloc(bytes);
   ++state().alive.pinned_buffers;
   return 0;
 }
 CuResult cuMemFreeHost(void* memory) {
-  FAKE_BEGIN();
+  FAKE_BEGIN_UNSAFE();
   std::free(memory);
   --state().alive.pinned_buffers;
   return 0;
@@ -258,9 +277,16 @@ CuResult cuStreamIsCapturing(CuStream stream, int* status) {
   *status = stream_of(stream).capture != nullptr ? 1 : 0;
   return 0;
 }
-CuResult cuStreamBeginCapture_v2(CuStream stream, int) {
+CuResult cuThreadExchangeStreamCaptureMode(int* mode) {
+  FAKE_BEGIN(false);
+  std::swap(g_capture_mode, *mode);
+  return 0;
+}
+CuResult cuStreamBeginCapture_v2(CuStream stream, int mode) {
   FAKE_BEGIN();
   stream_of(stream).capture = new FakeGraph();
+  stream_of(stream).mode = mode;
+  g_capturing.insert(&stream_of(stream));
   ++state().alive.graphs;
   return 0;
 }
@@ -275,6 +301,7 @@ CuResult cuStreamEndCapture(CuStream stream, CuGraph* graph) {
   FakeStream& s = stream_of(stream);
   *graph = s.capture;
   s.capture = nullptr;
+  g_capturing.erase(&s);
   if (!s.invalidated) return 0;
   s.invalidated = false;
   cuGraphDestroy(*graph);
@@ -315,7 +342,7 @@ CuResult cuEventElapsedTime(float* milliseconds, CuEvent begin_event, CuEvent en
 }
 
 CuResult cuModuleLoadData(CuModule* module, const void* image) {
-  FAKE_BEGIN();
+  FAKE_BEGIN_UNSAFE();
   if (std::memcmp(image,
                   "\x7f"
                   "ELF",
