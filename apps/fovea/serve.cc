@@ -80,7 +80,10 @@ RunFunction declare_serve(Options& options) {
   server::HttpOptions& http = state->server.http;
   options.add("host", http.host, "Address to listen on; 0.0.0.0: all");
   options.add("port", http.port, "Port; 0: a free one");
-  options.add("served-name", state->server.service.served_name, "Name of the model in the API; empty: its own");
+  options.add("served-model-name", state->server.service.served_names,
+              "Name of the model in the API, instead of its own; more than one may be given");
+  options.add_flag("lenient", state->server.service.lenient,
+                   "Log and ignore fields of requests that this server does not do, instead of refusing them");
   options.add("api-key", state->server.service.api_key, "Ask for Authorization: Bearer KEY; empty: for nothing");
   options.add("cors-origin", http.cors_origin, "Web origin that may call; *: any; empty: none");
   options.add("drain-seconds", state->drain_seconds, "After SIGTERM, wait this long for requests that run");

@@ -2,6 +2,7 @@
 // Used by the server, the command line and C++ programs. Thread-safe: any thread may submit and cancel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -49,6 +50,11 @@ struct EngineOptions {
   std::int32_t sparse_interval = 1;    // steps from one scan of all statistics to the next; in between candidates of it
   std::int32_t sparse_candidates = 4;  // candidates kept, in budgets; 0: lists stay as they are until the next scan
 };
+
+// What a request may ask for at most.
+inline constexpr std::size_t kMaxStopStrings = 16;
+inline constexpr std::size_t kMaxStopBytes = 1024;  // of each
+inline constexpr std::int32_t kMaxTopLogprobs = 20;
 
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy
@@ -147,6 +153,9 @@ class Engine {
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   virtual ~Engine() = default;
 
+  // Whether submit() would take the request if there is room in the queue. Where one member of it is wrong, *parameter
+  // (may be null) becomes its name: "prompt", "temperature", "kv_budget", ...
+  virtual Status check(const GenerateRequest& request, std::string* parameter) const = 0;
   // Checks the request, queues it and returns; events follow. kInvalidArgument: malformed; kOutOfRange: prompt longer
   // than the context; kResourceExhausted: queue full; kUnavailable: shutting down.
   virtual Result<RequestId> submit(GenerateRequest request, EventCallback callback) = 0;

@@ -30,26 +30,41 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(EngineParts parts) {
 
 EngineCore::~EngineCore() { shutdown(0.0); }
 
-Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback callback) {
-  if (callback == nullptr) return invalid_argument("the request has no callback for its events");
-  if (request.prompt.empty()) return invalid_argument("the prompt is empty; expected at least one token");
+Result<SparseSetting> EngineCore::accept(const GenerateRequest& request, std::string* parameter) const {
+  const auto wrong = [parameter](const char* name, Status status) {
+    if (parameter != nullptr) *parameter = name;
+    return status;
+  };
+  if (request.prompt.empty()) {
+    return wrong("prompt", invalid_argument("the prompt is empty; expected at least one token"));
+  }
   for (std::size_t i = 0; i < request.prompt.size(); ++i) {
     if (request.prompt[i] < 0 || request.prompt[i] >= vocab_size()) {
-      return invalid_argument("prompt token {} is {}; expected 0 to {}", i, request.prompt[i], vocab_size() - 1);
+      return wrong("prompt",
+                   invalid_argument("prompt token {} is {}; expected 0 to {}", i, request.prompt[i], vocab_size() - 1));
     }
   }
   if (request.prompt.size() >= static_cast<std::size_t>(max_context_)) {
-    return out_of_range("the prompt has {} tokens; the context holds {}, one of them for the answer",
-                        request.prompt.size(), max_context_);
+    return wrong("prompt", out_of_range("the prompt has {} tokens; the context holds {}, one of them for the answer",
+                                        request.prompt.size(), max_context_));
   }
   if (request.n < 1 || request.n > kMaxChoices) {
-    return invalid_argument("n is {}; expected 1 to {} choices", request.n, kMaxChoices);
+    return wrong("n", invalid_argument("n is {}; expected 1 to {} choices", request.n, kMaxChoices));
   }
-  FOVEA_RETURN_IF_ERROR(check_sampling(request.sampling, vocab_size()));
+  FOVEA_RETURN_IF_ERROR(check_sampling(request.sampling, vocab_size(), parameter));
   if (!parts_.tokenizer.has_value() && !request.sampling.stop.empty()) {
-    return unsupported("stop strings need a tokenizer, and {} has none", parts_.name);
+    return wrong("stop", unsupported("stop strings need a tokenizer, and {} has none", parts_.name));
   }
-  FOVEA_ASSIGN_OR_RETURN(const SparseSetting sparse, sparse_setting(sparse_, request));
+  return sparse_setting(sparse_, request, parameter);
+}
+
+Status EngineCore::check(const GenerateRequest& request, std::string* parameter) const {
+  return accept(request, parameter).status();
+}
+
+Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback callback) {
+  if (callback == nullptr) return invalid_argument("the request has no callback for its events");
+  FOVEA_ASSIGN_OR_RETURN(const SparseSetting sparse, accept(request, nullptr));
   auto active = std::make_unique<ActiveRequest>();
   active->sparse = sparse;
   active->request = std::move(request);

@@ -46,6 +46,7 @@ class EngineCore final : public Engine {
   static Result<std::unique_ptr<EngineCore>> create(EngineParts parts);
   ~EngineCore() override;
 
+  Status check(const GenerateRequest& request, std::string* parameter) const override;
   Result<RequestId> submit(GenerateRequest request, EventCallback callback) override;
   void cancel(RequestId id) override;
   void flush_cache() override;
@@ -72,6 +73,8 @@ class EngineCore final : public Engine {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // check(), and what the request selects.
+  Result<SparseSetting> accept(const GenerateRequest& request, std::string* parameter) const;
   explicit EngineCore(EngineParts parts) : parts_(std::move(parts)), sampler_(vocab_size()) {}
   Status set_up();
   Status set_up_memory();

@@ -7,7 +7,13 @@ namespace fovea {
 
 Result<std::vector<std::int32_t>> EngineCore::encode(std::string_view text, bool add_special_tokens) const {
   if (!parts_.tokenizer.has_value()) return unsupported("{} has no tokenizer; give token ids", parts_.name);
-  return parts_.tokenizer->encode(text, {.add_special_tokens = add_special_tokens, .parse_special = true});
+  FOVEA_ASSIGN_OR_RETURN(
+      std::vector<std::int32_t> ids,
+      parts_.tokenizer->encode(text, {.add_special_tokens = add_special_tokens, .parse_special = true}));
+  // A text that brings its first token gets no second one.
+  const std::int32_t bos = parts_.tokenizer->bos_id();
+  if (add_special_tokens && bos >= 0 && ids.size() >= 2 && ids[0] == bos && ids[1] == bos) ids.erase(ids.begin());
+  return ids;
 }
 
 std::string EngineCore::decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) const {

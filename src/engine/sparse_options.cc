@@ -68,14 +68,18 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
   return config;
 }
 
-Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request) {
+Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request,
+                                     std::string* parameter) {
   SparseSetting setting;
+  std::string unused;
+  std::string& wrong = parameter != nullptr ? *parameter : unused;
   setting.policy = config.policy;
   setting.budget = config.budget;
   setting.prompt_budget = config.prompt_budget;
   if (request.sparse == "off") {
     setting.policy = nullptr;
   } else if (!request.sparse.empty() && (request.sparse != "auto" || config.policy == nullptr)) {
+    wrong = "sparse";
     FOVEA_ASSIGN_OR_RETURN(setting.policy, find_select_policy(request.sparse));
     if (config.policy == nullptr) {
       return unsupported(
@@ -91,6 +95,7 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
     }
   }
   const char* how_to_select = config.policy != nullptr ? "give sparse too" : "start the engine with --sparse";
+  wrong = "kv_budget";
   if (!request.kv_budget.empty()) {
     if (setting.policy == nullptr) {
       return invalid_argument("kv_budget is {}, but the request selects no pages; {}", quote(request.kv_budget),
@@ -104,6 +109,7 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
       setting.prompt_budget = setting.prompt_budget->in_units(setting.policy->unit_tokens);
     }
   }
+  wrong = "sparse_prompt_tokens";
   if (request.sparse_prompt_tokens < 0) {
     return invalid_argument("sparse_prompt_tokens is {}, expected 0 or more", request.sparse_prompt_tokens);
   }
@@ -111,6 +117,7 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
     return invalid_argument("sparse_prompt_tokens is {}, but the request selects no pages; {}",
                             request.sparse_prompt_tokens, how_to_select);
   }
+  wrong.clear();
   const auto prompt = static_cast<std::int32_t>(request.prompt.size());
   setting.first_position = prompt - std::min(prompt, request.sparse_prompt_tokens);
   return setting;

@@ -29,7 +29,9 @@ struct SparseConfig {
 Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& model, const KeyCodes& codes);
 
 // Of a request: the engine's where it says nothing. kUnsupported where the engine keeps no statistics for its policy.
-Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request);
+// *parameter (may be null) becomes the name of the member that is wrong.
+Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request,
+                                     std::string* parameter = nullptr);
 
 // What the prefix cache keeps a request's pages under: the salt asked for, and, where the prompt selects pages, how. No
 // salt that is asked for is that of a request that selects otherwise.

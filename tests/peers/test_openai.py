@@ -88,6 +88,9 @@ def test_models(client, model):
     entry = client.models.list().data[0]
     assert entry.object == "model" and entry.max_model_len > 1000
     assert entry.id == model
+    assert client.models.retrieve(model).id == model
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("no/such")
 
 
 def test_chat_answers_from_the_document(client, model):
@@ -214,6 +217,16 @@ def test_errors_are_the_clients_exceptions(client, model):
     with pytest.raises(openai.BadRequestError) as long:
         ask(client, model, "word " * 200_000)
     assert long.value.code == "context_length_exceeded"
+    assert long.value.param == "messages"
+    with pytest.raises(openai.BadRequestError) as stops:
+        ask(client, model, "x", stop=["x"] * 17)
+    assert stops.value.param == "stop"
+    with pytest.raises(openai.BadRequestError, match="temperature is near") as typo:
+        ask(client, model, "x", extra_body={"temprature": 0})
+    assert typo.value.param == "temprature"
+    with pytest.raises(openai.BadRequestError) as spaces:
+        ask(client, model, " " * 1_500_000)
+    assert spaces.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="tools"):
         ask(client, model, "x", tools=[{"type": "function", "function": {"name": "f"}}])
     with pytest.raises(openai.BadRequestError, match="response_format"):

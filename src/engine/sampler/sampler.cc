@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/random.h"
 #include "base/status.h"
@@ -16,18 +17,9 @@ namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kGreedyBelow = 1e-5f;  // as good as greedy, and its inverse is finite
-constexpr std::size_t kMaxStops = 16;
-constexpr std::size_t kMaxStopBytes = 1024;
-constexpr std::int32_t kMaxLogprobs = 20;
-constexpr float kFarthest = 1000.0f;  // temperatures below the maximum: as good as impossible
+constexpr float kFarthest = 1000.0f;   // temperatures below the maximum: as good as impossible
 constexpr std::size_t kBuckets = 1024;
 constexpr float kBucketsPerUnit = 16.0f;  // of logit / temperature
-
-template <typename T>
-Status check_range(const char* name, T value, T low, T high) {
-  if (value >= low && value <= high) return ok_status();
-  return invalid_argument("{} is {}; expected {} to {}", name, value, low, high);
-}
 
 // Whole characters, so that cutting before or after the string never splits one.
 bool is_utf8(const std::string& text) {
@@ -48,6 +40,28 @@ bool is_utf8(const std::string& text) {
   return true;
 }
 
+// Checks parameters one after another and keeps the first that is wrong.
+class ParameterCheck {
+ public:
+  explicit ParameterCheck(std::string* parameter) : parameter_(parameter) {}
+
+  template <typename... Args>
+  void require(bool holds, const char* name, fmt::format_string<Args...> format, Args&&... args) {
+    if (holds || !status_.ok()) return;
+    if (parameter_ != nullptr) *parameter_ = name;
+    status_ = invalid_argument(format, std::forward<Args>(args)...);
+  }
+  template <typename T>
+  void range(const char* name, T value, T low, T high) {
+    require(value >= low && value <= high, name, "{} is {}; expected {} to {}", name, value, low, high);
+  }
+  Status take() { return std::move(status_); }
+
+ private:
+  std::string* parameter_;
+  Status status_;
+};
+
 // Uniform in [0, 1) with 53 bits, from the seed and the position alone.
 double uniform(std::uint64_t seed, std::int32_t position) {
   PhiloxRng rng(seed, 0x73616d706c65ull);
@@ -57,44 +71,38 @@ double uniform(std::uint64_t seed, std::int32_t position) {
 
 }  // namespace
 
-Status check_sampling(const SamplingParams& params, std::int32_t vocab_size) {
-  FOVEA_RETURN_IF_ERROR(check_range("temperature", params.temperature, 0.0f, 100.0f));
-  if (!(params.top_p > 0.0f && params.top_p <= 1.0f)) {
-    return invalid_argument("top_p is {}; expected more than 0 and at most 1", params.top_p);
-  }
-  if (params.top_k < 0) return invalid_argument("top_k is {}; expected 0 (off) or more", params.top_k);
-  FOVEA_RETURN_IF_ERROR(check_range("min_p", params.min_p, 0.0f, 1.0f));
-  FOVEA_RETURN_IF_ERROR(check_range("presence_penalty", params.presence_penalty, -2.0f, 2.0f));
-  FOVEA_RETURN_IF_ERROR(check_range("frequency_penalty", params.frequency_penalty, -2.0f, 2.0f));
-  FOVEA_RETURN_IF_ERROR(check_range("repetition_penalty", params.repetition_penalty, 0.01f, 100.0f));
-  if (params.max_tokens < 0) {
-    return invalid_argument("max_tokens is {}; expected 0 (the rest of the context) or more", params.max_tokens);
-  }
-  if (params.min_tokens < 0 || (params.max_tokens > 0 && params.min_tokens > params.max_tokens)) {
-    return invalid_argument("min_tokens is {}; expected 0 to max_tokens ({})", params.min_tokens, params.max_tokens);
-  }
-  FOVEA_RETURN_IF_ERROR(check_range("logprobs", params.logprobs, -1, kMaxLogprobs));
-  if (params.stop.size() > kMaxStops) {
-    return invalid_argument("{} stop strings; expected at most {}", params.stop.size(), kMaxStops);
-  }
+Status check_sampling(const SamplingParams& params, std::int32_t vocab_size, std::string* parameter) {
+  ParameterCheck check(parameter);
+  check.range("temperature", params.temperature, 0.0f, 100.0f);
+  check.require(params.top_p > 0.0f && params.top_p <= 1.0f, "top_p", "top_p is {}; expected more than 0 and at most 1",
+                params.top_p);
+  check.require(params.top_k >= 0, "top_k", "top_k is {}; expected 0 (off) or more", params.top_k);
+  check.range("min_p", params.min_p, 0.0f, 1.0f);
+  check.range("presence_penalty", params.presence_penalty, -2.0f, 2.0f);
+  check.range("frequency_penalty", params.frequency_penalty, -2.0f, 2.0f);
+  check.range("repetition_penalty", params.repetition_penalty, 0.01f, 100.0f);
+  check.require(params.max_tokens >= 0, "max_tokens", "max_tokens is {}; expected 0 (the rest of the context) or more",
+                params.max_tokens);
+  check.require(params.min_tokens >= 0 && (params.max_tokens <= 0 || params.min_tokens <= params.max_tokens),
+                "min_tokens", "min_tokens is {}; expected 0 to max_tokens ({})", params.min_tokens, params.max_tokens);
+  check.range("logprobs", params.logprobs, -1, kMaxTopLogprobs);
+  check.require(params.stop.size() <= kMaxStopStrings, "stop", "{} stop strings; expected at most {}",
+                params.stop.size(), kMaxStopStrings);
   for (const std::string& stop : params.stop) {
-    if (stop.empty() || stop.size() > kMaxStopBytes) {
-      return invalid_argument("a stop string of {} bytes; expected 1 to {}", stop.size(), kMaxStopBytes);
-    }
-    if (!is_utf8(stop)) return invalid_argument("a stop string is not UTF-8");
+    check.require(!stop.empty() && stop.size() <= kMaxStopBytes, "stop", "a stop string has {} bytes; expected 1 to {}",
+                  stop.size(), kMaxStopBytes);
+    check.require(is_utf8(stop), "stop", "a stop string is not UTF-8");
   }
   for (const std::int32_t token : params.stop_token_ids) {
-    if (token < 0 || token >= vocab_size) {
-      return invalid_argument("stop_token_ids holds {}; expected token ids 0 to {}", token, vocab_size - 1);
-    }
+    check.require(token >= 0 && token < vocab_size, "stop_token_ids",
+                  "stop_token_ids holds {}; expected token ids 0 to {}", token, vocab_size - 1);
   }
   for (const auto& [token, bias] : params.logit_bias) {
-    if (token < 0 || token >= vocab_size) {
-      return invalid_argument("logit_bias names token {}; expected 0 to {}", token, vocab_size - 1);
-    }
-    FOVEA_RETURN_IF_ERROR(check_range("logit_bias", bias, -100.0f, 100.0f));
+    check.require(token >= 0 && token < vocab_size, "logit_bias", "logit_bias names token {}; expected 0 to {}", token,
+                  vocab_size - 1);
+    check.range("logit_bias", bias, -100.0f, 100.0f);
   }
-  return ok_status();
+  return check.take();
 }
 
 SamplingState::SamplingState(const SamplingParams& params, std::uint64_t seed, std::span<const std::int32_t> prompt,

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -18,8 +19,8 @@
 
 namespace fovea {
 
-// kInvalidArgument names the parameter, its value and what was expected.
-Status check_sampling(const SamplingParams& params, std::int32_t vocab_size);
+// kInvalidArgument names the parameter, its value and what was expected; *parameter (may be null) becomes its name.
+Status check_sampling(const SamplingParams& params, std::int32_t vocab_size, std::string* parameter = nullptr);
 
 // What sampling remembers of one choice.
 class SamplingState {

@@ -14,7 +14,8 @@ namespace fovea {
 namespace {
 
 constexpr std::size_t kMaxPattern = 64 * 1024;
-constexpr std::uint32_t kMatchLimit = 1'000'000;  // backtracking steps from one starting place
+constexpr std::uint32_t kMatchLimit = 1'000'000;  // backtracking steps from one starting place ...
+constexpr std::uint32_t kMatchLimitPerByte = 4;   // ... and for each byte of the text: a run may be walked back whole
 constexpr std::uint32_t kStartWindow = 256;       // starting places one call may try before the clock is read
 constexpr std::size_t kJitStackBytes = 1024 * 1024;
 constexpr double kBaseSeconds = 2.0;      // processor time a text may take ...
@@ -87,7 +88,6 @@ struct Scratch {
   pcre2_jit_stack* stack = pcre2_jit_stack_create(32 * 1024, kJitStackBytes, nullptr);
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   Scratch() {
-    pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, 16 * 1024);
     pcre2_jit_stack_assign(context, nullptr, stack);
   }
@@ -182,6 +182,9 @@ Status Regex::split_regex(std::string_view text, std::vector<Span>& spans) const
   Scratch& mine = scratch();
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const PCRE2_SIZE size = text.size();
+  constexpr std::size_t kMostBytes = (UINT32_MAX - kMatchLimit) / kMatchLimitPerByte;
+  pcre2_set_match_limit(mine.context,
+                        kMatchLimit + kMatchLimitPerByte * static_cast<std::uint32_t>(std::min(size, kMostBytes)));
   const PCRE2_SIZE* found = pcre2_get_ovector_pointer(mine.data);
   std::size_t previous = 0;                      // end of what has been handed out
   std::size_t start = 0;                         // where the next search starts
@@ -195,16 +198,16 @@ Status Regex::split_regex(std::string_view text, std::vector<Span>& spans) const
         code_->jit ? pcre2_jit_match(code_->compiled, subject, size, start, 0, mine.data, mine.context)
                    : pcre2_match(code_->compiled, subject, size, start, PCRE2_NO_UTF_CHECK, mine.data, mine.context);
     if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
-      return resource_exhausted("regular expression '{}' gave up at byte {} of {}: {}", shorten(source_), start, size,
-                                error_text(rc));
+      return invalid_argument("regular expression '{}' gave up at byte {} of {}: {}", shorten(source_), start, size,
+                              error_text(rc));
     }
     if ((++calls & 255) == 0 || rc < 0) {
       const double now = thread_seconds();
       if (deadline == 0) deadline = now + kBaseSeconds + kSecondsPerByte * static_cast<double>(size);
       if (now > deadline) {
-        return resource_exhausted("regular expression '{}' is too slow: it reached byte {} of {} in {:.1f} s",
-                                  shorten(source_), start, size,
-                                  kBaseSeconds + kSecondsPerByte * static_cast<double>(size));
+        return invalid_argument("regular expression '{}' is too slow: it reached byte {} of {} in {:.1f} s",
+                                shorten(source_), start, size,
+                                kBaseSeconds + kSecondsPerByte * static_cast<double>(size));
       }
     }
     if (rc == PCRE2_ERROR_NOMATCH) {

@@ -50,6 +50,22 @@ std::string_view origin_form(std::string_view target) {
   return path == std::string_view::npos ? "/" : target.substr(path);
 }
 
+std::string percent_decoded(std::string_view text) {
+  const auto digit = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    const char lower = static_cast<char>(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+  };
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const int high = text[i] == '%' && i + 2 < text.size() ? digit(text[i + 1]) : -1;
+    const int low = high >= 0 ? digit(text[i + 2]) : -1;
+    out.push_back(low < 0 ? text[i] : static_cast<char>(high * 16 + low));
+    if (low >= 0) i += 2;
+  }
+  return out;
+}
+
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
     if (key == name) return value;

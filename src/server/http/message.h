@@ -32,6 +32,9 @@ struct HttpResponse {
 // 3.2.2), which is "/path?query" here.
 std::string_view origin_form(std::string_view target);
 
+// "a%2Fb" -> "a/b"; a % without two hexadecimal digits stays.
+std::string percent_decoded(std::string_view text);
+
 // "Not Found" for 404; "Unknown" for numbers that this server never sends.
 std::string_view reason_phrase(std::int32_t status);
 

@@ -10,14 +10,12 @@
 #include "base/json.h"
 #include "base/quote.h"
 #include "server/openai/field_reader.h"
+#include "server/openai/other_fields.h"
 
 namespace fovea::server {
 namespace {
 
 constexpr std::int32_t kMaxTokens = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kMaxStops = 64;
-constexpr std::size_t kMaxStopBytes = 1024;
-constexpr std::int32_t kMaxTopLogprobs = 20;
 
 std::optional<ApiError> parse_object(std::string_view body, Json* out) {
   Result<Json> parsed = parse_json(body, "request body");
@@ -33,46 +31,20 @@ bool is_empty(const Json& value) { return (value.is_array() || value.is_object()
 
 // Fields that change the answer and that this server does not do: refused rather than ignored.
 void refuse_unsupported(FieldReader& fields) {
-  for (const char* key : {"tools",
-                          "functions",
-                          "function_call",
-                          "audio",
-                          "prediction",
-                          "web_search_options",
-                          "guided_json",
-                          "guided_regex",
-                          "guided_choice",
-                          "guided_grammar",
-                          "structured_outputs",
-                          "json_schema",
-                          "regex",
-                          "ebnf",
-                          "suffix",
-                          "prompt_logprobs",
-                          "logits_processors",
-                          "beam_width",
-                          "use_beam_search",
-                          "continue_final_message",
-                          "input_ids",
-                          "documents"}) {
-    const Json* value = fields.find(key);
-    if (value == nullptr || is_empty(*value) || *value == false || *value == "" || *value == "none") continue;
-    fields.fail(key, fmt::format("{} is not supported by this server; leave it out", key), "unsupported_parameter");
-  }
   if (const Json* choice = fields.find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
-    fields.fail("tool_choice", "tools are not supported by this server; tool_choice must be \"none\" or \"auto\"",
-                "unsupported_parameter");
+    fields.refuse("tool_choice", "tools are not supported by this server; tool_choice must be \"none\" or \"auto\"",
+                  "unsupported_parameter");
   }
   if (const Json* format = fields.find("response_format"); format != nullptr) {
     const bool text = format->is_object() && format->contains("type") && (*format)["type"] == "text";
     if (!text) {
-      fields.fail("response_format", "only response_format {\"type\":\"text\"} is supported by this server",
-                  "unsupported_parameter");
+      fields.refuse("response_format", "only response_format {\"type\":\"text\"} is supported by this server",
+                    "unsupported_parameter");
     }
   }
   if (const Json* modalities = fields.find("modalities");
       modalities != nullptr && *modalities != Json::array({"text"})) {
-    fields.fail("modalities", "only the modality \"text\" is supported by this server", "unsupported_parameter");
+    fields.refuse("modalities", "only the modality \"text\" is supported by this server", "unsupported_parameter");
   }
 }
 
@@ -99,19 +71,13 @@ void read_logit_bias(FieldReader& fields, std::int32_t vocab_size, SamplingParam
 }
 
 void read_stops(FieldReader& fields, std::int32_t vocab_size, SamplingParams* sampling) {
-  fields.strings("stop", kMaxStops, &sampling->stop);
+  fields.strings("stop", &sampling->stop);
   std::erase(sampling->stop, "");
-  for (const std::string& stop : sampling->stop) {
-    if (stop.size() > kMaxStopBytes) {
-      fields.fail("stop",
-                  fmt::format("a stop string has {} bytes, at most {} are allowed", stop.size(), kMaxStopBytes));
-    }
-  }
   fields.token_ids("stop_token_ids", vocab_size, &sampling->stop_token_ids);
   fields.boolean("include_stop_str_in_output", &sampling->include_stop_text);
 }
 
-void read_stream(FieldReader& fields, GenerationParams* params) {
+void read_stream(FieldReader& fields, bool lenient, GenerationParams* params) {
   fields.boolean("stream", &params->stream);
   const Json* options = fields.find("stream_options");
   if (options == nullptr) return;
@@ -119,9 +85,11 @@ void read_stream(FieldReader& fields, GenerationParams* params) {
     fields.fail("stream_options", "stream_options must be an object");
     return;
   }
-  FieldReader inner(*options);
+  FieldReader inner(*options, lenient);
   inner.boolean("include_usage", &params->include_usage);
   if (inner.failed()) fields.fail("stream_options.include_usage", "include_usage must be true or false");
+  refuse_other_fields(inner, "stream_options.");
+  if (auto error = inner.take_error()) fields.fail(error->param, error->message, error->code);
   if (!params->stream) {
     if (params->include_usage) fields.fail("stream_options", "stream_options is only allowed when stream is true");
     params->include_usage = false;
@@ -163,10 +131,11 @@ void read_params(FieldReader& fields, const RequestLimits& limits, GenerationPar
     sampling.seed = static_cast<std::uint64_t>(seed);
     sampling.has_seed = true;
   }
-  params->has_max_tokens = fields.integer("max_tokens", std::int32_t{1}, kMaxTokens, &sampling.max_tokens);
-  params->has_max_tokens |= fields.integer("max_completion_tokens", std::int32_t{1}, kMaxTokens, &sampling.max_tokens);
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    if (fields.integer(name, std::int32_t{1}, kMaxTokens, &sampling.max_tokens)) params->max_tokens_field = name;
+  }
   fields.integer("min_tokens", std::int32_t{0}, kMaxTokens, &sampling.min_tokens);
-  if (params->has_max_tokens && sampling.min_tokens > sampling.max_tokens) {
+  if (params->has_max_tokens() && sampling.min_tokens > sampling.max_tokens) {
     fields.fail("min_tokens",
                 fmt::format("min_tokens {} is larger than max_tokens {}", sampling.min_tokens, sampling.max_tokens));
   }
@@ -176,7 +145,7 @@ void read_params(FieldReader& fields, const RequestLimits& limits, GenerationPar
   read_logit_bias(fields, limits.vocab_size, &sampling);
   fields.integer("n", std::int32_t{1}, limits.max_choices, &params->n);
   params->best_of = params->n;
-  read_stream(fields, params);
+  read_stream(fields, limits.lenient, params);
   fields.boolean("return_token_ids", &params->return_token_ids);
   fields.string("cache_salt", &params->cache_salt);
   fields.integer("priority", std::numeric_limits<std::int32_t>::min(), kMaxTokens, &params->priority);
@@ -291,12 +260,19 @@ void read_prompts(FieldReader& fields, const RequestLimits& limits, std::vector<
   }
 }
 
+// The end of parsing: nothing of the request may be left unread.
+std::optional<ApiError> finish(FieldReader& fields, std::vector<std::string>* ignored) {
+  refuse_other_fields(fields);
+  *ignored = fields.ignored();
+  return fields.take_error();
+}
+
 }  // namespace
 
 std::optional<ApiError> parse_chat_request(std::string_view body, const RequestLimits& limits, ChatRequest* out) {
   Json object;
   if (auto error = parse_object(body, &object)) return error;
-  FieldReader fields(object);
+  FieldReader fields(object, limits.lenient);
   fields.string("model", &out->model);
   const Json* messages = fields.find("messages");
   if (messages == nullptr) {
@@ -306,10 +282,17 @@ std::optional<ApiError> parse_chat_request(std::string_view body, const RequestL
   }
   read_params(fields, limits, &out->params);
   fields.boolean("add_generation_prompt", &out->add_generation_prompt);
+  Json variables = Json::object();
   if (const Json* extra = fields.find("chat_template_kwargs"); extra != nullptr) {
     if (!extra->is_object()) fields.fail("chat_template_kwargs", "chat_template_kwargs must be an object");
-    out->template_json = extra->dump();
+    variables = *extra;
   }
+  // Templates of models that reason read it under this name.
+  std::string effort;
+  if (fields.string("reasoning_effort", &effort) && variables.is_object()) {
+    variables.emplace("reasoning_effort", std::move(effort));
+  }
+  if (!variables.empty()) out->template_json = variables.dump();
   bool logprobs = false;
   std::int32_t top = 0;
   fields.boolean("logprobs", &logprobs);
@@ -317,19 +300,20 @@ std::optional<ApiError> parse_chat_request(std::string_view body, const RequestL
     fields.fail("top_logprobs", "top_logprobs is only allowed when logprobs is true");
   }
   out->params.sampling.logprobs = logprobs ? top : -1;
-  return fields.take_error();
+  return finish(fields, &out->params.ignored);
 }
 
 std::optional<ApiError> parse_completion_request(std::string_view body, const RequestLimits& limits,
                                                  CompletionRequest* out) {
   Json object;
   if (auto error = parse_object(body, &object)) return error;
-  FieldReader fields(object);
+  FieldReader fields(object, limits.lenient);
   fields.string("model", &out->model);
   read_prompts(fields, limits, &out->prompts);
   GenerationParams& params = out->params;
   read_params(fields, limits, &params);
   fields.boolean("echo", &out->echo);
+  fields.boolean("add_special_tokens", &out->add_special_tokens);
   params.sampling.logprobs = -1;
   fields.integer("logprobs", std::int32_t{0}, kMaxTopLogprobs, &params.sampling.logprobs);
   if (out->echo && params.sampling.logprobs >= 0) {
@@ -347,7 +331,7 @@ std::optional<ApiError> parse_completion_request(std::string_view body, const Re
     fields.fail("n", fmt::format("{} prompts with {} choices each are too many for one request", out->prompts.size(),
                                  params.best_of));
   }
-  return fields.take_error();
+  return finish(fields, &params.ignored);
 }
 
 std::optional<ApiError> parse_tokenize_request(std::string_view body, TokenizeRequest* out) {

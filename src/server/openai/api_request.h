@@ -1,5 +1,6 @@
-// The bodies of /v1/completions and /v1/chat/completions, parsed and checked. Whatever this server cannot do is refused
-// by name; fields without effect on the answer are accepted. Used by Service; the fuzzer feeds it bytes.
+// The bodies of /v1/completions and /v1/chat/completions, parsed and checked. Whatever this server cannot do or does
+// not know is refused by name; fields without effect on the answer are accepted. Used by Service; the fuzzer feeds it
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +25,15 @@ struct ApiError {
 struct RequestLimits {
   SamplingParams defaults;  // of the model
   std::int32_t vocab_size = 0;
+  bool lenient = false;            // what this server does not do is ignored instead of refused
   std::int32_t max_choices = 64;   // n and best_of
   std::int32_t max_prompts = 256;  // in one completions request; prompts x choices at most four times that
 };
 
 struct GenerationParams {
   SamplingParams sampling;
-  bool has_max_tokens = false;
+  std::string max_tokens_field;  // that gave sampling.max_tokens; empty: none
+  bool has_max_tokens() const { return !max_tokens_field.empty(); }
   std::int32_t n = 1;
   std::int32_t best_of = 1;  // >= n; completions only
   bool stream = false;
@@ -41,6 +44,7 @@ struct GenerationParams {
   // Page selection, as GenerateRequest has it.
   std::string sparse, kv_budget;
   std::int32_t sparse_prompt_tokens = 0;
+  std::vector<std::string> ignored;  // fields that a lenient server passed over
 };
 
 struct ChatRequest {
@@ -61,6 +65,7 @@ struct CompletionRequest {
   std::string model;
   std::vector<Prompt> prompts;  // at least one
   bool echo = false;
+  bool add_special_tokens = true;  // to prompts that are text
   GenerationParams params;
 };
 
@@ -68,6 +73,7 @@ struct TokenizeRequest {
   std::string prompt;
   std::vector<ChatMessage> messages;  // used when not empty
   bool add_special_tokens = true;
+  bool return_token_strs = false;
 };
 
 // Each fills *out or returns why not.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -40,8 +41,25 @@ std::string_view json_type(const Json& value) {
 }
 
 const Json* FieldReader::find(const char* key) const {
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::vector<std::string> FieldReader::unread() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : object_.items()) {
+    if (!value.is_null() && std::find(known_.begin(), known_.end(), key) == known_.end()) names.push_back(key);
+  }
+  return names;
+}
+
+void FieldReader::refuse(std::string param, std::string message, std::string code) {
+  if (lenient_) {
+    ignored_.push_back(std::move(param));
+  } else {
+    fail(std::move(param), std::move(message), std::move(code));
+  }
 }
 
 void FieldReader::fail(std::string param, std::string message, std::string code) {
@@ -104,7 +122,7 @@ bool FieldReader::string(const char* key, std::string* out) {
   return true;
 }
 
-bool FieldReader::strings(const char* key, std::size_t max_count, std::vector<std::string>* out) {
+bool FieldReader::strings(const char* key, std::vector<std::string>* out) {
   const Json* value = find(key);
   if (value == nullptr) return false;
   std::vector<std::string> list;
@@ -120,10 +138,6 @@ bool FieldReader::strings(const char* key, std::size_t max_count, std::vector<st
     }
   } else {
     fail(key, fmt::format("{} is {}, expected a string or a list of strings", key, json_type(*value)));
-    return false;
-  }
-  if (list.size() > max_count) {
-    fail(key, fmt::format("{} holds {} strings, at most {} are allowed", key, list.size(), max_count));
     return false;
   }
   *out = std::move(list);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <iterator>
-#include <string_view>
 #include <utility>
 
 namespace fovea::server {
@@ -17,31 +15,34 @@ std::int64_t count_characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-// The field that a refusal is about: the engine's messages begin with its name ("kv_budget is ..."). Empty: none.
-std::string refused_field(std::string_view message) {
-  static constexpr std::string_view kFields[] = {
-      "sparse",     "kv_budget",  "sparse_prompt_tokens", "temperature",       "top_p",
-      "top_k",      "min_p",      "presence_penalty",     "frequency_penalty", "repetition_penalty",
-      "max_tokens", "min_tokens", "stop_token_ids",       "logit_bias",        "logprobs",
-      "n"};
-  const std::string_view first = message.substr(0, message.find(' '));
-  const auto* found = std::find(std::begin(kFields), std::end(kFields), first);
-  return found == std::end(kFields) ? std::string() : std::string(*found);
-}
-
 }  // namespace
 
-ApiError api_error(const Status& status) {
+ApiError api_error(const Status& status, std::string param) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
-    case StatusCode::kUnsupported: return {400, status.message(), refused_field(status.message()), ""};
-    case StatusCode::kOutOfRange: return {400, status.message(), "", "context_length_exceeded"};
+    case StatusCode::kUnsupported: return {400, status.message(), std::move(param), ""};
+    case StatusCode::kOutOfRange: return {400, status.message(), std::move(param), "context_length_exceeded"};
     case StatusCode::kNotFound: return {404, status.message(), "", ""};
     case StatusCode::kResourceExhausted: return {429, status.message(), "", "overloaded"};
     case StatusCode::kUnavailable:
     case StatusCode::kCancelled: return {503, status.message(), "", "unavailable"};
     default: return {500, status.message(), "", ""};
   }
+}
+
+GenerateRequest request_for(const GenerationParams& params, std::vector<std::int32_t> prompt) {
+  GenerateRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling = params.sampling;
+  // Ranking needs the logprobs of the chosen tokens.
+  if (params.best_of > params.n) request.sampling.logprobs = std::max(request.sampling.logprobs, 0);
+  request.n = params.best_of;
+  request.cache_salt = params.cache_salt;
+  request.sparse = params.sparse;
+  request.kv_budget = params.kv_budget;
+  request.sparse_prompt_tokens = params.sparse_prompt_tokens;
+  request.priority = params.priority;
+  return request;
 }
 
 Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec spec, std::shared_ptr<Exchange> exchange,
@@ -54,7 +55,7 @@ Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec sp
       created_(static_cast<std::int64_t>(std::time(nullptr))),
       writer_(spec_.kind, spec_.id, created_, spec_.model, spec_.params.include_usage) {
   const std::size_t per_prompt = static_cast<std::size_t>(spec_.params.best_of);
-  choices_.resize(spec_.prompts.size() * per_prompt);
+  choices_.resize(spec_.requests.size() * per_prompt);
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     choice.prompt = static_cast<std::int32_t>(i / per_prompt);
@@ -76,20 +77,10 @@ void Generation::start() {
       generation->report_done(499);
     }
   });
-  for (std::size_t prompt = 0; prompt < spec_.prompts.size(); ++prompt) {
-    GenerateRequest request;
-    request.prompt = std::move(spec_.prompts[prompt]);
-    request.sampling = spec_.params.sampling;
-    // Ranking needs the logprobs of the chosen tokens.
-    if (spec_.params.best_of > spec_.params.n) request.sampling.logprobs = std::max(request.sampling.logprobs, 0);
-    request.n = spec_.params.best_of;
-    request.cache_salt = spec_.params.cache_salt;
-    request.sparse = spec_.params.sparse;
-    request.kv_budget = spec_.params.kv_budget;
-    request.sparse_prompt_tokens = spec_.params.sparse_prompt_tokens;
-    request.priority = spec_.params.priority;
-    Result<RequestId> id = engine_.submit(
-        std::move(request), [self, prompt](const GenerationEvent& event) { self->on_event(prompt, event); });
+  for (std::size_t prompt = 0; prompt < spec_.requests.size(); ++prompt) {
+    Result<RequestId> id =
+        engine_.submit(std::move(spec_.requests[prompt]),
+                       [self, prompt](const GenerationEvent& event) { self->on_event(prompt, event); });
     if (!id.ok()) {
       {
         const std::scoped_lock lock(mutex_);

@@ -25,8 +25,8 @@ struct GenerationSpec {
   std::string id;     // "chatcmpl-..." or "cmpl-..."
   std::string model;  // name to show
   GenerationParams params;
-  std::vector<std::vector<std::int32_t>> prompts;  // token ids
-  std::vector<std::string> echo;                   // text to put before each prompt's choices, or empty
+  std::vector<GenerateRequest> requests;  // one a prompt, as request_for() makes them
+  std::vector<std::string> echo;          // text to put before each prompt's choices, or empty
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -86,7 +86,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool has_first_token_ = false;
 };
 
-// The HTTP status and code for an engine's refusal.
-ApiError api_error(const Status& status);
+GenerateRequest request_for(const GenerationParams& params, std::vector<std::int32_t> prompt);
+
+// The HTTP status and code for an engine's refusal. param: the field of the request that it is about, or empty.
+ApiError api_error(const Status& status, std::string param = "");
 
 }  // namespace fovea::server

@@ -1,6 +1,7 @@
 #include "server/openai/service.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "base/log.h"
 #include "base/quote.h"
 #include "fovea/version.h"
 #include "server/openai/chunk_writer.h"
@@ -33,8 +35,8 @@ std::string media_type(std::string_view header) {
 
 struct Service::Route {
   const char* method;
-  const char* path;
-  bool open;  // needs no key
+  std::string_view path;  // one that ends with a slash stands for all below it
+  bool open;              // needs no key
   void (Service::*handler)(const HttpRequest&, const std::shared_ptr<Exchange>&);
 };
 
@@ -44,6 +46,7 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/metrics", true, &Service::metrics_text},
     {"GET", "/version", true, &Service::version},
     {"GET", "/v1/models", false, &Service::models},
+    {"GET", "/v1/models/", false, &Service::model},
     {"GET", "/server_info", false, &Service::server_info},
     {"GET", "/plan.svg", false, &Service::plan_svg},
     {"POST", "/v1/chat/completions", false, &Service::chat},
@@ -57,7 +60,7 @@ Service::Service(Engine& engine, ServiceOptions options)
     : engine_(engine),
       options_(std::move(options)),
       metrics_(engine),
-      name_(options_.served_name.empty() ? engine.model_name() : options_.served_name),
+      name_(options_.served_names.empty() ? engine.model_name() : options_.served_names.front()),
       created_(static_cast<std::int64_t>(std::time(nullptr))),
       id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
 
@@ -101,7 +104,9 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
   const Route* route = nullptr;
   std::string allowed;
   for (const Route& candidate : kRoutes) {
-    if (request.path != candidate.path) continue;
+    const bool below = candidate.path.back() == '/' && request.path.size() > candidate.path.size() &&
+                       request.path.starts_with(candidate.path);
+    if (request.path != candidate.path && !below) continue;
     allowed = candidate.method;
     if (request.method == candidate.method) route = &candidate;
   }
@@ -164,12 +169,25 @@ void Service::version(const HttpRequest& request, const std::shared_ptr<Exchange
   reply(exchange, request, json_response(fmt::format("{{\"version\":\"{}\"}}", kVersion)));
 }
 
-void Service::models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  std::string body = "{\"object\":\"list\",\"data\":[{\"id\":";
-  append_json_string(&body, name_);
-  body += fmt::format(",\"object\":\"model\",\"created\":{},\"owned_by\":\"fovea\",\"max_model_len\":{}}}]}}", created_,
+std::string Service::model_json(std::string_view name) const {
+  std::string body = "{\"id\":";
+  append_json_string(&body, name);
+  body += fmt::format(",\"object\":\"model\",\"created\":{},\"owned_by\":\"fovea\",\"max_model_len\":{}}}", created_,
                       engine_.max_context());
-  reply(exchange, request, json_response(std::move(body)));
+  return body;
+}
+
+void Service::models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  std::string list = model_json(name_);
+  for (std::size_t i = 1; i < options_.served_names.size(); ++i) list += "," + model_json(options_.served_names[i]);
+  reply(exchange, request, json_response("{\"object\":\"list\",\"data\":[" + list + "]}"));
+}
+
+void Service::model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  const std::string name =
+      percent_decoded(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+  if (unknown_model(name, request, exchange)) return;
+  reply(exchange, request, json_response(model_json(name)));
 }
 
 void Service::server_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -196,11 +214,12 @@ void Service::plan_svg(const HttpRequest& request, const std::shared_ptr<Exchang
   }
 }
 
-bool Service::known_model(const std::string& name) const {
-  return name.empty() || name == name_ || name == engine_.model_name();
+bool Service::known_model(std::string_view name) const {
+  const auto& names = options_.served_names;
+  return name.empty() || name == engine_.model_name() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool Service::unknown_model(const std::string& name, const HttpRequest& request,
+bool Service::unknown_model(std::string_view name, const HttpRequest& request,
                             const std::shared_ptr<Exchange>& exchange) {
   if (known_model(name)) return false;
   reply_error(exchange, request,
@@ -213,6 +232,7 @@ RequestLimits Service::limits() const {
   RequestLimits limits;
   limits.defaults = engine_.default_sampling();
   limits.vocab_size = engine_.vocab_size();
+  limits.lenient = options_.lenient;
   return limits;
 }
 
@@ -220,30 +240,31 @@ std::string Service::new_id(const char* prefix) {
   return fmt::format("{}-{:016x}", prefix, id_salt_ + next_id_.fetch_add(1));
 }
 
-std::optional<ApiError> Service::check_length(std::size_t prompt_tokens, GenerationParams* params) const {
-  const std::int64_t context = engine_.max_context();
-  const std::int64_t prompt = static_cast<std::int64_t>(prompt_tokens);
-  const std::int64_t asked = params->has_max_tokens ? params->sampling.max_tokens : 1;
-  if (prompt + asked <= context) return std::nullopt;
-  const std::string message =
-      params->has_max_tokens
-          ? fmt::format("the prompt has {} tokens and max_tokens asks for {} more, but the context holds {}", prompt,
-                        asked, context)
-          : fmt::format("the prompt has {} tokens, but the context holds {}, at least one of them for the answer",
-                        prompt, context);
-  return ApiError{400, message, "", "context_length_exceeded"};
+std::optional<ApiError> Service::check(const GenerateRequest& request, const GenerationParams& params,
+                                       const std::string& prompt_field) const {
+  std::string parameter;
+  if (const Status status = engine_.check(request, &parameter); !status.ok()) {
+    return api_error(status, parameter == "prompt" ? prompt_field : parameter);
+  }
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t asked = params.sampling.max_tokens;
+  if (!params.has_max_tokens() || prompt + asked <= engine_.max_context()) return std::nullopt;
+  return ApiError{400,
+                  fmt::format("the prompt has {} tokens and {} asks for {} more, but the context holds {}", prompt,
+                              params.max_tokens_field, asked, engine_.max_context()),
+                  params.max_tokens_field, "context_length_exceeded"};
 }
 
-void Service::generate(GenerationSpec spec, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  for (const auto& prompt : spec.prompts) {
-    if (prompt.empty()) {
-      reply_error(exchange, request, {400, "the prompt is empty", "", ""});
-      return;
-    }
-    if (auto error = check_length(prompt.size(), &spec.params)) {
+void Service::generate(GenerationSpec spec, const std::string& prompt_field, const HttpRequest& request,
+                       const std::shared_ptr<Exchange>& exchange) {
+  for (const GenerateRequest& one : spec.requests) {
+    if (auto error = check(one, spec.params, prompt_field)) {
       reply_error(exchange, request, *error);
       return;
     }
+  }
+  if (!spec.params.ignored.empty()) {
+    log_warning("request {}: ignored {}", request.id, shorten(fmt::format("{}", fmt::join(spec.params.ignored, ", "))));
   }
   std::make_shared<Generation>(
       engine_, metrics_, std::move(spec), exchange,
@@ -267,17 +288,15 @@ void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& 
   Result<std::vector<std::int32_t>> tokens =
       engine_.encode_chat(parsed.messages, parsed.add_generation_prompt, parsed.template_json);
   if (!tokens.ok()) {
-    ApiError error = api_error(tokens.status());
-    error.param = "messages";
-    reply_error(exchange, request, error);
+    reply_error(exchange, request, api_error(tokens.status(), "messages"));
     return;
   }
   spec.kind = ApiKind::kChat;
   spec.id = new_id("chatcmpl");
   spec.model = parsed.model.empty() ? name_ : parsed.model;
   spec.params = std::move(parsed.params);
-  spec.prompts.push_back(std::move(*tokens));
-  generate(std::move(spec), request, exchange);
+  spec.requests.push_back(request_for(spec.params, std::move(*tokens)));
+  generate(std::move(spec), "messages", request, exchange);
 }
 
 void Service::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -294,26 +313,26 @@ void Service::completions(const HttpRequest& request, const std::shared_ptr<Exch
   }
   if (unknown_model(parsed.model, request, exchange)) return;
   constexpr std::int32_t kDefaultMaxTokens = 16;  // of this API
+  spec.params = std::move(parsed.params);
+  if (!spec.params.has_max_tokens()) {
+    spec.params.sampling.max_tokens = std::max(kDefaultMaxTokens, spec.params.sampling.min_tokens);
+  }
   for (Prompt& prompt : parsed.prompts) {
     if (parsed.echo) spec.echo.push_back(prompt.is_text ? prompt.text : engine_.decode(prompt.tokens, false));
     if (prompt.is_text) {
-      Result<std::vector<std::int32_t>> tokens = engine_.encode(prompt.text, true);
+      Result<std::vector<std::int32_t>> tokens = engine_.encode(prompt.text, parsed.add_special_tokens);
       if (!tokens.ok()) {
-        reply_error(exchange, request, api_error(tokens.status()));
+        reply_error(exchange, request, api_error(tokens.status(), "prompt"));
         return;
       }
       prompt.tokens = std::move(*tokens);
     }
-    spec.prompts.push_back(std::move(prompt.tokens));
+    spec.requests.push_back(request_for(spec.params, std::move(prompt.tokens)));
   }
   spec.kind = ApiKind::kCompletion;
   spec.id = new_id("cmpl");
   spec.model = parsed.model.empty() ? name_ : parsed.model;
-  spec.params = std::move(parsed.params);
-  if (!spec.params.has_max_tokens) {
-    spec.params.sampling.max_tokens = std::max(kDefaultMaxTokens, spec.params.sampling.min_tokens);
-  }
-  generate(std::move(spec), request, exchange);
+  generate(std::move(spec), "prompt", request, exchange);
 }
 
 void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -326,7 +345,7 @@ void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchang
                                                  ? engine_.encode(parsed.prompt, parsed.add_special_tokens)
                                                  : engine_.encode_chat(parsed.messages, true, "");
   if (!tokens.ok()) {
-    reply_error(exchange, request, api_error(tokens.status()));
+    reply_error(exchange, request, api_error(tokens.status(), parsed.messages.empty() ? "prompt" : "messages"));
     return;
   }
   std::string body =

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "fovea/engine.h"
 #include "server/http/exchange.h"
@@ -16,10 +17,11 @@
 namespace fovea::server {
 
 struct ServiceOptions {
-  std::string served_name;        // name in /v1/models; empty: the engine's
-  std::string api_key;            // empty: none asked for
-  std::string cors_origin = "*";  // for preflight answers; empty: no CORS
-  double stuck_seconds = 60.0;    // a forward that takes longer makes /health 503
+  std::vector<std::string> served_names;  // in /v1/models, the first is shown in answers; empty: the engine's
+  bool lenient = false;                   // fields that this server does not do are logged and ignored, not refused
+  std::string api_key;                    // empty: none asked for
+  std::string cors_origin = "*";          // for preflight answers; empty: no CORS
+  double stuck_seconds = 60.0;            // a forward that takes longer makes /health 503
 };
 
 class Service {
@@ -40,6 +42,7 @@ class Service {
   void ready(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void metrics_text(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void version(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void server_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void plan_svg(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -53,11 +56,15 @@ class Service {
   void reply_error(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, const ApiError& error);
   void preflight(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   bool authorized(const HttpRequest& request) const;
-  bool known_model(const std::string& name) const;
-  bool unknown_model(const std::string& name, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  // Refuses prompts that leave no room for what was asked; returns whether the prompt fits.
-  std::optional<ApiError> check_length(std::size_t prompt_tokens, GenerationParams* params) const;
-  void generate(GenerationSpec spec, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  bool known_model(std::string_view name) const;
+  std::string model_json(std::string_view name) const;
+  bool unknown_model(std::string_view name, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  // Why the engine would not take the prompt, or what was asked for does not fit behind it; none: all is well.
+  // prompt_field: what the API calls the prompt.
+  std::optional<ApiError> check(const GenerateRequest& request, const GenerationParams& params,
+                                const std::string& prompt_field) const;
+  void generate(GenerationSpec spec, const std::string& prompt_field, const HttpRequest& request,
+                const std::shared_ptr<Exchange>& exchange);
   std::string new_id(const char* prefix);
   RequestLimits limits() const;
   bool alive() const;

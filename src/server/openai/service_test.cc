@@ -173,7 +173,7 @@ TEST_F(ServiceTest, PassesSamplingOn) {
            chat_body(R"(,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,"seed":-3,"stop":["x","yy"],"max_tokens":9,
        "presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.5,"logit_bias":{"65":-100},"ignore_eos":true,
        "stop_token_ids":[1,2],"priority":3,"cache_salt":"salt","sparse":"quest","kv_budget":"T/8","sparse_prompt_tokens":7,"user":"me","metadata":{},"store":false,"tools":null,
-       "service_tier":"auto","n":null,"response_format":{"type":"text"},"tool_choice":"none","unknown_field":[1])"));
+       "service_tier":"auto","n":null,"response_format":{"type":"text"},"tool_choice":"none","best_of":1,"length_penalty":1,"unknown_field":null)"));
   const GenerateRequest request = engine_->last_request();
   EXPECT_FLOAT_EQ(request.sampling.temperature, 0.5f) << sent.body;
   EXPECT_FLOAT_EQ(request.sampling.top_p, 0.9f);
@@ -207,7 +207,8 @@ TEST_F(ServiceTest, TakesABudgetAsNumberOrText) {
 
 TEST_F(ServiceTest, NamesTheFieldThatTheEngineRefuses) {
   FakeEngine::Options engine;
-  engine.refusal = "sparse is \"quest\", but the engine keeps no statistics of pages";
+  engine.refusal = "the engine keeps no statistics of pages";
+  engine.refused = "sparse";
   start(engine);
   for (const char* fields : {R"(,"sparse":"quest")", R"(,"sparse":"quest","stream":true)", R"(,"sparse":"")"}) {
     const HttpResponse sent = post("/v1/chat/completions", chat_body(fields));
@@ -254,14 +255,22 @@ TEST_F(ServiceTest, RefusesWithTheRightCode) {
   check(chat, chat_body(R"(,"logit_bias":{"9999":1})"), 400, "logit_bias", nullptr);
   check(chat, chat_body(R"(,"stream_options":{"include_usage":true})"), 400, "stream_options", nullptr);
   check(chat, R"({"model":"gpt-9","messages":[{"role":"user","content":"x"}]})", 404, "model", "model_not_found");
-  check(chat, chat_body("", std::string(200, 'x')), 400, nullptr, "context_length_exceeded");
-  check(chat, chat_body(R"(,"max_tokens":100)"), 400, nullptr, "context_length_exceeded");
+  check(chat, chat_body("", std::string(200, 'x')), 400, "messages", "context_length_exceeded");
+  check(chat, chat_body(R"(,"max_completion_tokens":100)"), 400, "max_completion_tokens", "context_length_exceeded");
+  check("/v1/completions", R"({"prompt":")" + std::string(200, 'x') + "\"}", 400, "prompt", "context_length_exceeded");
+  check(chat, chat_body("", ""), 400, "messages", nullptr);
+  check(chat, chat_body(R"(,"temprature":0)"), 400, "temprature", "unknown_parameter");
+  check(chat, chat_body(R"(,"grammar":"root ::= x")"), 400, "grammar", "unsupported_parameter");
+  check(chat, chat_body(R"(,"best_of":2)"), 400, "best_of", "unsupported_parameter");
+  check(chat, chat_body(R"(,"stream":true,"stream_options":{"continuous_usage_stats":true})"), 400,
+        "stream_options.continuous_usage_stats", "unsupported_parameter");
+  check("/v1/completions", R"({"prompt":"x","top_logprobs":3})", 400, "top_logprobs", "unknown_parameter");
   check("/v1/completions", R"({})", 400, "prompt", nullptr);
   check("/v1/completions", R"({"prompt":[]})", 400, "prompt", nullptr);
   check("/v1/completions", R"({"prompt":[1,-2]})", 400, "prompt", nullptr);
   check("/v1/completions", R"({"prompt":[256]})", 400, "prompt", nullptr);
   check("/v1/completions", R"({"prompt":{"a":1}})", 400, "prompt", nullptr);
-  check("/v1/completions", R"({"prompt":""})", 400, nullptr, nullptr);
+  check("/v1/completions", R"({"prompt":""})", 400, "prompt", nullptr);
   check("/v1/completions", R"({"prompt":"x","suffix":"y"})", 400, "suffix", "unsupported_parameter");
   check("/v1/completions", R"({"prompt":"x","best_of":2,"n":3})", 400, "best_of", nullptr);
   check("/v1/completions", R"({"prompt":"x","best_of":2,"stream":true})", 400, "best_of", nullptr);
@@ -270,6 +279,49 @@ TEST_F(ServiceTest, RefusesWithTheRightCode) {
   check(chat, "{\"messages\":\"\xff\xfe\"}", 400, nullptr, "invalid_json");
   check(chat, std::string(100000, '['), 400, nullptr, "invalid_json");
   check(chat, "", 400, nullptr, "invalid_json");
+}
+
+TEST_F(ServiceTest, NamesWhatAnUnknownFieldMayMean) {
+  start();
+  const json error = json::parse(post("/v1/chat/completions", chat_body(R"(,"temprature":0)")).body)["error"];
+  EXPECT_NE(error["message"].get<std::string>().find("temperature"), std::string::npos) << error;
+}
+
+TEST_F(ServiceTest, ALenientServerIgnoresWhatItDoesNotDo) {
+  ServerOptions options;
+  options.service.lenient = true;
+  start({}, options);
+  const HttpResponse sent = post("/v1/chat/completions", chat_body(R"(,"temprature":0,"grammar":"x","stream":false)"));
+  EXPECT_EQ(sent.status, 200) << sent.body;
+  EXPECT_EQ(post("/v1/chat/completions", chat_body(R"(,"temperature":"hot")")).status, 400);
+}
+
+TEST_F(ServiceTest, ServesTheModelUnderItsNames) {
+  ServerOptions options;
+  options.service.served_names = {"org/shown", "other"};
+  start({}, options);
+  const json list = json::parse(get("/v1/models").body)["data"];
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[1]["id"], "other");
+  EXPECT_EQ(json::parse(get("/v1/models/org/shown").body), list[0]);
+  EXPECT_EQ(json::parse(get("/v1/models/org%2Fshown").body)["id"], "org/shown");
+  const HttpResponse missing = get("/v1/models/none");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_EQ(json::parse(missing.body)["error"]["code"], "model_not_found");
+  EXPECT_EQ(json::parse(post("/v1/completions", R"({"prompt":"x"})").body)["model"], "org/shown");
+  EXPECT_EQ(json::parse(post("/v1/completions", R"({"prompt":"x","model":"other"})").body)["model"], "other");
+}
+
+TEST_F(ServiceTest, AddsSpecialTokensToTextUnlessToldNot) {
+  FakeEngine::Options engine;
+  engine.has_bos = true;
+  start(engine);
+  post("/v1/completions", R"({"prompt":"hi"})");
+  EXPECT_EQ(engine_->last_request().prompt, (std::vector<std::int32_t>{'^', 'h', 'i'}));
+  post("/v1/completions", R"({"prompt":"hi","add_special_tokens":false})");
+  EXPECT_EQ(engine_->last_request().prompt, (std::vector<std::int32_t>{'h', 'i'}));
+  post("/v1/completions", R"({"prompt":[104]})");
+  EXPECT_EQ(engine_->last_request().prompt, (std::vector<std::int32_t>{'h'}));
 }
 
 TEST_F(ServiceTest, ReadsContentParts) {

@@ -25,7 +25,8 @@ class FakeEngine final : public Engine {
     std::size_t max_queued = 1000;
     std::int64_t fail_after_tokens = -1;  // >= 0: each request then ends with kError
     std::string answer;                   // empty: the prompt
-    std::string refusal;                  // not empty: every request is refused with it
+    std::string refusal, refused;         // refusal not empty: check() says so of every request, about `refused`
+    bool has_bos = false;                 // encode() adds a first token where it is asked to
     bool endless = false;                 // repeat the answer until max_tokens
   };
 
@@ -40,15 +41,23 @@ class FakeEngine final : public Engine {
     thread_.join();
   }
 
+  Status check(const GenerateRequest& request, std::string* parameter) const override {
+    const auto wrong = [parameter](std::string name, StatusCode code, std::string message) {
+      if (parameter != nullptr) *parameter = std::move(name);
+      return Status(code, std::move(message));
+    };
+    if (!options_.refusal.empty()) return wrong(options_.refused, StatusCode::kUnsupported, options_.refusal);
+    if (request.prompt.empty()) return wrong("prompt", StatusCode::kInvalidArgument, "empty prompt");
+    if (static_cast<std::int32_t>(request.prompt.size()) >= options_.max_context) {
+      return wrong("prompt", StatusCode::kOutOfRange, "prompt longer than the context");
+    }
+    return ok_status();
+  }
   Result<RequestId> submit(GenerateRequest request, EventCallback callback) override {
     const std::scoped_lock lock(mutex_);
     if (shut_) return Status(StatusCode::kUnavailable, "shutting down");
     if (running_.size() >= options_.max_queued) return Status(StatusCode::kResourceExhausted, "the queue is full");
-    if (!options_.refusal.empty()) return Status(StatusCode::kUnsupported, options_.refusal);
-    if (request.prompt.empty()) return Status(StatusCode::kInvalidArgument, "empty prompt");
-    if (static_cast<std::int32_t>(request.prompt.size()) >= options_.max_context) {
-      return Status(StatusCode::kOutOfRange, "prompt longer than the context");
-    }
+    if (const Status status = check(request, nullptr); !status.ok()) return status;
     const RequestId id = ++last_id_;
     last_request_ = request;
     Running running{std::move(request), std::move(callback), "", 0, false};
@@ -90,8 +99,10 @@ class FakeEngine final : public Engine {
   std::int32_t vocab_size() const override { return 256; }
   const std::vector<std::int32_t>& eos_tokens() const override { return eos_; }
   SamplingParams default_sampling() const override { return {}; }
-  Result<std::vector<std::int32_t>> encode(std::string_view text, bool) const override {
+  // Special tokens are "^" in front.
+  Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens) const override {
     std::vector<std::int32_t> tokens;
+    if (add_special_tokens && options_.has_bos) tokens.push_back('^');
     for (unsigned char c : text) tokens.push_back(c);
     return tokens;
   }
@@ -106,7 +117,7 @@ class FakeEngine final : public Engine {
     std::string text;
     for (const ChatMessage& message : messages) text += message.content;
     if (text == "template error") return Status(StatusCode::kInvalidArgument, "the template refuses this");
-    return encode(text, true);
+    return encode(text, false);
   }
   std::string explain_plan_svg() const override { return "<svg xmlns=\"http://www.w3.org/2000/svg\"/>"; }
   std::string explain_plan_text() const override { return "a plan"; }
