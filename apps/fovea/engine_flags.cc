@@ -22,6 +22,8 @@ void EngineFlags::declare(Options& table) {
   table.add("max-queued", options.max_queued, "Most requests that wait; more are refused (HTTP 429)");
   table.add("max-context", options.max_context, "Tokens of prompt and answer together; 0: the model's");
   table.add("chunk-tokens", options.chunk_tokens, "Most tokens in one forward; longer prompts are cut");
+  table.add("itl-target-ms", options.itl_target_ms,
+            "Milliseconds between tokens of running answers while prompts are read; 0: chunks are always full");
   table.add("num-threads", options.num_threads, "Threads; 0: what the cgroup allows");
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
   table.add_flag("share-prefixes", options.share_prefixes, "Attention reads a prefix that requests share once");
@@ -41,6 +43,8 @@ void EngineFlags::declare(Options& table) {
             "Steps from one scan of all pages' statistics to the next; in between its candidates are scored");
   table.add("sparse-candidates", options.sparse_candidates,
             "Candidates kept, in budgets; 0: lists stay as they are between scans");
+  table.add_choice("speculate", options.speculate, {"off", "ngram"},
+                   "ngram: verify several tokens a step, guessed from the request's own text; the same answers");
   table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
 }
 
@@ -99,6 +103,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   add("--max-queued", options.max_queued, defaults.max_queued);
   add("--max-context", options.max_context, defaults.max_context);
   add("--chunk-tokens", options.chunk_tokens, defaults.chunk_tokens);
+  add("--itl-target-ms", options.itl_target_ms, defaults.itl_target_ms);
   add("--num-threads", options.num_threads, defaults.num_threads);
   flag("prefix-cache", options.prefix_cache, defaults.prefix_cache);
   flag("share-prefixes", options.share_prefixes, defaults.share_prefixes);
@@ -110,6 +115,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   for (const std::int32_t layer : options.dense_layers) add("--dense-layers", layer, -1);
   add("--sparse-interval", options.sparse_interval, defaults.sparse_interval);
   add("--sparse-candidates", options.sparse_candidates, defaults.sparse_candidates);
+  add("--speculate", options.speculate, defaults.speculate);
   add("--simd", options.simd, defaults.simd);
   return out;
 }

@@ -30,8 +30,11 @@ struct EngineOptions {
   std::int32_t max_queued = 1024;    // more: kResourceExhausted at submit
   std::int32_t max_context = 0;      // tokens; 0: the model's
   std::int32_t chunk_tokens = 1024;  // most tokens a forward holds; long prompts are cut in chunks of it
-  std::int64_t kv_cache_bytes = 0;   // 0: what the machine leaves
-  std::int32_t num_threads = 0;      // 0: what the cgroup allows
+  // Milliseconds that a step with tokens of running answers and of prompts should take at most: prompts get as much of
+  // it as fits, and half of the step where the answers alone take longer. 0: chunks are full whoever waits.
+  float itl_target_ms = 30.0f;
+  std::int64_t kv_cache_bytes = 0;  // 0: what the machine leaves
+  std::int32_t num_threads = 0;     // 0: what the cgroup allows
   bool prefix_cache = true;
   bool share_prefixes = true;  // attention reads a shared prefix once (prefix forest)
   bool batch_invariant = false;
@@ -47,6 +50,9 @@ struct EngineOptions {
   // prompts read all. Needs `sparse`.
   std::string sparse_prefill = "off";
   std::vector<std::int32_t> dense_layers;  // layers that read all whatever the policy
+  // "ngram": tokens are guessed from the request's own text and verified several in a step, which changes no answer,
+  // only how fast it comes. Not beside `sparse`. "off": one token a step.
+  std::string speculate = "off";
   std::int32_t sparse_interval = 1;    // steps from one scan of all statistics to the next; in between candidates of it
   std::int32_t sparse_candidates = 4;  // candidates kept, in budgets; 0: lists stay as they are until the next scan
 };
@@ -98,6 +104,8 @@ struct GenerationEvent {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   std::int32_t completion_tokens = 0;
+  std::int32_t draft_tokens = 0;     // guessed and verified (EngineOptions::speculate),
+  std::int32_t accepted_tokens = 0;  // ..., and right: completion tokens that took no step of their own
 };
 
 // Called on the engine's thread, in order; must return quickly and must not call back into the engine except cancel().
@@ -129,6 +137,7 @@ struct EngineStats {
   std::uint64_t step_kv_bytes = 0;     // read by attention and selection of the latest forward, statistics included
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
+  std::uint64_t draft_tokens = 0, accepted_tokens = 0;     // guesses that were verified, and those that were right
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
   // Page selection; a page is 16 tokens of one layer, KV head and query.
   std::uint64_t sparse_heads = 0;                              // KV heads of all layers that can select
@@ -139,7 +148,8 @@ struct EngineStats {
   std::uint64_t sparse_records_read = 0;                                         // statistics of pages that were scored
   std::uint64_t sparse_refreshes = 0, sparse_rescorings = 0, sparse_reuses = 0;  // how their lists were made
   double step_seconds = 0.0;                                                     // spent in forwards
-  double seconds_since_step = 0.0;  // heartbeat of the engine thread while it has work
+  std::int32_t prompt_chunk_tokens = 0;  // prompt tokens that the latest step with prompts could hold
+  double seconds_since_step = 0.0;       // heartbeat of the engine thread while it has work
   bool healthy = true;
 };
 

@@ -9,6 +9,7 @@
 #include "engine/sampler/sampler.h"
 #include "engine/sampler/stop_matcher.h"
 #include "engine/scheduler/sequence.h"
+#include "engine/speculate/ngram_drafter.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "fovea/engine.h"
 
@@ -24,6 +25,9 @@ struct Choice : Sequence {
   std::optional<SamplingState> sampling;
   std::optional<StreamDecoder> decoder;
   std::optional<StopMatcher> stops;
+  NgramDrafter drafter;
+  std::int32_t draft_tokens = 0;  // verified so far, and those accepted
+  std::int32_t accepted_tokens = 0;
 };
 
 struct ActiveRequest {

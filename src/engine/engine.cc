@@ -83,10 +83,18 @@ Status check_engine_options(const EngineOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_option("max_context", options.max_context, 0, 1 << 24));
   if (options.max_context == 1) return invalid_argument("max_context is 1; a prompt and an answer need 2 or more");
   FOVEA_RETURN_IF_ERROR(check_option("chunk_tokens", options.chunk_tokens, 2, 1 << 16));
+  FOVEA_RETURN_IF_ERROR(check_option("itl_target_ms", options.itl_target_ms, 0.0f, 1e6f));
   FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));
   if (options.load_format != "auto" && options.load_format != "dummy") {
     return invalid_argument("load_format is {}; expected \"auto\" or \"dummy\"", quote(options.load_format));
+  }
+  if (options.speculate != "off" && options.speculate != "ngram") {
+    return invalid_argument("speculate is {}; expected \"off\" or \"ngram\"", quote(options.speculate));
+  }
+  if (options.speculate != "off" && options.sparse != "off") {
+    return unsupported("speculate is \"{}\" and sparse \"{}\": statistics of pages would hold guesses; choose one",
+                       options.speculate, options.sparse);
   }
   return ok_status();
 }
@@ -94,6 +102,17 @@ Status check_engine_options(const EngineOptions& options) {
 std::int32_t effective_max_running(const EngineOptions& options) {
   // Half of a step at least is left to prompts.
   return std::min(options.max_running, std::max(1, options.chunk_tokens / 2));
+}
+
+std::int32_t max_draft_tokens(const EngineOptions& options) {
+  if (options.speculate == "off") return 0;
+  // Beside more sequences a step has work enough without guesses.
+  constexpr std::int32_t kSequences = 8;
+  return std::min(kSequences * NgramDrafter::kMostTokens, options.chunk_tokens / 2);
+}
+
+std::int32_t max_logit_rows(const EngineOptions& options) {
+  return effective_max_running(options) + max_draft_tokens(options);
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
@@ -112,7 +131,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   load.dummy_seed = options.dummy_seed;
   load.max_forward_tokens = options.chunk_tokens;
-  load.max_logit_rows = effective_max_running(options);
+  load.max_logit_rows = max_logit_rows(options);
   load.max_context = options.max_context;
   FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
@@ -150,10 +169,13 @@ Status EngineCore::set_up() {
   scheduler.chunk_tokens = options.chunk_tokens;
   scheduler.page_tokens = options.page_tokens;
   scheduler.prefix_cache = options.prefix_cache;
+  scheduler.max_draft_tokens = max_draft_tokens(options);
+  scheduler.target_seconds = 1e-3 * static_cast<double>(options.itl_target_ms);
   scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);
   ModelRunnerOptions runner;
   runner.max_requests = max_running;
   runner.max_forward_tokens = options.chunk_tokens;
+  runner.max_logit_rows = max_logit_rows(options);
   runner.kv_format = {options.kv_dtype, options.kv_rotated};
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;

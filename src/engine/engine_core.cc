@@ -220,8 +220,22 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
   scheduler_->add(request.choices[0].get());
 }
 
+void EngineCore::make_drafts() {
+  if (parts_.options.speculate == "off") return;
+  for (const auto& [id, request] : active_) {
+    for (const auto& choice : request->choices) {
+      choice->draft.clear();
+      if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
+      // The step gives a token beyond those guessed.
+      const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
+      choice->draft = choice->drafter.draft(choice->tokens, most);
+    }
+  }
+}
+
 void EngineCore::run_step() {
-  const auto begin = Clock::now();
+  const double begin = now();
+  make_drafts();
   const Step& step = scheduler_->schedule();
   if (step.items.empty()) {
     fail_all(internal_error("requests wait, but none can run"));
@@ -254,7 +268,14 @@ void EngineCore::run_step() {
   counters_.kv_bytes_read += runner_->kv_bytes();
   counters_.step_kv_bytes = runner_->kv_bytes() + runner_->statistics_read();
   counters_.kv_bytes_unshared += runner_->kv_bytes_unshared();
-  counters_.step_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  const double seconds = now() - begin;
+  scheduler_->observe(seconds);
+  counters_.step_seconds += seconds;
+}
+
+double EngineCore::now() const {
+  if (parts_.clock) return parts_.clock();
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
 void EngineCore::end_request(ActiveRequest& request, FinishReason reason, const Status& error) {
@@ -306,6 +327,7 @@ void EngineCore::publish_stats() {
   stats_.page_bytes = pool_->page_bytes(0);
   stats_.kv_bytes_in_use = kv_bytes_in_use();
   stats_.retractions = scheduler_->num_retractions();
+  stats_.prompt_chunk_tokens = scheduler_->prompt_room();
   last_step_ = Clock::now();
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,11 +36,15 @@ struct EngineParts {
   std::optional<Tokenizer> tokenizer;  // without one, only token ids go in and out
   std::optional<ChatTemplate> chat_template;
   KeyCodes key_codes;
+  std::function<double()> clock;  // seconds, for the sizes of steps; empty: the machine's
 };
 
 // Limits that options and model agree on: what load_model needs to know before there is an engine.
 Status check_engine_options(const EngineOptions& options);
 std::int32_t effective_max_running(const EngineOptions& options);
+std::int32_t max_draft_tokens(const EngineOptions& options);  // that a step verifies
+// Rows of a step whose logits are wanted, at most.
+std::int32_t max_logit_rows(const EngineOptions& options);
 
 class EngineCore final : public Engine {
  public:
@@ -83,10 +88,12 @@ class EngineCore final : public Engine {
   void loop();
   void take_mail(std::unique_lock<std::mutex>& lock);
   void start(std::unique_ptr<ActiveRequest> request);
+  void make_drafts();
   void run_step();
   void sample_items(const std::vector<StepItem>& items);
   void fork_choices(Choice& first, std::span<const float> logits);
   void sample_choice(Choice& choice, std::span<const float> logits);
+  void verify_draft(Choice& choice, std::size_t row, std::int32_t drafts);
   void deliver_token(Choice& choice, SampledToken sampled);
   void end_choice(Choice& choice, GenerationEvent event);
   void end_request(ActiveRequest& request, FinishReason reason, const Status& error);
@@ -94,6 +101,7 @@ class EngineCore final : public Engine {
   void fail_all(const Status& error);
   void erase_ended();
   void publish_stats();
+  double now() const;
   std::int64_t kv_bytes_in_use() const;
 
   EngineParts parts_;

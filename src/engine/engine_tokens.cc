@@ -11,13 +11,31 @@ void EngineCore::sample_items(const std::vector<StepItem>& items) {
   std::size_t row = 0;
   for (const StepItem& item : items) {
     if (!item.sample) continue;
-    const std::span<const float> logits = runner_->logits(row++);
+    const std::size_t first = row;
+    row += static_cast<std::size_t>(1 + item.drafts);
     auto& choice = *static_cast<Choice*>(item.sequence);
     // A choice may have ended in this loop, with its request.
     if (choice.state != SequenceState::kRunning) continue;
-    if (!choice.request->forked) fork_choices(choice, logits);
-    if (choice.state == SequenceState::kRunning) sample_choice(choice, logits);
+    if (!choice.request->forked) fork_choices(choice, runner_->logits(first));
+    if (choice.state == SequenceState::kRunning) verify_draft(choice, first, item.drafts);
   }
+}
+
+// Each token is sampled as if it were alone, from logits that are right as long as the guesses before it were.
+void EngineCore::verify_draft(Choice& choice, std::size_t row, std::int32_t drafts) {
+  counters_.draft_tokens += static_cast<std::uint64_t>(drafts);
+  choice.draft_tokens += drafts;
+  sample_choice(choice, runner_->logits(row));
+  std::int32_t accepted = 0;
+  while (accepted < drafts && choice.tokens.back() == choice.draft[static_cast<std::size_t>(accepted)]) {
+    ++accepted;
+    if (choice.state != SequenceState::kRunning) break;
+    scheduler_->accept_draft(&choice);
+    ++counters_.accepted_tokens;
+    ++choice.accepted_tokens;
+    sample_choice(choice, runner_->logits(row + static_cast<std::size_t>(accepted)));
+  }
+  choice.drafter.verified(drafts, accepted);
 }
 
 void EngineCore::fork_choices(Choice& first, std::span<const float> logits) {
@@ -97,6 +115,8 @@ void EngineCore::end_choice(Choice& choice, GenerationEvent event) {
   event.prompt_tokens = choice.prompt_length;
   event.cached_tokens = choice.cached_tokens;
   event.completion_tokens = choice.length() - choice.prompt_length;
+  event.draft_tokens = choice.draft_tokens;
+  event.accepted_tokens = choice.accepted_tokens;
   const bool failed = event.finish == FinishReason::kError;
   const bool cancelled = event.finish == FinishReason::kCancelled;
   if (--request.open == 0) {

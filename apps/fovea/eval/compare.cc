@@ -242,6 +242,7 @@ RunFunction declare_eval_compare(Options& options) {
   options.add("answer-tokens", state->answer_tokens, "Tokens of an answer, at most");
   options.add("json", state->json, "Write the figures as JSON here; - is stdout");
   state->engine.options.sparse = "auto";
+  state->engine.options.itl_target_ms = 0.0f;  // nobody reads along, and figures do not depend on the clock
   state->engine.declare(options);
   options.examples(
       "  fovea eval compare --text notes.txt --sparse auto --kv-budget T/8\n"

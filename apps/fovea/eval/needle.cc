@@ -275,6 +275,7 @@ RunFunction declare_eval_needle(Options& options) {
   options.add("maps", state->maps, "With --settings: a folder for a heat map of each, and one of all");
   options.add_flag("markdown", state->markdown, "With --settings: print tables as Markdown");
   options.add("minutes", state->minutes, "With --settings: begin nothing after so long; 0: no limit");
+  state->engine.options.itl_target_ms = 0.0f;  // nobody reads along, and figures do not depend on the clock
   state->engine.declare(options);
   options.examples(
       "  fovea eval needle --context 16384 --questions 100\n"

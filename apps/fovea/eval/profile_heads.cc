@@ -112,6 +112,7 @@ RunFunction declare_profile_heads(Options& options) {
   options.add("prefill-local", state->prefill_local, "Recent tokens that prompt tokens see; 0: the same");
   options.add("loss", state->loss, "Share of right answers that may be lost, by each head alone and together");
   options.add("out", state->out, "Write the profile here, for --streaming; - is stdout");
+  state->engine.options.itl_target_ms = 0.0f;  // nobody reads along, and figures do not depend on the clock
   state->engine.declare(options);
   options.examples(
       "  fovea profile heads --context 8192 --questions 50 --out heads.json\n"

@@ -56,14 +56,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
     FOVEA_ASSIGN_OR_RETURN(runner->selection_, Selection::create(backend, model, pool, rows, configs, options.kv_format,
                                                                  *options.selection));
   }
-  const std::size_t logits = static_cast<std::size_t>(options.max_requests) * model.config().vocab_size;
+  const std::size_t logits = static_cast<std::size_t>(options.max_logit_rows) * model.config().vocab_size;
   FOVEA_ASSIGN_OR_RETURN(runner->logits_, backend.allocate(logits * sizeof(float)));
   return runner;
 }
 
-std::span<const float> ModelRunner::logits(std::size_t sampled) const {
+std::span<const float> ModelRunner::logits(std::size_t row) const {
   const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-  return {static_cast<const float*>(logits_.get()) + sampled * vocab, vocab};
+  return {static_cast<const float*>(logits_.get()) + row * vocab, vocab};
 }
 
 void ModelRunner::lay_out(const Step& step) {
@@ -82,11 +82,14 @@ void ModelRunner::lay_out(const Step& step) {
       }
     }
     const auto first = item.sequence->tokens.begin() + item.begin;
-    tokens_.insert(tokens_.end(), first, first + item.count);
+    tokens_.insert(tokens_.end(), first, first + item.count - item.drafts);
+    const auto guesses = item.sequence->draft.begin();
+    tokens_.insert(tokens_.end(), guesses, guesses + item.drafts);
     for (std::int32_t i = 0; i < item.count; ++i) positions_.push_back(item.begin + i);
     q_lens_.push_back(item.count);
     kv_lens_.push_back(item.begin + item.count);
-    if (item.sample) logit_rows_.push_back(static_cast<std::int32_t>(tokens_.size()) - 1);
+    const auto rows = static_cast<std::int32_t>(tokens_.size());
+    for (std::int32_t i = item.drafts; item.sample && i >= 0; --i) logit_rows_.push_back(rows - 1 - i);
   }
 }
 

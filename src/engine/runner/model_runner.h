@@ -23,6 +23,7 @@ namespace fovea {
 struct ModelRunnerOptions {
   std::int32_t max_requests = 64;  // in a step
   std::int32_t max_forward_tokens = 1024;
+  std::int32_t max_logit_rows = 64;
   KvFormat kv_format;
   bool share_prefixes = true;
   bool batch_invariant = false;
@@ -35,9 +36,9 @@ class ModelRunner {
   static Result<std::unique_ptr<ModelRunner>> create(Backend& backend, Model& model, KvPool& pool,
                                                      const ReqToTokenPool& rows, const ModelRunnerOptions& options);
 
-  // After it, logits(i) is the row of the i-th item with `sample`, until the next run.
+  // After it, logits(i) is row i of what the items with `sample` give: a row each, and one for each draft after it.
   Status run(const Step& step);
-  std::span<const float> logits(std::size_t sampled) const;
+  std::span<const float> logits(std::size_t row) const;
   // Of the latest run, all groups and layers together.
   std::uint64_t kv_bytes() const { return kv_bytes_; }
   std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
@@ -116,7 +117,7 @@ class ModelRunner {
   std::vector<std::int32_t> q_lens_;
   std::vector<std::int32_t> kv_lens_;
   std::vector<std::uint64_t> planned_;  // ids of the sequences of the last plan when each had one token, else empty
-  std::shared_ptr<void> logits_;        // [max_requests, vocab] f32
+  std::shared_ptr<void> logits_;        // [max_logit_rows, vocab] f32
   std::uint64_t kv_bytes_ = 0;
   std::uint64_t kv_bytes_unshared_ = 0;
 

@@ -36,7 +36,7 @@ struct SelectionOptions {
   // Queries of prompts that select do so together, those of a block at a multiple of prompt_block: sinks, the
   // prompt_recent tokens before the block, its own up to each query, and the best units by means of prompt_mean
   // neighbouring queries. A block that two forwards share chooses in two parts.
-  std::int32_t prompt_block = 64;
+  std::int32_t prompt_block = SparseSetting::kPromptBlock;
   std::int32_t prompt_recent = 64;
   std::int32_t prompt_mean = 16;
 };

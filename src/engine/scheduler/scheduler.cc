@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace fovea {
+namespace {
+
+constexpr std::int32_t kChunkUnit = 16;  // tokens: what attention and products of prompts take at a time
+
+}  // namespace
 
 bool Scheduler::Before::operator()(const Sequence* a, const Sequence* b) const {
   if (a->priority != b->priority) return a->priority < b->priority;
@@ -14,7 +19,11 @@ bool Scheduler::Before::operator()(const Sequence* a, const Sequence* b) const {
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options, std::vector<RadixCache::Group> groups, ReqToTokenPool& rows)
-    : options_(options), groups_(groups), rows_(rows), cache_(std::move(groups), options.page_tokens) {
+    : options_(options),
+      groups_(groups),
+      rows_(rows),
+      cache_(std::move(groups), options.page_tokens),
+      pacer_(options.target_seconds) {
   FOVEA_CHECK(options.max_running >= 1 && options.chunk_tokens > options.max_running);
   FOVEA_CHECK(rows.num_slots() >= options.max_running);
 }
@@ -43,9 +52,11 @@ void Scheduler::remove(Sequence* sequence) {
 
 const Step& Scheduler::schedule() {
   step_ = {};
+  work_ = {};
   ++step_number_;
   retracted_now_ = false;
   schedule_decodes();
+  add_drafts();
   // Whoever just gave up pages would get them back at once.
   if (!retracted_now_) admit();
   schedule_prefills();
@@ -56,6 +67,30 @@ void Scheduler::push_item(Sequence* sequence, std::int32_t count) {
   sequence->last_step = step_number_;
   step_.items.push_back({sequence, sequence->computed, count, count == sequence->remaining()});
   step_.num_tokens += count;
+  if (count == 1) {
+    work_.add_decode(1, sequence->computed + 1);
+  } else {
+    work_.add_prompt(sequence->computed, count);
+  }
+}
+
+// Chunks that the pacer makes short end at multiples of it.
+std::int32_t Scheduler::chunk_unit(const Sequence& sequence) {
+  return sequence.sparse.prompt_budget ? SparseSetting::kPromptBlock : kChunkUnit;
+}
+
+std::int32_t Scheduler::room_for_prompts() const {
+  const std::int32_t room = options_.chunk_tokens - step_.num_tokens;
+  if (work_.decode_rows == 0) return room;
+  std::int32_t position = 0;
+  std::int32_t unit = kChunkUnit;
+  for (const Sequence* sequence : running_) {
+    if (sequence->remaining() <= 1) continue;
+    position = std::max(position, sequence->computed);
+    unit = std::max(unit, chunk_unit(*sequence));
+  }
+  const std::int32_t paced = pacer_.prompt_tokens(work_, position, room);
+  return paced < room ? std::min(room, std::max(unit, paced / unit * unit)) : room;
 }
 
 void Scheduler::schedule_decodes() {
@@ -76,6 +111,26 @@ void Scheduler::schedule_decodes() {
   }
 }
 
+void Scheduler::add_drafts() {
+  // Of pages that are left when every sequence has its next one, and of half of the step.
+  std::int32_t left = std::min(options_.max_draft_tokens, (options_.chunk_tokens - step_.num_tokens) / 2);
+  for (StepItem& item : step_.items) {
+    const auto wanted = std::min(left, static_cast<std::int32_t>(item.sequence->draft.size()));
+    if (wanted <= 0) continue;
+    bool plenty = true;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      const std::int64_t needed = static_cast<std::int64_t>(running_.size()) + pages_for(wanted) + 1;
+      plenty = plenty && groups_[g].pages->num_free() + cache_.evictable(g) >= needed;
+    }
+    if (!plenty) return;
+    item.drafts = std::max(0, reserve(item.sequence, 1 + wanted) - 1);
+    item.count += item.drafts;
+    step_.num_tokens += item.drafts;
+    work_.add_decode(item.drafts, item.drafts);
+    left -= item.drafts;
+  }
+}
+
 void Scheduler::schedule_prefills() {
   std::vector<Sequence*> prompts;
   for (Sequence* sequence : running_) {
@@ -86,7 +141,8 @@ void Scheduler::schedule_prefills() {
     if (sequence->remaining() == 1 && sequence->last_step != step_number_) prompts.push_back(sequence);
   }
   if (prompts.empty()) return;
-  const std::int32_t budget = options_.chunk_tokens - step_.num_tokens;
+  const std::int32_t budget = prompt_room_ = room_for_prompts();
+  const bool paced = budget < options_.chunk_tokens - step_.num_tokens;
   Sequence* first = prompts.front();
   std::stable_sort(prompts.begin() + 1, prompts.end(),
                    [](const Sequence* a, const Sequence* b) { return a->remaining() < b->remaining(); });
@@ -101,6 +157,11 @@ void Scheduler::schedule_prefills() {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     Sequence* sequence = prompts[i];
     if (share[i] == 0 || sequence->state != SequenceState::kRunning) continue;
+    if (paced && share[i] < sequence->remaining()) {
+      const std::int32_t unit = chunk_unit(*sequence);
+      const std::int32_t whole = (sequence->computed + share[i]) / unit * unit - sequence->computed;
+      if (whole > 0) share[i] = whole;
+    }
     std::int32_t room = reserve(sequence, share[i]);
     // Decodes will free pages when they end; only when nothing else can run must somebody give way.
     while (room == 0 && step_.items.empty() && running_.back() != sequence) {
@@ -112,16 +173,16 @@ void Scheduler::schedule_prefills() {
 }
 
 void Scheduler::admit() {
-  std::int32_t planned = step_.num_tokens;
+  const std::int32_t room = room_for_prompts();
+  std::int32_t planned = 0;
   bool first = true;
   for (const Sequence* sequence : running_) {
     if (sequence->remaining() <= 1) continue;
-    planned += first ? std::min(sequence->remaining(), (options_.chunk_tokens - step_.num_tokens + 1) / 2)
-                     : sequence->remaining();
+    planned += first ? std::min(sequence->remaining(), (room + 1) / 2) : sequence->remaining();
     first = false;
   }
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (planned >= options_.chunk_tokens || static_cast<std::int32_t>(running_.size()) >= options_.max_running) return;
+    if (planned >= room || static_cast<std::int32_t>(running_.size()) >= options_.max_running) return;
     Sequence* sequence = *it;
     if (wait_for_prefix(sequence)) {
       ++it;
@@ -129,8 +190,7 @@ void Scheduler::admit() {
     }
     if (!admit_one(sequence)) return;  // nobody overtakes the first that does not fit
     it = waiting_.erase(it);
-    planned += first ? std::min(sequence->remaining(), (options_.chunk_tokens - step_.num_tokens + 1) / 2)
-                     : sequence->remaining();
+    planned += first ? std::min(sequence->remaining(), (room + 1) / 2) : sequence->remaining();
     first = false;
   }
 }
@@ -217,9 +277,9 @@ void Scheduler::retract(Sequence* sequence) {
 void Scheduler::commit() {
   for (const StepItem& item : step_.items) {
     Sequence* sequence = item.sequence;
-    sequence->computed += item.count;
+    sequence->computed += item.count - item.drafts;
     // Prompts are shared as they are computed; what is generated goes to the cache at the end.
-    if (item.count > 1 || sequence->computed <= sequence->prompt_length) publish(sequence);
+    if (item.count - item.drafts > 1 || sequence->computed <= sequence->prompt_length) publish(sequence);
     drop_left_of_window(sequence);
   }
   step_ = {};

@@ -6,6 +6,8 @@
 // rest goes to the others, shortest first: a long prompt cannot hold up short ones, nor they it. When pages run out,
 // the last in order gives up its pages (they go to the cache) and waits; its generated tokens stay. A waiting sequence
 // whose prefix is being computed by another one waits for it instead of computing it again.
+//
+// Beside decodes, chunks are as long as the StepPacer says, which is told how long each step took.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +18,7 @@
 #include "engine/cache/radix_cache.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/scheduler/sequence.h"
+#include "engine/scheduler/step_pacer.h"
 #include "fovea/status.h"
 
 namespace fovea {
@@ -27,14 +30,18 @@ struct SchedulerOptions {
   bool prefix_cache = true;
   // Fewest tokens of a common prefix that make it worth waiting until another sequence has computed it.
   std::int32_t min_wait_tokens = 64;
+  std::int32_t max_draft_tokens = 0;  // guesses that a step verifies, of all sequences
+  double target_seconds = 0.0;  // of a step that holds decodes and chunks of prompts (StepPacer); 0: chunks are full
 };
 
-// Tokens [begin, begin + count) of a sequence; when `sample`, the last of them gives the next token.
+// Tokens [begin, begin + count) of a sequence, the last `drafts` of them the first of its guesses; when `sample`, the
+// last of its own gives the next token, and each guess the one after it.
 struct StepItem {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;
   std::int32_t count = 0;
   bool sample = false;
+  std::int32_t drafts = 0;
 };
 
 struct PageCopy {
@@ -66,13 +73,20 @@ class Scheduler {
 
   // The next step; empty when nothing can run. Items hold pages for their tokens.
   const Step& schedule();
-  // The step's forward is done: its tokens' KV is in the pages.
+  // The step's forward is done: its tokens' KV is in the pages. Guesses do not count.
   void commit();
+  // The token appended last is what the step's next guess was: its KV is in the pages too. Guesses that are not
+  // accepted are written over.
+  void accept_draft(Sequence* sequence) { ++sequence->computed; }
+  // How long that step took, for the sizes of later ones.
+  void observe(double seconds) { pacer_.observe(work_, seconds); }
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   std::size_t num_running() const { return running_.size(); }
   std::size_t num_waiting() const { return waiting_.size(); }
   std::uint64_t num_retractions() const { return retractions_; }
+  // Prompt tokens that the latest step could hold.
+  std::int32_t prompt_room() const { return prompt_room_; }
   RadixCache& cache() { return cache_; }
   const RadixCache& cache() const { return cache_; }
   void flush_cache() { cache_.clear(); }
@@ -101,7 +115,11 @@ class Scheduler {
   std::int32_t shareable(const Sequence& sequence, std::int32_t count) const;
   std::span<const std::int32_t> matchable(const Sequence& sequence) const;
   void schedule_decodes();
+  void add_drafts();
   void schedule_prefills();
+  // Prompt tokens that fit into the step beside the decodes it holds.
+  std::int32_t room_for_prompts() const;
+  static std::int32_t chunk_unit(const Sequence& sequence);
   void admit();
   bool admit_one(Sequence* sequence);
   bool wait_for_prefix(Sequence* sequence);
@@ -119,6 +137,9 @@ class Scheduler {
   std::vector<Sequence*> running_;  // in order
   std::set<Sequence*, Before> waiting_;
   Step step_;
+  StepWork work_;  // of the latest step
+  StepPacer pacer_;
+  std::int32_t prompt_room_ = 0;
   std::uint64_t step_number_ = 0;
   bool retracted_now_ = false;
   std::uint64_t retractions_ = 0;

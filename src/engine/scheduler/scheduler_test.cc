@@ -114,7 +114,11 @@ class Simulation {
           {item.sequence, next_token(setup_.views, item.begin + item.count, item.sequence->prompt_length,
                                      [&](std::size_t g, std::int32_t i) { return cell(*item.sequence, g, i); })});
     }
+    const double seconds = 1e-3 + 1e-4 * step.num_tokens;
+    latest_prompt_tokens_ = 0;
+    for (const StepItem& item : step.items) latest_prompt_tokens_ += item.count > 1 ? item.count : 0;
     scheduler_->commit();
+    scheduler_->observe(seconds);
     ++steps_;
     for (const auto& [sequence, token] : sampled) {
       const Tokens& tokens = sequence->tokens;
@@ -156,6 +160,7 @@ class Simulation {
   Scheduler& scheduler() { return *scheduler_; }
   const std::map<std::uint64_t, std::unique_ptr<Sequence>>& live() const { return live_; }
   std::int64_t computed() const { return computed_; }
+  std::int32_t latest_prompt_tokens() const { return latest_prompt_tokens_; }
   int steps() const { return steps_; }
   int forks() const { return forks_; }
 
@@ -178,6 +183,7 @@ class Simulation {
   std::map<std::uint64_t, std::int32_t> choices_;
   std::uint64_t next_id_ = 0;
   std::int64_t computed_ = 0;
+  std::int32_t latest_prompt_tokens_ = 0;
   int steps_ = 0;
   int forks_ = 0;
 };
@@ -229,6 +235,39 @@ TEST(Scheduler, LongPromptAndShortOnesDoNotHoldUpEachOther) {
     sim.add(random_tokens(rng, 30), 1);
     for (const std::uint64_t id : sim.step()) done |= id == big;
   }
+}
+
+// A step takes 1 ms and 0.1 ms a token here: 8 ms beside a stream are 64 tokens, a full chunk would be 51 ms.
+TEST(Scheduler, ChunksBesideAStreamTakeTheTargetAndAloneAreFull) {
+  SimConfig setup = small();
+  setup.options.chunk_tokens = 500;
+  setup.options.target_seconds = 8e-3;
+  setup.pages = {1100};
+  setup.max_tokens = 2100;
+  PhiloxRng rng(6);
+  Simulation sim(setup);
+  const std::uint64_t stream = sim.add(random_tokens(rng, 6), 32)->id;
+  for (int i = 0; i < 10; ++i) sim.step();
+  Sequence* prompt = sim.add(random_tokens(rng, 2000), 5);
+  std::int32_t longest = 0;
+  std::int32_t shortest = 1000;
+  for (int i = 0; i < 20; ++i) {
+    sim.step();
+    longest = std::max(longest, sim.latest_prompt_tokens());
+    if (i >= 5) shortest = std::min(shortest, sim.latest_prompt_tokens());
+    EXPECT_EQ(prompt->computed % 16, 0);
+  }
+  EXPECT_LE(longest, 64);
+  EXPECT_GE(shortest, 48);
+  for (bool ended = false; !ended;) {
+    ASSERT_LT(sim.steps(), 200);
+    for (const std::uint64_t id : sim.step()) ended |= id == stream;
+  }
+  ASSERT_GT(prompt->remaining(), 500);
+  sim.step();
+  EXPECT_EQ(sim.latest_prompt_tokens(), 500);
+  while (sim.scheduler().has_work()) sim.step();
+  sim.expect_clean();
 }
 
 TEST(Scheduler, PriorityFirstThenArrival) {
@@ -293,6 +332,7 @@ void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
   setup.options.chunk_tokens = setup.options.max_running + 1 + static_cast<std::int32_t>(rng.next_below(40));
   setup.options.page_tokens = 1 + static_cast<std::int32_t>(rng.next_below(5));
   setup.options.min_wait_tokens = static_cast<std::int32_t>(1 + rng.next_below(12));
+  setup.options.target_seconds = rng.next_below(2) == 0 ? 0.0 : 3e-3;
   setup.max_tokens = 60;
   const std::vector<std::vector<View>> kinds = {
       {{}}, {{}, {9}}, {{6}}, {{11}, {}}, {{}, {7, 4}}, {{5, 6}}, {{}, {4, 3, 13}}, {{}, {8}, {6, 4}}};

@@ -21,8 +21,9 @@ struct SparseSetting {
   const SelectPolicy* policy = nullptr;  // null: every query reads all
   KvBudget budget;                       // this and prompt_budget in whole units of the policy
   std::int32_t first_position = 0;       // queries before it read all, or what prompt_budget allows
-  // Of tokens before first_position, in blocks of neighbours (engine/runner/selection.h); where the budget of the
-  // others is larger, that holds for them too. None: they read all.
+  // Of tokens before first_position, in blocks of kPromptBlock neighbours; where the budget of the others is larger,
+  // that holds for them too. None: they read all.
+  static constexpr std::int32_t kPromptBlock = 64;
   std::optional<KvBudget> prompt_budget;
   std::uint64_t phase = 0;  // of full scans (core/select/reuse.h): the request's own, wherever it runs
 
@@ -44,6 +45,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  // prompt, then what was generated
   std::int32_t prompt_length = 0;
   SparseSetting sparse;
+  std::vector<std::int32_t> draft;  // guesses of what comes after tokens, for the next step to verify
 
   // Scheduler.
   SequenceState state = SequenceState::kNew;

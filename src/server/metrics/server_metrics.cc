@@ -11,7 +11,7 @@ constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v
 constexpr std::int32_t kStatuses[] = {200, 400, 401, 404, 405, 413, 415, 429, 500, 503, 0};
 
 std::vector<double> time_bounds() {
-  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0};
+  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0};
 }
 std::vector<double> token_bounds() { return {1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 131072}; }
 
@@ -61,6 +61,8 @@ ServerMetrics::ServerMetrics(const Engine& engine)
   gauge(
       "fovea_kv_pages", pages_help, [](Stats s) { return s.pages_cached; }, "state=\"cached\"");
   gauge("fovea_kv_page_bytes", "Bytes of one KV page, all layers", [](Stats s) { return s.page_bytes; });
+  gauge("fovea_prompt_chunk_tokens", "Prompt tokens that the latest step with prompts could hold",
+        [](Stats s) { return s.prompt_chunk_tokens; });
   gauge("fovea_healthy", "1 while the engine is healthy", [](Stats s) { return s.healthy ? 1 : 0; });
   const char* requests_help = "Requests that ended, by outcome";
   counter(
@@ -75,6 +77,9 @@ ServerMetrics::ServerMetrics(const Engine& engine)
   counter("fovea_cached_tokens_total", "Prompt tokens found in the prefix cache",
           [](Stats s) { return s.cached_tokens; });
   counter("fovea_generated_tokens_total", "Tokens generated", [](Stats s) { return s.generated_tokens; });
+  counter("fovea_draft_tokens_total", "Tokens guessed and verified (--speculate)",
+          [](Stats s) { return s.draft_tokens; });
+  counter("fovea_accepted_draft_tokens_total", "Guesses that were right", [](Stats s) { return s.accepted_tokens; });
   counter("fovea_steps_total", "Forwards", [](Stats s) { return s.steps; });
   counter("fovea_step_seconds_total", "Time spent in forwards", [](Stats s) { return s.step_seconds; });
   counter("fovea_kv_bytes_read_total", "KV bytes that attention read", [](Stats s) { return s.kv_bytes_read; });

@@ -65,9 +65,14 @@ void append_usage(std::string* out, const Usage& usage) {
   fmt::format_to(std::back_inserter(*out),
                  "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
                  "\"prompt_tokens_details\":{{\"cached_tokens\":{}}},"
-                 "\"completion_tokens_details\":{{\"reasoning_tokens\":0}}}}",
+                 "\"completion_tokens_details\":{{\"reasoning_tokens\":0",
                  usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
                  usage.cached_tokens);
+  if (usage.draft_tokens > 0) {
+    fmt::format_to(std::back_inserter(*out), ",\"accepted_prediction_tokens\":{},\"rejected_prediction_tokens\":{}",
+                   usage.accepted_tokens, usage.draft_tokens - usage.accepted_tokens);
+  }
+  *out += "}}";
 }
 
 void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens) {

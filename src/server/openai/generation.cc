@@ -170,6 +170,8 @@ void Generation::on_event(std::size_t prompt, const GenerationEvent& event) {
         usage_.cached_tokens += event.cached_tokens;
       }
       usage_.completion_tokens += event.completion_tokens;
+      usage_.draft_tokens += event.draft_tokens;
+      usage_.accepted_tokens += event.accepted_tokens;
       --left_;
     }
     if (event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled) {

@@ -1,0 +1,86 @@
+// Guesses verified several in a step, with models of random weights: the same tokens and, with --batch-invariant, the
+// same bits as one token a step, alone and in a crowd, with choices, windows, streaming heads and pages that run out.
+#include "engine/engine_model_test_util.h"
+
+namespace fovea {
+namespace {
+
+struct Kind {
+  const char* name;
+  const char* golden;
+  bool streaming;
+};
+
+class Speculation : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    path_ = temp_config(std::string("speculate_") + GetParam().name);
+    ASSERT_TRUE(write_file_atomic(path_, config_of(GetParam().golden, GetParam().streaming ? 4 : 0)).ok());
+    if (GetParam().streaming) streaming_ = profile(100, 0, {{0, 1}, {0, 3}, {1, 0}, {1, 1}});
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // Prompts that repeat themselves, greedy and sampled; answers of random weights do so too.
+  static std::vector<GenerateRequest> requests() {
+    PhiloxRng rng(5);
+    std::vector<GenerateRequest> requests;
+    for (int i = 0; i < 5; ++i) {
+      Tokens phrase;
+      for (int k = 0; k < 20 + 7 * i; ++k) phrase.push_back(static_cast<std::int32_t>(rng.next_below(128)));
+      GenerateRequest request;
+      for (int k = 0; k < 4; ++k) request.prompt.insert(request.prompt.end(), phrase.begin(), phrase.end());
+      request.sampling.max_tokens = 32 + i;
+      request.sampling.ignore_eos = true;
+      request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.5f;
+      request.sampling.top_k = i % 2 == 0 ? 0 : 2;
+      request.sampling.has_seed = true;
+      request.sampling.seed = static_cast<std::uint64_t>(i);
+      request.sampling.logprobs = 0;
+      if (i == 3) request.n = 3;
+      if (i == 4) request.sampling.repetition_penalty = 1.05f;
+      requests.push_back(request);
+    }
+    return requests;
+  }
+
+  std::filesystem::path path_;
+  std::optional<HeadProfile> streaming_;
+};
+
+TEST_P(Speculation, SameBitsAloneAndInACrowd) {
+  EngineOptions options;
+  options.batch_invariant = true;
+  options.num_threads = 1;
+  options.chunk_tokens = 512;
+  options.kv_cache_bytes = 64 << 20;
+  EngineStats plain;
+  const std::vector<Answer> expected = run(path_, streaming_, options, requests(), false, plain);
+  ASSERT_EQ(expected.size(), 7u);
+  EXPECT_EQ(plain.draft_tokens, 0u);
+
+  options.speculate = "ngram";
+  EngineStats alone;
+  const std::vector<Answer> answers = run(path_, streaming_, options, requests(), false, alone);
+  for (std::size_t i = 0; i < answers.size(); ++i) EXPECT_TRUE(answers[i] == expected[i]) << "choice " << i;
+  EXPECT_GT(alone.accepted_tokens, 0u);
+  EXPECT_LT(alone.steps, plain.steps);
+
+  for (const bool tight : {false, true}) {
+    EngineOptions crowd = options;
+    crowd.chunk_tokens = 100;
+    // Few: 2 layers of at most 4 KV heads of 32 elements, K and V in bf16; answers do not fit side by side.
+    if (tight) crowd.kv_cache_bytes = std::int64_t{600} * 2 * 4 * 32 * 2 * 2;
+    EngineStats stats;
+    const std::vector<Answer> together = run(path_, streaming_, crowd, requests(), true, stats);
+    ASSERT_EQ(together.size(), expected.size());
+    for (std::size_t i = 0; i < together.size(); ++i) EXPECT_TRUE(together[i] == expected[i]) << "choice " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Speculation,
+                         ::testing::Values(Kind{"plain", "llama31", false}, Kind{"streaming", "llama31", true},
+                                           Kind{"window", "gemma2", false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace fovea
