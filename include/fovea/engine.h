@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fovea/dtype.h"
+#include "fovea/grammar.h"
 #include "fovea/status.h"
 
 namespace fovea {
@@ -114,11 +115,12 @@ using EventCallback = std::function<void(const GenerationEvent&)>;
 struct GenerateRequest {
   std::vector<std::int32_t> prompt;  // token ids, at least one
   SamplingParams sampling;
-  std::int32_t n = 1;         // choices; they share the prompt's pages
-  std::string cache_salt;     // requests share cached prefixes only with equal salts
-  std::int32_t priority = 0;  // lower is served first
-  std::string sparse;         // selection policy or "off"; empty: the engine's
-  std::string kv_budget;      // empty: the engine's
+  std::shared_ptr<const Grammar> grammar;  // of this engine; null: any text
+  std::int32_t n = 1;                      // choices; they share the prompt's pages
+  std::string cache_salt;                  // requests share cached prefixes only with equal salts
+  std::int32_t priority = 0;               // lower is served first
+  std::string sparse;                      // selection policy or "off"; empty: the engine's
+  std::string kv_budget;                   // empty: the engine's
   // Tokens at the end of the prompt that select too; those before always read all. 0: generated tokens only.
   std::int32_t sparse_prompt_tokens = 0;
 };
@@ -156,6 +158,8 @@ struct EngineStats {
 struct ChatMessage {
   std::string role;
   std::string content;
+  // More members that the template sees, as a JSON object: tool_calls, tool_call_id, name.
+  std::string extra_json{};
 };
 
 class Engine {
@@ -184,11 +188,17 @@ class Engine {
   // Sampling defaults of the model's generation_config.json over SamplingParams' own.
   virtual SamplingParams default_sampling() const = 0;
 
+  // Takes from milliseconds to seconds; the latest grammars are kept. kInvalidArgument: it is wrong, too large, or asks
+  // for what could not be kept to; kUnsupported: this build or this model has none.
+  virtual Result<std::shared_ptr<const Grammar>> compile_grammar(const GrammarSpec& spec) = 0;
+
   virtual Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens) const = 0;
   virtual std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) const = 0;
   // Bytes of one token as they stand in the text (may be part of a character).
   virtual std::string token_bytes(std::int32_t token) const = 0;
-  // Renders the model's chat template and encodes it. extra_json: an object of further template variables ("" for
+  // Source of the model's chat template; empty: it has none.
+  virtual std::string chat_template() const = 0;
+  // Renders the chat template and encodes it. extra_json: an object of further template variables ("" for
   // none), `tools` among them.
   virtual Result<std::vector<std::int32_t>> encode_chat(const std::vector<ChatMessage>& messages,
                                                         bool add_generation_prompt,

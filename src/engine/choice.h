@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/grammar/grammar.h"
 #include "engine/sampler/sampler.h"
 #include "engine/sampler/stop_matcher.h"
 #include "engine/scheduler/sequence.h"
@@ -23,6 +24,7 @@ struct Choice : Sequence {
   std::int32_t index = 0;
   std::int32_t max_tokens = 0;  // what it may generate, the context's end included
   std::optional<SamplingState> sampling;
+  std::optional<GrammarMatcher> grammar;  // what may be sampled; none: anything
   std::optional<StreamDecoder> decoder;
   std::optional<StopMatcher> stops;
   NgramDrafter drafter;

@@ -155,6 +155,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
 Status EngineCore::set_up() {
   FOVEA_ASSIGN_OR_RETURN(sparse_, sparse_config(parts_.options, *parts_.model, parts_.key_codes));
   FOVEA_RETURN_IF_ERROR(set_up_memory());
+  if (parts_.tokenizer.has_value()) {
+    grammars_ = std::make_unique<GrammarCompiler>([this] { return grammar_vocabulary(); }, eos_tokens());
+  }
   const EngineOptions& options = parts_.options;
   const std::int32_t max_running = effective_max_running(options);
   const std::vector<KvGroupSpec>& specs = parts_.model->kv_groups();

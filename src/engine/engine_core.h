@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "engine/cache/kv_pool.h"
 #include "engine/choice.h"
+#include "engine/grammar/grammar.h"
 #include "engine/model/key_codes.h"
 #include "engine/model/model.h"
 #include "engine/runner/model_runner.h"
@@ -64,9 +65,11 @@ class EngineCore final : public Engine {
   const std::vector<std::int32_t>& eos_tokens() const override { return parts_.model->config().eos_tokens; }
   SamplingParams default_sampling() const override;
 
+  Result<std::shared_ptr<const Grammar>> compile_grammar(const GrammarSpec& spec) override;
   Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens) const override;
   std::string decode(const std::vector<std::int32_t>& tokens, bool skip_special_tokens) const override;
   std::string token_bytes(std::int32_t token) const override;
+  std::string chat_template() const override;
   Result<std::vector<std::int32_t>> encode_chat(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
                                                 const std::string& extra_json) const override;
   std::string explain_plan_svg() const override { return runner_->explain_svg(); }
@@ -83,6 +86,8 @@ class EngineCore final : public Engine {
   explicit EngineCore(EngineParts parts) : parts_(std::move(parts)), sampler_(vocab_size()) {}
   Status set_up();
   Status set_up_memory();
+  // Bytes of each token; empty for those that only templates and stops are made of.
+  std::vector<std::string> grammar_vocabulary() const;
 
   // On the engine's thread.
   void loop();
@@ -92,6 +97,7 @@ class EngineCore final : public Engine {
   void run_step();
   void sample_items(const std::vector<StepItem>& items);
   void fork_choices(Choice& first, std::span<const float> logits);
+  Result<SampledToken> sample_token(Choice& choice, std::span<const float> logits);
   void sample_choice(Choice& choice, std::span<const float> logits);
   void verify_draft(Choice& choice, std::size_t row, std::int32_t drafts);
   void deliver_token(Choice& choice, SampledToken sampled);
@@ -112,6 +118,7 @@ class EngineCore final : public Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ModelRunner> runner_;
   Sampler sampler_;
+  std::unique_ptr<GrammarCompiler> grammars_;  // none without a tokenizer
   std::map<RequestId, std::unique_ptr<ActiveRequest>> active_;
   std::vector<RequestId> ended_;
   std::uint64_t next_sequence_ = 0;

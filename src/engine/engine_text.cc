@@ -5,6 +5,19 @@
 
 namespace fovea {
 
+std::vector<std::string> EngineCore::grammar_vocabulary() const {
+  std::vector<std::string> tokens(static_cast<std::size_t>(vocab_size()));
+  for (std::int32_t id = 0; id < vocab_size(); ++id) {
+    if (!parts_.tokenizer->is_special(id)) tokens[static_cast<std::size_t>(id)] = parts_.tokenizer->token_bytes(id);
+  }
+  return tokens;
+}
+
+Result<std::shared_ptr<const Grammar>> EngineCore::compile_grammar(const GrammarSpec& spec) {
+  if (grammars_ == nullptr) return unsupported("a grammar needs a tokenizer, and {} has none", parts_.name);
+  return grammars_->compile(spec);
+}
+
 Result<std::vector<std::int32_t>> EngineCore::encode(std::string_view text, bool add_special_tokens) const {
   if (!parts_.tokenizer.has_value()) return unsupported("{} has no tokenizer; give token ids", parts_.name);
   FOVEA_ASSIGN_OR_RETURN(
@@ -24,6 +37,11 @@ std::string EngineCore::token_bytes(std::int32_t token) const {
   return parts_.tokenizer.has_value() ? parts_.tokenizer->token_bytes(token) : std::string();
 }
 
+std::string EngineCore::chat_template() const {
+  const std::string* source = parts_.chat_template.has_value() ? parts_.tokenizer->chat_template() : nullptr;
+  return source == nullptr ? std::string() : *source;
+}
+
 Result<std::vector<std::int32_t>> EngineCore::encode_chat(const std::vector<ChatMessage>& messages,
                                                           bool add_generation_prompt,
                                                           const std::string& extra_json) const {
@@ -33,7 +51,13 @@ Result<std::vector<std::int32_t>> EngineCore::encode_chat(const std::vector<Chat
   nlohmann::ordered_json context;
   context["messages"] = nlohmann::ordered_json::array();
   for (const ChatMessage& message : messages) {
-    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    nlohmann::ordered_json& entry = context["messages"].emplace_back();
+    entry = {{"role", message.role}, {"content", message.content}};
+    if (!message.extra_json.empty()) {
+      FOVEA_ASSIGN_OR_RETURN(const Json checked, parse_json(message.extra_json, "a message"));
+      if (!checked.is_object()) return invalid_argument("what a message holds besides is not a JSON object");
+      entry.update(nlohmann::ordered_json::parse(message.extra_json));
+    }
   }
   context["add_generation_prompt"] = add_generation_prompt;
   const TokenizerConfig& config = parts_.tokenizer->config();

@@ -53,8 +53,16 @@ void EngineCore::fork_choices(Choice& first, std::span<const float> logits) {
   }
 }
 
+Result<SampledToken> EngineCore::sample_token(Choice& choice, std::span<const float> logits) {
+  if (!choice.grammar.has_value()) return sampler_.sample(logits, *choice.sampling);
+  FOVEA_ASSIGN_OR_RETURN(const std::span<const std::int32_t> allowed, choice.grammar->allowed());
+  FOVEA_ASSIGN_OR_RETURN(SampledToken sampled, sampler_.sample(logits, *choice.sampling, allowed));
+  FOVEA_RETURN_IF_ERROR(choice.grammar->accept(sampled.token));
+  return sampled;
+}
+
 void EngineCore::sample_choice(Choice& choice, std::span<const float> logits) {
-  auto sampled = sampler_.sample(logits, *choice.sampling);
+  auto sampled = sample_token(choice, logits);
   if (!sampled.ok()) {
     end_request(*choice.request, FinishReason::kError, sampled.status());
     return;
@@ -75,7 +83,9 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
   const auto holds = [token](const std::vector<std::int32_t>& tokens) {
     return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
   };
-  if ((!params.ignore_eos && holds(eos_tokens())) || holds(params.stop_token_ids)) {
+  // Where the grammar is complete there is nothing to go on with.
+  const bool complete = choice.grammar.has_value() && choice.grammar->finished();
+  if (((complete || !params.ignore_eos) && holds(eos_tokens())) || holds(params.stop_token_ids)) {
     event.finish = FinishReason::kStop;
     event.stop_token = token;
   } else {
@@ -85,6 +95,7 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
       event.top_logprobs.push_back(std::move(sampled.top));
     }
     if (generated >= choice.max_tokens) event.finish = FinishReason::kLength;
+    if (complete) event.finish = FinishReason::kStop;
   }
   if (choice.decoder.has_value()) {
     std::string piece;

@@ -230,7 +230,7 @@ def test_errors_are_the_clients_exceptions(client, model):
     with pytest.raises(openai.BadRequestError, match="tools"):
         ask(client, model, "x", tools=[{"type": "function", "function": {"name": "f"}}])
     with pytest.raises(openai.BadRequestError, match="response_format"):
-        ask(client, model, "x", response_format={"type": "json_object"})
+        ask(client, model, "x", response_format={"type": "xml"})
     assert "74912" in ask(client, model, CODE).choices[0].message.content
 
 

@@ -128,8 +128,10 @@ void SamplingState::add_token(std::int32_t token) {
 
 Sampler::Sampler(std::int32_t vocab_size) : scratch_(vocab_size), weights_(vocab_size) {}
 
-void Sampler::apply_penalties(const SamplingState& state) {
+void Sampler::apply_penalties(std::span<const float> logits, const SamplingState& state, bool forbid_at_first,
+                              std::span<const std::int32_t> allowed) {
   const SamplingParams& params = state.params_;
+  std::copy(logits.begin(), logits.end(), scratch_.begin());
   if (params.repetition_penalty != 1.0f) {
     const auto repel = [&](std::int32_t token) {
       float& logit = scratch_[token];
@@ -144,8 +146,16 @@ void Sampler::apply_penalties(const SamplingState& state) {
     scratch_[token] -= params.presence_penalty + params.frequency_penalty * static_cast<float>(times);
   }
   for (const auto& [token, bias] : params.logit_bias) scratch_[token] += bias;
-  if (state.num_generated_ < params.min_tokens) {
+  if (forbid_at_first) {
     for (const std::int32_t token : state.forbidden_at_first_) scratch_[token] = kLowest;
+  }
+  for (std::size_t word = 0; word < allowed.size(); ++word) {
+    const auto bits = static_cast<std::uint32_t>(allowed[word]);
+    if (bits == ~std::uint32_t{0}) continue;
+    const std::size_t begin = word * 32, count = std::min<std::size_t>(32, scratch_.size() - begin);
+    for (std::size_t bit = 0; bit < count; ++bit) {
+      if ((bits >> bit & 1) == 0) scratch_[begin + bit] = kLowest;
+    }
   }
 }
 
@@ -254,17 +264,22 @@ std::int32_t Sampler::draw_from_all(std::span<const float> logits, float max_log
   return last;  // rounding left the target beyond the last sum
 }
 
-Result<SampledToken> Sampler::sample(std::span<const float> logits, const SamplingState& state) {
+Result<SampledToken> Sampler::sample(std::span<const float> logits, const SamplingState& state,
+                                     std::span<const std::int32_t> allowed) {
   const SamplingParams& params = state.params_;
+  const bool at_first = state.num_generated_ < params.min_tokens && !state.forbidden_at_first_.empty();
   const bool changed = !state.generated_.empty() || !state.prompt_tokens_.empty() || !params.logit_bias.empty() ||
-                       (state.num_generated_ < params.min_tokens && !state.forbidden_at_first_.empty());
+                       at_first || !allowed.empty();
   std::span<const float> row = logits;
   if (changed) {
-    std::copy(logits.begin(), logits.end(), scratch_.begin());
-    apply_penalties(state);
+    apply_penalties(logits, state, at_first, allowed);
     row = scratch_;
   }
-  const float max_logit = row_max(row);
+  float max_logit = row_max(row);
+  if (at_first && !allowed.empty() && !std::isfinite(max_logit)) {
+    apply_penalties(logits, state, false, allowed);
+    max_logit = row_max(row);
+  }
   if (!std::isfinite(max_logit)) return internal_error("the model's logits are not finite (largest: {})", max_logit);
 
   SampledToken result;

@@ -55,8 +55,11 @@ class Sampler {
  public:
   explicit Sampler(std::int32_t vocab_size);
 
-  // logits: [vocab_size], finite or -inf. kInternal when none is finite. Does not change the state.
-  Result<SampledToken> sample(std::span<const float> logits, const SamplingState& state);
+  // logits: [vocab_size], finite or -inf. kInternal when none is finite. Does not change the state. allowed: a bit a
+  // token (bit id % 32 of word id / 32); empty: any token. Where it leaves but tokens that min_tokens forbids, one of
+  // them is taken.
+  Result<SampledToken> sample(std::span<const float> logits, const SamplingState& state,
+                              std::span<const std::int32_t> allowed = {});
 
  private:
   struct Candidate {
@@ -69,7 +72,9 @@ class Sampler {
     }
   };
 
-  void apply_penalties(const SamplingState& state);
+  // The logits with penalties and bias, -inf where they are forbidden, in scratch_.
+  void apply_penalties(std::span<const float> logits, const SamplingState& state, bool forbid_at_first,
+                       std::span<const std::int32_t> allowed);
   // Candidates that top-k, top-p and min-p leave, in an order that depends on the logits alone.
   void select(std::span<const float> logits, const SamplingParams& params, float max_logit);
   void select_top_k(std::span<const float> logits, const SamplingParams& params, float max_logit);

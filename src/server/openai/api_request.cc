@@ -11,6 +11,7 @@
 #include "base/quote.h"
 #include "server/openai/field_reader.h"
 #include "server/openai/other_fields.h"
+#include "server/openai/response_format.h"
 
 namespace fovea::server {
 namespace {
@@ -34,13 +35,6 @@ void refuse_unsupported(FieldReader& fields) {
   if (const Json* choice = fields.find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
     fields.refuse("tool_choice", "tools are not supported by this server; tool_choice must be \"none\" or \"auto\"",
                   "unsupported_parameter");
-  }
-  if (const Json* format = fields.find("response_format"); format != nullptr) {
-    const bool text = format->is_object() && format->contains("type") && (*format)["type"] == "text";
-    if (!text) {
-      fields.refuse("response_format", "only response_format {\"type\":\"text\"} is supported by this server",
-                    "unsupported_parameter");
-    }
   }
   if (const Json* modalities = fields.find("modalities");
       modalities != nullptr && *modalities != Json::array({"text"})) {
@@ -281,6 +275,7 @@ std::optional<ApiError> parse_chat_request(std::string_view body, const RequestL
     read_messages(*messages, fields, &out->messages);
   }
   read_params(fields, limits, &out->params);
+  read_response_format(fields, body, &out->params);
   fields.boolean("add_generation_prompt", &out->add_generation_prompt);
   Json variables = Json::object();
   if (const Json* extra = fields.find("chat_template_kwargs"); extra != nullptr) {
@@ -312,6 +307,7 @@ std::optional<ApiError> parse_completion_request(std::string_view body, const Re
   read_prompts(fields, limits, &out->prompts);
   GenerationParams& params = out->params;
   read_params(fields, limits, &params);
+  read_response_format(fields, body, &params);
   fields.boolean("echo", &out->echo);
   fields.boolean("add_special_tokens", &out->add_special_tokens);
   params.sampling.logprobs = -1;

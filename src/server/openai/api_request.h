@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,7 +45,10 @@ struct GenerationParams {
   // Page selection, as GenerateRequest has it.
   std::string sparse, kv_budget;
   std::int32_t sparse_prompt_tokens = 0;
-  std::vector<std::string> ignored;  // fields that a lenient server passed over
+  std::optional<GrammarSpec> grammar;  // what the answer must look like, and the field that says so
+  std::string grammar_field;
+  std::shared_ptr<const Grammar> compiled;  // by Service
+  std::vector<std::string> ignored;         // fields that a lenient server passed over
 };
 
 struct ChatRequest {

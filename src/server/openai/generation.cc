@@ -42,6 +42,7 @@ GenerateRequest request_for(const GenerationParams& params, std::vector<std::int
   request.kv_budget = params.kv_budget;
   request.sparse_prompt_tokens = params.sparse_prompt_tokens;
   request.priority = params.priority;
+  request.grammar = params.compiled;
   return request;
 }
 

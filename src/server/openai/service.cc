@@ -255,6 +255,14 @@ std::optional<ApiError> Service::check(const GenerateRequest& request, const Gen
                   params.max_tokens_field, "context_length_exceeded"};
 }
 
+std::optional<ApiError> Service::compile_grammar(GenerationParams* params) {
+  if (!params->grammar.has_value()) return std::nullopt;
+  Result<std::shared_ptr<const Grammar>> compiled = engine_.compile_grammar(*params->grammar);
+  if (!compiled.ok()) return api_error(compiled.status(), params->grammar_field);
+  params->compiled = std::move(*compiled);
+  return std::nullopt;
+}
+
 void Service::generate(GenerationSpec spec, const std::string& prompt_field, const HttpRequest& request,
                        const std::shared_ptr<Exchange>& exchange) {
   for (const GenerateRequest& one : spec.requests) {
@@ -285,6 +293,10 @@ void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& 
     return;
   }
   if (unknown_model(parsed.model, request, exchange)) return;
+  if (auto error = compile_grammar(&parsed.params)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
   Result<std::vector<std::int32_t>> tokens =
       engine_.encode_chat(parsed.messages, parsed.add_generation_prompt, parsed.template_json);
   if (!tokens.ok()) {
@@ -312,6 +324,10 @@ void Service::completions(const HttpRequest& request, const std::shared_ptr<Exch
     return;
   }
   if (unknown_model(parsed.model, request, exchange)) return;
+  if (auto error = compile_grammar(&parsed.params)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
   constexpr std::int32_t kDefaultMaxTokens = 16;  // of this API
   spec.params = std::move(parsed.params);
   if (!spec.params.has_max_tokens()) {

@@ -63,6 +63,8 @@ class Service {
   // prompt_field: what the API calls the prompt.
   std::optional<ApiError> check(const GenerateRequest& request, const GenerationParams& params,
                                 const std::string& prompt_field) const;
+  // The form of the answer, if one is asked for, ready for the engine.
+  std::optional<ApiError> compile_grammar(GenerationParams* params);
   void generate(GenerationSpec spec, const std::string& prompt_field, const HttpRequest& request,
                 const std::shared_ptr<Exchange>& exchange);
   std::string new_id(const char* prefix);

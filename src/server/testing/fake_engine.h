@@ -27,6 +27,7 @@ class FakeEngine final : public Engine {
     std::string answer;                   // empty: the prompt
     std::string refusal, refused;         // refusal not empty: check() says so of every request, about `refused`
     bool has_bos = false;                 // encode() adds a first token where it is asked to
+    std::string chat_template;            // its source
     bool endless = false;                 // repeat the answer until max_tokens
   };
 
@@ -106,6 +107,14 @@ class FakeEngine final : public Engine {
     for (unsigned char c : text) tokens.push_back(c);
     return tokens;
   }
+  Result<std::shared_ptr<const Grammar>> compile_grammar(const GrammarSpec& spec) override {
+    const std::scoped_lock lock(mutex_);
+    if (spec.text.find("refused") != std::string::npos)
+      return Status(StatusCode::kInvalidArgument, "the grammar is wrong");
+    last_grammar_ = spec;
+    return std::shared_ptr<const Grammar>();
+  }
+  std::string chat_template() const override { return options_.chat_template; }
   std::string decode(const std::vector<std::int32_t>& tokens, bool) const override {
     std::string text;
     for (std::int32_t token : tokens) text.push_back(static_cast<char>(token));
@@ -113,7 +122,12 @@ class FakeEngine final : public Engine {
   }
   std::string token_bytes(std::int32_t token) const override { return std::string(1, static_cast<char>(token)); }
   Result<std::vector<std::int32_t>> encode_chat(const std::vector<ChatMessage>& messages, bool,
-                                                const std::string&) const override {
+                                                const std::string& template_json) const override {
+    {
+      const std::scoped_lock lock(mutex_);
+      last_template_json_ = template_json;
+      last_messages_ = messages;
+    }
     std::string text;
     for (const ChatMessage& message : messages) text += message.content;
     if (text == "template error") return Status(StatusCode::kInvalidArgument, "the template refuses this");
@@ -125,6 +139,18 @@ class FakeEngine final : public Engine {
   GenerateRequest last_request() const {
     const std::scoped_lock lock(mutex_);
     return last_request_;
+  }
+  GrammarSpec last_grammar() const {
+    const std::scoped_lock lock(mutex_);
+    return last_grammar_;
+  }
+  std::string last_template_json() const {
+    const std::scoped_lock lock(mutex_);
+    return last_template_json_;
+  }
+  std::vector<ChatMessage> last_messages() const {
+    const std::scoped_lock lock(mutex_);
+    return last_messages_;
   }
   std::int64_t flushes() const {
     const std::scoped_lock lock(mutex_);
@@ -219,6 +245,9 @@ class FakeEngine final : public Engine {
   std::condition_variable wake_, idle_;
   std::map<RequestId, Running> running_;
   GenerateRequest last_request_;
+  GrammarSpec last_grammar_;
+  mutable std::string last_template_json_;  // of encode_chat, which is const
+  mutable std::vector<ChatMessage> last_messages_;
   EngineStats stats_;
   RequestId last_id_ = 0;
   std::int64_t flushes_ = 0;

@@ -1,0 +1,105 @@
+// Grammars through the engine, on the embedded model at a high temperature: every choice of every request keeps to its
+// own, whoever shares the batch and however often it was retracted.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/json.h"
+#include "fovea/engine.h"
+
+namespace fovea {
+namespace {
+
+struct Texts {
+  std::vector<std::string> texts;
+  std::vector<FinishReason> finishes;
+};
+
+// Submits all requests, waits for their ends, and gives the texts of request i at i.
+std::vector<Texts> run_all(Engine& engine, const std::vector<GenerateRequest>& requests) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Texts> runs(requests.size());
+  std::size_t open = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto choices = static_cast<std::size_t>(requests[i].n);
+    runs[i].texts.resize(choices);
+    runs[i].finishes.resize(choices);
+    open += choices;
+  }
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto id = engine.submit(requests[i], [&, i](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex);
+      const auto choice = static_cast<std::size_t>(event.choice);
+      runs[i].texts[choice] += event.text;
+      if (event.finish == FinishReason::kNone) return;
+      EXPECT_TRUE(event.error.ok()) << event.error.to_string();
+      runs[i].finishes[choice] = event.finish;
+      --open;
+      changed.notify_all();
+    });
+    EXPECT_TRUE(id.ok()) << id.status().to_string();
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return open == 0; });
+  return runs;
+}
+
+GenerateRequest request_of(Engine& engine, const std::string& prompt, std::shared_ptr<const Grammar> grammar) {
+  GenerateRequest request;
+  request.prompt = *engine.encode(prompt, true);
+  request.grammar = std::move(grammar);
+  request.sampling.temperature = 1.5f;
+  request.sampling.seed = 5;
+  request.sampling.has_seed = true;
+  request.sampling.max_tokens = 400;
+  return request;
+}
+
+TEST(EngineGrammar, HoldsForEveryChoiceThroughRetractions) {
+  EngineOptions options;
+  options.max_context = 512;
+  options.kv_cache_bytes = 2 << 20;  // less than the choices of the first request fill
+  auto engine = Engine::create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto numbers = (*engine)->compile_grammar(
+      {GrammarKind::kJsonSchema,
+       R"({"type":"array","items":{"type":"integer","minimum":0,"maximum":9},"minItems":40,"maxItems":40})"});
+  ASSERT_TRUE(numbers.ok()) << numbers.status().message();
+  const auto word = (*engine)->compile_grammar({GrammarKind::kRegex, "(yes|no)!{3}"});
+  ASSERT_TRUE(word.ok()) << word.status().message();
+
+  std::vector<GenerateRequest> requests;
+  requests.push_back(request_of(**engine, "Numbers:", *numbers));
+  requests.back().n = 8;
+  requests.push_back(request_of(**engine, "Is it so?", *word));
+  requests.back().sampling.ignore_eos = true;  // a complete answer ends all the same,
+  requests.back().sampling.min_tokens = 50;    // and where nothing may follow, nothing does
+  requests.push_back(request_of(**engine, "It was", nullptr));
+  requests.back().sampling.max_tokens = 40;
+  const std::vector<Texts> runs = run_all(**engine, requests);
+  for (std::size_t choice = 0; choice < 8; ++choice) {
+    EXPECT_EQ(runs[0].finishes[choice], FinishReason::kStop);
+    const Json list = Json::parse(runs[0].texts[choice], nullptr, false);
+    ASSERT_TRUE(list.is_array()) << runs[0].texts[choice];
+    EXPECT_EQ(list.size(), 40u);
+    for (const Json& number : list) EXPECT_TRUE(number.is_number_integer() && number >= 0 && number <= 9);
+  }
+  EXPECT_EQ(runs[1].finishes[0], FinishReason::kStop);
+  EXPECT_TRUE(runs[1].texts[0] == "yes!!!" || runs[1].texts[0] == "no!!!") << runs[1].texts[0];
+  EXPECT_GT((*engine)->stats().retractions, 0u);
+}
+
+TEST(EngineGrammar, RefusesWhatCannotBeKeptTo) {
+  EngineOptions options;
+  options.kv_cache_bytes = 16 << 20;
+  auto engine = Engine::create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto refused = (*engine)->compile_grammar({GrammarKind::kJsonSchema, R"({"not":{}})"});
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.status().message().find("not"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea
