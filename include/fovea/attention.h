@@ -204,6 +204,8 @@ struct AttentionStats {
   double imbalance = 1.0;  // most loaded worker over the mean, by the cost model; 1 where workers claim their queues
 };
 
+class PagedAttention;  // src/attention
+
 class Attention {
  public:
   // kInvalidArgument: options that make no sense. kUnsupported: ones this device has no kernel for, with the reason.
@@ -254,11 +256,9 @@ class Attention {
   // The last plan in words.
   std::string explain() const;
 
-  class Impl;
-
  private:
-  explicit Attention(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Attention(std::unique_ptr<PagedAttention> impl);
+  std::unique_ptr<PagedAttention> impl_;
 };
 
 // Which places of the pages new rows go to: slots, or a request and a position for each row. All on the pool's device.

@@ -1,4 +1,4 @@
-// The public Attention: picks the implementation, and keeps an object without a valid plan from running.
+// The public Attention: picks the implementation and checks what callers hand over.
 #include "fovea/attention.h"
 
 #include <algorithm>
@@ -7,15 +7,14 @@
 #include <limits>
 
 #include "attention/attention_checks.h"
-#include "attention/attention_impl.h"
 #include "attention/cuda_attention.h"
+#include "attention/paged_attention.h"
 #include "base/status.h"
 #include "core/plan/explain.h"
 
 namespace fovea {
-namespace {
 
-Status check_options(const AttentionOptions& o) {
+Status check_attention_options(const AttentionOptions& o) {
   if (o.page_tokens < 1 || o.page_tokens > 256) {
     return invalid_argument("page_tokens is {}, expected 1..256", o.page_tokens);
   }
@@ -52,9 +51,8 @@ Status check_options(const AttentionOptions& o) {
   return ok_status();
 }
 
-}  // namespace
-
-PlannerOptions planner_options(const AttentionOptions& o) {
+PlannerOptions planner_options(const AttentionConfig& config) {
+  const AttentionOptions& o = config.options;
   PlannerOptions p;
   p.num_qo_heads = o.num_qo_heads;
   p.num_kv_heads = o.num_kv_heads;
@@ -64,9 +62,11 @@ PlannerOptions planner_options(const AttentionOptions& o) {
   p.share_prefixes = o.share_prefixes;
   p.batch_invariant = o.batch_invariant;
   while (p.batch_invariant && p.invariant_chunk % o.page_tokens != 0) p.invariant_chunk += 512;
+  if (config.limits.has_value()) p.limits = *config.limits;
   p.limits.max_requests = o.max_requests;
   p.limits.max_rows = o.max_rows;
   p.limits.max_pages_per_request = o.max_pages_per_request;
+  if (config.limits.has_value()) return p;
   const std::int64_t rows = std::max(o.max_rows, 0);
   p.limits.max_block_rows =
       static_cast<std::int32_t>(std::min<std::int64_t>(o.max_cascade_levels * rows, std::int64_t{1} << 24));
@@ -84,17 +84,18 @@ PlannerOptions planner_options(const AttentionOptions& o) {
   return p;
 }
 
-Attention::Attention(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Attention::Attention(std::unique_ptr<PagedAttention> impl) : impl_(std::move(impl)) {}
 Attention::Attention(Attention&&) noexcept = default;
 Attention& Attention::operator=(Attention&&) noexcept = default;
 Attention::~Attention() = default;
 
 Result<Attention> Attention::create(const AttentionOptions& options) {
-  FOVEA_RETURN_IF_ERROR(check_options(options));
+  FOVEA_RETURN_IF_ERROR(check_attention_options(options));
   FOVEA_ASSIGN_OR_RETURN(const DevicePlace place, parse_device(options.device));
   const bool on_cpu = place.kind == DeviceKind::kCpu;
-  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
-                         on_cpu ? create_cpu_paged_attention(options) : create_cuda_paged_attention(options, place));
+  FOVEA_ASSIGN_OR_RETURN(
+      std::unique_ptr<PagedAttention> impl,
+      on_cpu ? create_cpu_paged_attention(options) : create_cuda_paged_attention({options, {}, {}}, place));
   return Attention(std::move(impl));
 }
 
@@ -112,7 +113,19 @@ Status Attention::grow_on_device(const TensorView& kv_lens, Stream stream) {
 Status Attention::growth_status(Stream stream) const { return impl_->growth_status(stream); }
 Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
                       Stream stream, const RunValues& values) {
-  return impl_->run(q, kv, out, lse, stream, values);
+  const std::int64_t rows = impl_->num_rows();
+  if (rows < 0) return invalid_argument("run() needs a plan; call plan() first");
+  const AttentionOptions& o = impl_->options();
+  const DevicePlace place = impl_->place();
+  FOVEA_RETURN_IF_ERROR(check_rows("q", q, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place));
+  FOVEA_RETURN_IF_ERROR(check_rows("out", out, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place));
+  if (!is_empty(lse)) {
+    FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, place));
+  }
+  FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place));
+  FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
+  FOVEA_RETURN_IF_ERROR(impl_->check_pages(pool.num_pages));
+  return impl_->run(q, {&pool, 1}, out, lse, stream, values);
 }
 bool Attention::recorded() const { return impl_->recorded(); }
 std::size_t Attention::workspace_bytes() const { return impl_->workspace_bytes(); }
@@ -121,7 +134,7 @@ std::string Attention::explain() const { return explain_plan(impl_->planner()); 
 
 AttentionStats Attention::stats() const {
   const Planner& planner = impl_->planner();
-  const PlanStats plan = planner.stats();
+  const PlanStats plan = impl_->stats();
   AttentionStats stats;
   stats.kv_bytes = plan.kv_bytes;
   stats.kv_bytes_unshared = plan.kv_bytes_unshared;

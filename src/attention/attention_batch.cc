@@ -147,7 +147,7 @@ Status BatchTranslator::check_room(std::span<const std::int32_t> kv_lens) const 
 Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std::int32_t> kv_lens,
                                                             const Planner& planner) {
   if (num_requests_ < 0)
-    return unsupported("grow() after plan_cascade() or plan_selected(): plan again, with the longer lists");
+    return unsupported("grow() after plan_cascade(), plan_selected() or block rows: plan again, with the longer lists");
   if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
     return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
   }
@@ -341,6 +341,70 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
   made.q_pos = q_pos_;
   made.page_entries = batch.page_indices;
   made.kv_lens = list_tokens_;
+  return made;
+}
+
+void BatchTranslator::given() {
+  largest_ = {};
+  num_requests_ = -1;
+  entries_.clear();
+}
+
+Result<BlockRowBatch> BatchTranslator::block_rows(const BlockRowBatch& batch, std::size_t pool, std::size_t num_pools) {
+  given();
+  block_rows_.clear();
+  list_parts_.clear();
+  const bool looks_at_positions = options_.alibi_slopes.data != nullptr || !options_.variant.name.empty();
+  for (std::size_t i = 0; i < batch.block_rows.size(); ++i) {
+    abi::BlockRow row = batch.block_rows[i];
+    if (row.pool >= num_pools) {
+      return invalid_argument("block row {} reads KV pool {}, declared were {}", i, row.pool, num_pools);
+    }
+    if (row.pool != pool) continue;
+    if (row.mask == abi::MaskKind::kBits) return unsupported("block row {} with a bit mask on a device", i);
+    if (row.positions_begin != abi::kNone && (row.mask != abi::MaskKind::kNone || looks_at_positions)) {
+      return unsupported("block row {} lists positions, which its mask or the variant looks at", i);
+    }
+    if (batch.page_entries == nullptr && row.num_tokens > 0) {
+      return invalid_argument("block row {} has tokens but the batch has no page_entries", i);
+    }
+    row.positions_begin = row.length_slot = abi::kNone;
+    row.pool = 0;
+    const std::int64_t pages = std::min<std::int64_t>(num_pages(row.num_tokens), options_.max_pages_per_request);
+    list_parts_.push_back({row.list_begin, row.list_begin + static_cast<std::uint32_t>(pages), 0});
+    block_rows_.push_back(row);
+  }
+  // Parts that meet become one.
+  const auto before = [](const ListPart& a, const ListPart& b) { return a.begin < b.begin; };
+  std::sort(list_parts_.begin(), list_parts_.end(), before);
+  std::size_t count = 0;
+  for (const ListPart& part : list_parts_) {
+    if (count > 0 && part.begin <= list_parts_[count - 1].end) {
+      list_parts_[count - 1].end = std::max(list_parts_[count - 1].end, part.end);
+    } else {
+      list_parts_[count++] = part;
+    }
+  }
+  list_parts_.resize(count);
+  for (ListPart& part : list_parts_) {
+    part.packed = static_cast<std::uint32_t>(entries_.size());
+    if (part.begin == part.end) continue;
+    entries_.insert(entries_.end(), batch.page_entries + part.begin, batch.page_entries + part.end);
+  }
+  note_pages(0, entries_.data(), static_cast<std::int64_t>(entries_.size()));
+  for (abi::BlockRow& row : block_rows_) {
+    const ListPart key{row.list_begin, 0, 0};
+    const ListPart& part = *std::prev(std::upper_bound(list_parts_.begin(), list_parts_.end(), key, before));
+    row.list_begin = part.packed + (row.list_begin - part.begin);
+  }
+  BlockRowBatch made = batch;
+  made.block_rows = block_rows_;
+  made.page_entries = entries_.data();
+  made.kv_positions = nullptr;
+  made.kv_lens = {};
+  if (!batch.pool_token_bytes.empty()) made.pool_token_bytes = batch.pool_token_bytes.subspan(pool, 1);
+  made.kv_bytes_saved = pool == 0 ? batch.kv_bytes_saved : 0;
+  made.other_plans = num_pools > 1;
   return made;
 }
 

@@ -1,5 +1,5 @@
 // From the public batch records (fovea/attention.h) to what the planner takes: checks, page lists, and cascades as
-// block rows. Held by each implementation of Attention; allocates only when a batch is larger than any before.
+// block rows. Held by each implementation of PagedAttention; allocates only when a batch is larger than any before.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +26,19 @@ class BatchTranslator {
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
   // Plans into the caller's lists, on the host as on a device.
   Result<BlockRowBatch> selected(const SelectedBatch& batch);
+  // Block rows of the pool `pool` of `num_pools`, as a device takes them: their lists packed in page_entries(). Lengths
+  // are those of now. Where there are several pools, heads of others are left to their plans.
+  Result<BlockRowBatch> block_rows(const BlockRowBatch& batch, std::size_t pool, std::size_t num_pools);
+  // The plan was made of block rows as given.
+  void given();
   // Reads the page lists of the last requests() again, for lengths that grew: those of `planner`'s plan. The batch to
   // plan anew where packed lists had no room for the new pages, else nothing: the planner may grow. kUnsupported after
-  // cascade() and selected(), and for bit masks. A failure changes nothing.
+  // plans of block rows, and for bit masks. A failure changes nothing.
   Result<std::optional<AttentionBatch>> grow(std::span<const std::int32_t> kv_lens, const Planner& planner);
 
   // Tokens that the longest list of the last requests() holds, where their ends are known; else 2^31 - 1.
   std::int64_t most_list_tokens() const { return most_list_tokens_; }
-  // Of the last requests(); -1 after cascade() and selected().
+  // Of the last requests(); -1 after plans of block rows.
   std::int32_t num_requests() const { return num_requests_; }
   // The packed entries; empty where the plan points into the caller's.
   std::span<const std::int32_t> page_entries() const { return entries_; }
@@ -65,7 +70,7 @@ class BatchTranslator {
   const std::int32_t* page_indices_ = nullptr;  // null: on a device
   std::int64_t num_page_indices_ = 0;
   std::int64_t page_stride_ = 0;
-  std::int32_t num_requests_ = 0;           // -1 after the other two
+  std::int32_t num_requests_ = 0;           // -1 after the others
   bool lists_fit_ = false;                  // on a device, and within num_page_indices_ whatever the lengths
   std::vector<std::int64_t> given_begins_;  // empty: a table of page_stride_
   std::vector<std::int64_t> given_ends_;    // empty: not known
@@ -76,6 +81,11 @@ class BatchTranslator {
   std::vector<std::uint64_t> mask_offsets_;
   std::vector<std::uint32_t> mask_strides_;
   std::vector<abi::BlockRow> block_rows_;
+  // What block rows read of the entries given: [begin, end), and where `begin` is packed.
+  struct ListPart {
+    std::uint32_t begin, end, packed;
+  };
+  std::vector<ListPart> list_parts_;
   std::vector<std::uint32_t> row_indices_;
   std::vector<std::int32_t> q_pos_;
   std::vector<std::int32_t> seen_tokens_;

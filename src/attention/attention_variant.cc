@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "attention/attention_checks.h"
-#include "attention/attention_impl.h"
+#include "attention/paged_attention.h"
 #include "base/status.h"
 
 namespace fovea {

@@ -1,11 +1,11 @@
-// The public attention API on the CPU: plans with core/plan, runs with cpu/attention. f16 queries go through fp32,
-// which is what the CPU computes in.
+// PagedAttention on the CPU: plans with core/plan, runs with cpu/attention. f16 queries go through fp32, which is what
+// the CPU computes in. Append and merge of the public API stand here too.
 #include <algorithm>
 #include <vector>
 
 #include "attention/attention_checks.h"
-#include "attention/attention_impl.h"
 #include "attention/cpu_paged_ops.h"
+#include "attention/paged_attention.h"
 #include "base/half.h"
 #include "base/status.h"
 #include "cpu/append.h"
@@ -16,20 +16,17 @@
 namespace fovea {
 namespace {
 
-constexpr DevicePlace kHere{};
-
-class CpuPagedAttention : public Attention::Impl {
+class CpuPagedAttention : public PagedAttention {
  public:
   CpuPagedAttention(const AttentionOptions& options, VariantChoice variant, const cpu::AttentionKernels& kernels,
-                    Planner planner, std::unique_ptr<ThreadPool> own_threads, ThreadPool& threads)
-      : Impl(options),
+                    Planner planner, std::shared_ptr<ThreadPool> threads)
+      : PagedAttention(options, DevicePlace{}),
         variant_(std::move(variant)),
         made_(variant_.args.shipped()),
         kernels_(kernels),
         planner_(std::move(planner)),
         translator_(options, false),
-        own_threads_(std::move(own_threads)),
-        threads_(threads) {}
+        threads_(std::move(threads)) {}
 
   Status plan(const RequestBatch& batch, Stream) override {
     planned_ = false;
@@ -52,6 +49,11 @@ class CpuPagedAttention : public Attention::Impl {
     FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(now));
     return done(planner_.plan_block_rows(translated));
   }
+  Status plan_block_rows(const BlockRowBatch& batch, Stream) override {
+    planned_ = false;
+    translator_.given();
+    return done(planner_.plan_block_rows(batch));
+  }
   Status grow(std::span<const std::int32_t> kv_lens, Stream) override {
     if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
     FOVEA_RETURN_IF_ERROR(translator_.grow(kv_lens, planner_).status());
@@ -60,31 +62,22 @@ class CpuPagedAttention : public Attention::Impl {
 
   Status grow_on_device(const TensorView& kv_lens, Stream stream) override {
     FOVEA_RETURN_IF_ERROR(check_growth(options_, planned_, translator_));
-    FOVEA_RETURN_IF_ERROR(check_array("kv_lens", kv_lens, {translator_.num_requests()}, DType::kI32, kHere));
+    FOVEA_RETURN_IF_ERROR(check_array("kv_lens", kv_lens, {translator_.num_requests()}, DType::kI32, place_));
     return grow({static_cast<const std::int32_t*>(kv_lens.data), static_cast<std::size_t>(translator_.num_requests())},
                 stream);
   }
 
-  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream,
-             const RunValues& values) override {
+  Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, const TensorView& lse,
+             Stream, const RunValues& values) override {
     if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
-    const AttentionOptions& o = options_;
-    const std::int64_t rows = planner_.view().header->num_rows;
-    FOVEA_RETURN_IF_ERROR(check_rows("q", q, rows, o.num_qo_heads, o.head_dim, o.q_dtype, kHere));
-    FOVEA_RETURN_IF_ERROR(check_rows("out", out, rows, o.num_qo_heads, o.head_dim, o.q_dtype, kHere));
-    if (!is_empty(lse)) {
-      FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, kHere));
-    }
-    FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, kHere));
-    FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
-    FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
-    FOVEA_RETURN_IF_ERROR(set_run_values(o, made_, values, variant_.args.shipped()));
-    if (rows == 0) return ok_status();  // whose tensors may have any strides
-    if (o.q_dtype == DType::kF16) return run_f16(q, pool, out, static_cast<float*>(lse.data));
-    return cpu::run_attention(planner_.view(), variant_.args.shipped(), kernels_, q, &pool, 1, out,
-                              static_cast<float*>(lse.data), workspace_, threads_);
+    FOVEA_RETURN_IF_ERROR(set_run_values(options_, made_, values, variant_.args.shipped()));
+    if (num_rows() == 0) return ok_status();  // whose tensors may have any strides
+    return options_.q_dtype == DType::kF16 ? run_f16(q, pools, out, static_cast<float*>(lse.data))
+                                           : run_wide(q, pools, out, static_cast<float*>(lse.data));
   }
 
+  std::int64_t num_rows() const override { return planned_ ? std::int64_t{planner_.view().header->num_rows} : -1; }
+  Status check_pages(std::int64_t num_pages) const override { return translator_.check_pages(num_pages); }
   std::size_t workspace_bytes() const override {
     const auto row_bytes = (static_cast<std::size_t>(options_.head_dim) + 1) * sizeof(float);
     return planner_.max_partial_rows() * row_bytes + widened_.capacity() * sizeof(float);
@@ -94,7 +87,7 @@ class CpuPagedAttention : public Attention::Impl {
 
   Status reserve() {
     const PlannerOptions& p = planner_.options();
-    return workspace_.reserve(planner_.max_partial_rows(), p.head_dim, p.tile_rows, threads_.size());
+    return workspace_.reserve(planner_.max_partial_rows(), p.head_dim, p.tile_rows, threads_->size());
   }
 
  private:
@@ -103,8 +96,13 @@ class CpuPagedAttention : public Attention::Impl {
     return status;
   }
 
-  Status run_f16(const TensorView& q, const abi::KvPoolView& pool, const TensorView& out, float* lse) {
-    const std::int64_t rows = planner_.view().header->num_rows;
+  // Of f32 or bf16 queries.
+  Status run_wide(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, float* lse) {
+    return cpu::run_attention(planner_.view(), variant_.args.shipped(), kernels_, q, pools.data(),
+                              static_cast<int>(pools.size()), out, lse, workspace_, *threads_);
+  }
+  Status run_f16(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, float* lse) {
+    const std::int64_t rows = num_rows();
     const std::int64_t heads = options_.num_qo_heads;
     const std::int64_t dim = options_.head_dim;
     const std::int64_t size = rows * heads * dim;
@@ -118,9 +116,8 @@ class CpuPagedAttention : public Attention::Impl {
           for (std::int64_t d = 0; d < dim; ++d) wide[d] = f16_to_float(from[d]);
         },
         q_wide);
-    FOVEA_RETURN_IF_ERROR(cpu::run_attention(
-        planner_.view(), variant_.args.shipped(), kernels_, cpu_tensor(q_wide, DType::kF32, rows, heads, dim), &pool, 1,
-        cpu_tensor(out_wide, DType::kF32, rows, heads, dim), lse, workspace_, threads_));
+    FOVEA_RETURN_IF_ERROR(run_wide(cpu_tensor(q_wide, DType::kF32, rows, heads, dim), pools,
+                                   cpu_tensor(out_wide, DType::kF32, rows, heads, dim), lse));
     for_each_head(
         rows,
         [&](std::int64_t row, std::int64_t head, const float* wide) {
@@ -134,7 +131,7 @@ class CpuPagedAttention : public Attention::Impl {
   template <typename F>
   void for_each_head(std::int64_t rows, F f, float* wide) {
     const std::int64_t heads = options_.num_qo_heads;
-    threads_.parallel_for(rows, 16, [&](std::int64_t begin, std::int64_t end) {
+    threads_->parallel_for(rows, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin * heads; i < end * heads; ++i) f(i / heads, i % heads, wide + i * options_.head_dim);
     });
   }
@@ -144,8 +141,7 @@ class CpuPagedAttention : public Attention::Impl {
   cpu::AttentionKernels kernels_;
   Planner planner_;
   BatchTranslator translator_;
-  std::unique_ptr<ThreadPool> own_threads_;
-  ThreadPool& threads_;
+  std::shared_ptr<ThreadPool> threads_;
   cpu::AttentionWorkspace workspace_;
   std::vector<float> widened_;
   bool planned_ = false;
@@ -160,7 +156,11 @@ ThreadPool& process_threads() {
   return threads;
 }
 
-Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const AttentionOptions& options) {
+Result<std::unique_ptr<PagedAttention>> create_cpu_paged_attention(const AttentionConfig& config,
+                                                                   AttentionProducts products,
+                                                                   std::shared_ptr<ThreadPool> threads) {
+  const AttentionOptions& options = config.options;
+  FOVEA_RETURN_IF_ERROR(check_attention_options(options));
   const bool quantized =
       options.kv_dtype == DType::kF8E4M3 || options.kv_dtype == DType::kI8 || options.kv_dtype == DType::kI4;
   if (!cpu_type(options.q_dtype) || (!cpu_type(options.kv_dtype) && !quantized)) {
@@ -170,22 +170,26 @@ Result<std::unique_ptr<Attention::Impl>> create_cpu_paged_attention(const Attent
         dtype_name(options.q_dtype), dtype_name(options.kv_dtype));
   }
   FOVEA_ASSIGN_OR_RETURN(VariantChoice variant, choose_variant(options));
-  const bool bf16 = options.q_dtype == DType::kBF16 && !options.batch_invariant;
-  variant.args.shipped().products = bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32;
+  variant.args.shipped().products = products;
   cpu::AttentionKernels kernels = cpu::attention_kernels(variant.id);
   if (!variant.spec.source.empty()) {
     FOVEA_ASSIGN_OR_RETURN(kernels, cpu::compile_variant(variant.spec));
   }
-  std::unique_ptr<ThreadPool> own;
-  if (options.num_threads > 0) own = std::make_unique<ThreadPool>(options.num_threads);
-  ThreadPool& threads = own != nullptr ? *own : process_threads();
-  PlannerOptions p = planner_options(options);
-  p.num_workers = options.num_workers > 0 ? options.num_workers : threads.size();
+  PlannerOptions p = planner_options(config);
+  p.num_workers = options.num_workers > 0 ? options.num_workers : threads->size();
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(p));
-  auto impl = std::make_unique<CpuPagedAttention>(options, std::move(variant), kernels, std::move(planner),
-                                                  std::move(own), threads);
+  auto impl =
+      std::make_unique<CpuPagedAttention>(options, std::move(variant), kernels, std::move(planner), std::move(threads));
   FOVEA_RETURN_IF_ERROR(impl->reserve());
-  return std::unique_ptr<Attention::Impl>(std::move(impl));
+  return std::unique_ptr<PagedAttention>(std::move(impl));
+}
+
+Result<std::unique_ptr<PagedAttention>> create_cpu_paged_attention(const AttentionOptions& options) {
+  const bool bf16 = options.q_dtype == DType::kBF16 && !options.batch_invariant;
+  std::shared_ptr<ThreadPool> threads(std::shared_ptr<ThreadPool>(), &process_threads());
+  if (options.num_threads > 0) threads = std::make_shared<ThreadPool>(options.num_threads);
+  return create_cpu_paged_attention({options, {}, {}}, bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32,
+                                    std::move(threads));
 }
 
 Result<std::vector<std::int32_t>> slots_of(const AppendPlaces& places, std::int64_t rows, std::int32_t page_tokens,

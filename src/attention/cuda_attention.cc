@@ -62,18 +62,19 @@ bool shares_runs(const Planner& planner) {
                       [](const abi::BlockRow& row) { return (row.flags & abi::kRowsSolo) != 0; });
 }
 
-class CudaPagedAttention : public Attention::Impl {
+class CudaPagedAttention : public PagedAttention {
  public:
   // executors: that for all plans first.
-  CudaPagedAttention(const AttentionOptions& options, DevicePlace place, cuda::Device device,
+  CudaPagedAttention(const AttentionConfig& config, std::size_t pool, DevicePlace place, cuda::Device device,
                      std::vector<CudaExecutor> executors)
-      : Impl(options),
-        place_(place),
+      : PagedAttention(config.options, place),
+        pool_index_(pool),
+        num_pools_(std::max<std::size_t>(config.pools.size(), 1)),
         device_(std::move(device)),
         executors_(std::move(executors)),
         active_(executors_.data()),
-        translator_(options, true),
-        recorded_(options.graphs_by_rows) {}
+        translator_(config.options, true),
+        recorded_(config.options.graphs_by_rows) {}
 
   Status init(const VariantChoice& variant);
 
@@ -83,10 +84,15 @@ class CudaPagedAttention : public Attention::Impl {
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override;
   Status grow_on_device(const TensorView& kv_lens, Stream stream) override;
   Status growth_status(Stream stream) const override;
-  Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse, Stream stream,
-             const RunValues& values) override;
+  Status plan_block_rows(const BlockRowBatch& batch, Stream stream) override;
+  Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, const TensorView& lse,
+             Stream stream, const RunValues& values) override;
   bool recorded() const override { return !recorded_.empty(); }
 
+  std::int64_t num_rows() const override {
+    return planned_ ? std::int64_t{active_->planner.view().header->num_rows} : -1;
+  }
+  Status check_pages(std::int64_t num_pages) const override { return translator_.check_pages(num_pages); }
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
            partial_lse_.size_bytes() + shared_out_.size_bytes() + shared_lse_.size_bytes() + counters_.size_bytes() +
@@ -103,14 +109,16 @@ class CudaPagedAttention : public Attention::Impl {
   CudaExecutor* decode_executor(const AttentionBatch& batch);
   Status plan_batch(const AttentionBatch& batch);
   CudaExecutor* few_executor(std::int64_t pairs);
-  Status plan_block_rows(const BlockRowBatch& batch, bool selected);
+  Status plan_rows(const BlockRowBatch& batch, bool selected);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   Status set_pool(const abi::KvPoolView& pool);
+  Status check_pool(const abi::KvPoolView& pool) const;
 
-  DevicePlace place_;
+  std::size_t pool_index_;  // of BlockRow::pool, and of num_pools_
+  std::size_t num_pools_;
   cuda::Device device_;
   std::vector<CudaExecutor> executors_;
   CudaExecutor* active_;  // whose plan it is
@@ -375,7 +383,7 @@ CudaExecutor* CudaPagedAttention::few_executor(std::int64_t pairs) {
 
 // selected: one query token a request, and no two block rows for the same KV head of one. Those may go to the executor
 // for few pairs, all others to that for all plans.
-Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch, bool selected) {
+Status CudaPagedAttention::plan_rows(const BlockRowBatch& batch, bool selected) {
   CudaExecutor* const any = executors_.data();
   CudaExecutor* const few = selected ? few_executor(std::int64_t{batch.num_rows} * options_.num_kv_heads) : nullptr;
   const auto rows = static_cast<std::uint32_t>(batch.num_rows);
@@ -392,7 +400,7 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
-  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated, false));
+  FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
@@ -409,13 +417,27 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
   return ok_status();
 }
 
+Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch, Stream stream) {
+  planned_ = false;
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.block_rows(batch, pool_index_, num_pools_));
+  FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
+  planner_behind_ = false;
+  FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
+  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
+  planned_ = true;
+  return ok_status();
+}
+
 Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(batch));
-  FOVEA_RETURN_IF_ERROR(plan_block_rows(translated, true));
+  FOVEA_RETURN_IF_ERROR(plan_rows(translated, true));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(batch.page_indices, batch.list_tokens));
   FOVEA_RETURN_IF_ERROR(upload({}, {}, stream));
@@ -494,27 +516,41 @@ Status CudaPagedAttention::growth_status(Stream stream) const {
       error - 1, most_tokens_);
 }
 
-Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse,
-                               Stream stream, const RunValues& values) {
+// That the pool is stored as the kernels were compiled for.
+Status CudaPagedAttention::check_pool(const abi::KvPoolView& pool) const {
+  const bool token_scales = pool.granularity == abi::ScaleGranularity::kTokenHead;
+  const bool scaled = options_.kv_token_scales || options_.kv_dtype == DType::kI8 || options_.kv_dtype == DType::kI4;
+  if (static_cast<DType>(pool.dtype) != options_.kv_dtype || token_scales != scaled ||
+      (pool.rotated != 0) != options_.kv_rotated) {
+    return invalid_argument("KV pool {} is {}{}{}, declared was {}{}{}", pool_index_,
+                            dtype_name(static_cast<DType>(pool.dtype)),
+                            token_scales ? " with a scale for each token" : "", pool.rotated != 0 ? ", rotated" : "",
+                            dtype_name(options_.kv_dtype), scaled ? " with a scale for each token" : "",
+                            options_.kv_rotated ? ", rotated" : "");
+  }
+  if (pool.page_tokens != options_.page_tokens || pool.entries_per_page != 1) {
+    return unsupported("KV pool {} has pages of {} tokens in {} entries, declared were {} in one", pool_index_,
+                       pool.page_tokens, pool.entries_per_page, options_.page_tokens);
+  }
+  return ok_status();
+}
+
+Status CudaPagedAttention::run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out,
+                               const TensorView& lse, Stream stream, const RunValues& values) {
   if (!planned_) return invalid_argument("run() needs a plan; call plan() first");
-  const AttentionOptions& o = options_;
-  const std::int64_t rows = active_->planner.view().header->num_rows;
-  FOVEA_RETURN_IF_ERROR(check_rows("q", q, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place_));
-  FOVEA_RETURN_IF_ERROR(check_rows("out", out, rows, o.num_qo_heads, o.head_dim, o.q_dtype, place_));
+  const std::int64_t rows = num_rows();
   FOVEA_RETURN_IF_ERROR(check_aligned("q", q));
   FOVEA_RETURN_IF_ERROR(check_aligned("out", out));
-  if (!is_empty(lse)) {
-    FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, place_));
+  if (pool_index_ >= pools.size()) {
+    return invalid_argument("the plan reads KV pool {}, the call has {}", pool_index_, pools.size());
   }
-  FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place_));
-  FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
-  FOVEA_RETURN_IF_ERROR(translator_.check_pages(pool.num_pages));
+  FOVEA_RETURN_IF_ERROR(check_pool(pools[pool_index_]));
   FOVEA_RETURN_IF_ERROR(
-      set_run_values(o, made_params_, values, *reinterpret_cast<AttentionParams*>(args_.variant_params)));
+      set_run_values(options_, made_params_, values, *reinterpret_cast<AttentionParams*>(args_.variant_params)));
   if (rows == 0) return ok_status();
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(set_pool(pool));
+  FOVEA_RETURN_IF_ERROR(set_pool(pools[pool_index_]));
   args_.q = q.data;
   args_.out = out.data;
   args_.lse = static_cast<float*>(lse.data);
@@ -548,15 +584,18 @@ Status CudaPagedAttention::run(const TensorView& q, const PagedKv& kv, const Ten
 
 }  // namespace
 
-Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const AttentionOptions& options,
-                                                                     DevicePlace place) {
-  FOVEA_RETURN_IF_ERROR(check_cuda_types(options));
+Result<std::unique_ptr<PagedAttention>> create_cuda_pool_attention(const AttentionConfig& config, std::size_t pool,
+                                                                   DevicePlace place) {
+  AttentionConfig own = config;
+  if (!config.pools.empty()) own.set_format(config.pools[pool]);
+  FOVEA_RETURN_IF_ERROR(check_attention_options(own.options));
+  FOVEA_RETURN_IF_ERROR(check_cuda_types(own.options));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(place.index));
-  FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(options));
-  FOVEA_ASSIGN_OR_RETURN(std::vector<CudaExecutor> executors, make_executors(device, options, variant.spec));
-  auto impl = std::make_unique<CudaPagedAttention>(options, place, device, std::move(executors));
+  FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(own.options));
+  FOVEA_ASSIGN_OR_RETURN(std::vector<CudaExecutor> executors, make_executors(device, own, variant.spec));
+  auto impl = std::make_unique<CudaPagedAttention>(own, pool, place, device, std::move(executors));
   FOVEA_RETURN_IF_ERROR(impl->init(variant));
-  return std::unique_ptr<Attention::Impl>(std::move(impl));
+  return std::unique_ptr<PagedAttention>(std::move(impl));
 }
 
 }  // namespace fovea

@@ -1,15 +1,18 @@
-// The public attention API on a CUDA device: plans with core/plan, packs the plan into one buffer, runs it with one
-// launch. Made by Attention::create.
+// PagedAttention on a CUDA device: plans with core/plan, packs a plan into one buffer, runs it with one launch. Plans
+// over several KV pools, which the engine makes, are a plan and a launch for each pool (cuda_pools.cc).
 #pragma once
 
 #include <memory>
 
 #include "attention/attention_checks.h"
-#include "attention/attention_impl.h"
+#include "attention/paged_attention.h"
 
 namespace fovea {
 
-Result<std::unique_ptr<Attention::Impl>> create_cuda_paged_attention(const AttentionOptions& options,
-                                                                     DevicePlace place);
+Result<std::unique_ptr<PagedAttention>> create_cuda_paged_attention(const AttentionConfig& config, DevicePlace place);
+
+// Of the pool `pool` of config.pools: its block rows are those planned, its view that of run().
+Result<std::unique_ptr<PagedAttention>> create_cuda_pool_attention(const AttentionConfig& config, std::size_t pool,
+                                                                   DevicePlace place);
 
 }  // namespace fovea

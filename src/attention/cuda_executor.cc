@@ -4,7 +4,6 @@
 #include <future>
 #include <utility>
 
-#include "attention/attention_impl.h"
 #include "attention/cuda_kernels.h"
 #include "attention/cuda_paged_ops.h"
 #include "base/status.h"
@@ -61,9 +60,9 @@ std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const
   return *std::move(choice);
 }
 
-PlannerOptions planner_options(const AttentionOptions& o, const tune::AttentionChoice& choice) {
-  PlannerOptions p = planner_options(o);
-  p.num_workers = o.num_workers > 0 ? o.num_workers : choice.num_workers;
+PlannerOptions planner_options(const AttentionConfig& config, const tune::AttentionChoice& choice) {
+  PlannerOptions p = planner_options(config);
+  p.num_workers = config.options.num_workers > 0 ? config.options.num_workers : choice.num_workers;
   p.shared_rounds = choice.shared_rounds;
   p.shared_tile_rows = choice.shared_tile_rows;
   p.shared_part_bytes = choice.shared_part_bytes;
@@ -128,9 +127,10 @@ Result<std::vector<Design>> designs(const AttentionOptions& o, const VariantSpec
   return all;
 }
 
-Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionOptions& o, const Design& design) {
+Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionConfig& config, const Design& design) {
+  const AttentionOptions& o = config.options;
   const tune::AttentionChoice& choice = design.choice;
-  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(o, choice)));
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
   const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
   CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}};
@@ -200,10 +200,10 @@ Result<KvMaps> CudaExecutor::maps(const cuda::Device& device, const AttentionOpt
   return made;
 }
 
-Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionOptions& options,
+Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionConfig& config,
                                                  const VariantSpec& variant) {
   FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
-                         designs(options, variant, device.info().arch(), device.info().num_sms));
+                         designs(config.options, variant, device.info().arch(), device.info().num_sms));
   std::vector<std::future<void>> compiling;
   const auto compile = [&](const jit::KernelSource& source) {
     compiling.push_back(std::async(std::launch::async, [&source] { (void)jit::Compiler::shared().get(source); }));
@@ -215,7 +215,7 @@ Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, con
   for (std::future<void>& one : compiling) one.wait();
   std::vector<CudaExecutor> executors;
   for (const Design& design : all) {
-    FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, options, design));
+    FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, config, design));
     executors.push_back(std::move(executor));
   }
   return executors;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "abi/attention_args.h"
+#include "attention/paged_attention.h"
 #include "core/plan/device_plan.h"
 #include "core/plan/planner.h"
 #include "cuda/module.h"
@@ -46,7 +47,7 @@ Status check_cuda_types(const AttentionOptions& options);
 std::int64_t pair_token_bytes(const AttentionOptions& options);
 
 // All that the options may use, that for all plans first. Kernels that the cache has not are compiled, all at once.
-Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionOptions& options,
+Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionConfig& config,
                                                  const VariantSpec& variant);
 
 // The kernels that an Attention with these options, and append and merge beside it, launch on devices of an

@@ -7,14 +7,14 @@
 namespace fovea {
 namespace {
 
-VariantId variant_of(const AttentionConfig& config) {
+VariantId variant_of(const AttentionOpConfig& config) {
   if (config.softcap > 0.0f) return config.sinks != nullptr ? VariantId::kSoftcapSinks : VariantId::kSoftcap;
   return config.sinks != nullptr ? VariantId::kSinks : VariantId::kPlain;
 }
 
 class CpuAttentionOp : public AttentionOp {
  public:
-  CpuAttentionOp(const AttentionConfig& config, AttentionProducts products, Planner planner, ThreadPool& pool)
+  CpuAttentionOp(const AttentionOpConfig& config, AttentionProducts products, Planner planner, ThreadPool& pool)
       : planner_(std::move(planner)), variant_(variant_of(config)), pool_(pool) {
     params_.sm_scale = config.sm_scale;
     params_.softcap = config.softcap;
@@ -46,9 +46,9 @@ class CpuAttentionOp : public AttentionOp {
 
 }  // namespace
 
-Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, AttentionProducts products,
+Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionOpConfig& config, AttentionProducts products,
                                                           ThreadPool& pool) {
-  AttentionConfig filled = config;
+  AttentionOpConfig filled = config;
   if (filled.planner.num_workers == 0) filled.planner.num_workers = pool.size();
   filled.planner.kv_element_bits = dtype_bits(config.kv_dtype);
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(filled.planner));

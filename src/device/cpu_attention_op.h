@@ -10,7 +10,7 @@
 namespace fovea {
 
 // The pool must outlive the op. config.planner.num_workers 0 stands for the pool's threads.
-Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionConfig& config, AttentionProducts products,
+Result<std::unique_ptr<AttentionOp>> create_cpu_attention(const AttentionOpConfig& config, AttentionProducts products,
                                                           ThreadPool& pool);
 
 }  // namespace fovea

@@ -92,7 +92,7 @@ class CpuBackend : public Backend {
   }
   std::size_t memory_available() const override { return available_memory_bytes(); }
 
-  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) override {
+  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionOpConfig& config) override {
     const bool bf16 = precision_ == cpu::MatmulPrecision::kBf16;
     return create_cpu_attention(config, bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32, pool_);
   }

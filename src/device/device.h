@@ -18,7 +18,7 @@
 namespace fovea {
 
 // Attention of the layers of one KV group: same heads, same mask, same page tables.
-struct AttentionConfig {
+struct AttentionOpConfig {
   PlannerOptions planner;
   DType kv_dtype = DType::kBF16;
   float sm_scale = 0.0f;         // multiplies q.k; 1/sqrt(head_dim) for most models
@@ -78,7 +78,7 @@ class Backend {
   // Bytes that KV pools may take now.
   virtual std::size_t memory_available() const = 0;
 
-  virtual Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) = 0;
+  virtual Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionOpConfig& config) = 0;
   // weights: [out_features of the part, in_features] each, one type (bf16, f16 or f32), on the host, stacked along
   // out_features; biases: as many, [out_features of the part] each, or none at all. Weights must outlive the Linear.
   virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,

@@ -38,7 +38,7 @@ void fill_logits(std::span<float> logits, std::uint64_t hash) {
 // Remembers the batch; the model reads it.
 class FakeAttention final : public AttentionOp {
  public:
-  FakeAttention(const AttentionConfig& config, Planner planner) : planner_(std::move(planner)) {}
+  FakeAttention(const AttentionOpConfig& config, Planner planner) : planner_(std::move(planner)) {}
   Status plan(const AttentionBatch& batch) override {
     q_lens.assign(batch.q_lens, batch.q_lens + batch.num_requests);
     kv_lens.assign(batch.kv_lens, batch.kv_lens + batch.num_requests);
@@ -92,8 +92,8 @@ class FakeModel final : public Model {
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return groups_; }
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return attention_; }
-  AttentionConfig attention_config(std::size_t) const override {
-    AttentionConfig config;
+  AttentionOpConfig attention_config(std::size_t) const override {
+    AttentionOpConfig config;
     config.planner.num_qo_heads = 1;
     config.planner.num_kv_heads = 1;
     config.planner.head_dim = 32;
@@ -158,7 +158,7 @@ class FakeBackend final : public Backend {
   std::int32_t num_threads() const override { return 1; }
   Result<std::shared_ptr<void>> allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
   std::size_t memory_available() const override { return std::size_t{1} << 28; }
-  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionConfig& config) override {
+  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionOpConfig& config) override {
     FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(config.planner));
     return std::unique_ptr<AttentionOp>(std::make_unique<FakeAttention>(config, std::move(planner)));
   }

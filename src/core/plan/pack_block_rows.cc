@@ -52,9 +52,9 @@ bool heads_overlap(const abi::BlockRow& a, const abi::BlockRow& b) {
   return a.head_begin < b.head_end && b.head_begin < a.head_end;
 }
 
-// Every (row, KV head) needs a block row; a block row is solo when none of its rows meets another one under a shared
-// head.
-Status mark_solo(const PlannerOptions& options, std::uint32_t num_rows, PlanArrays& p) {
+// Every (row, KV head) of the plan needs a block row; a block row is solo when none of its rows meets another one under
+// a shared head.
+Status mark_solo(const PlannerOptions& options, const BlockRowBatch& batch, std::uint32_t num_rows, PlanArrays& p) {
   for (abi::BlockRow& block_row : p.block_rows) block_row.flags &= static_cast<std::uint8_t>(~abi::kRowsSolo);
   list_covers(p, num_rows);
   for (abi::BlockRow& block_row : p.block_rows) block_row.flags |= abi::kRowsSolo;
@@ -73,7 +73,7 @@ Status mark_solo(const PlannerOptions& options, std::uint32_t num_rows, PlanArra
       }
     }
     for (std::int32_t head = 0; head < options.num_kv_heads; ++head) {
-      if (!covered[head]) {
+      if (!covered[head] && !batch.other_plans) {
         return invalid_argument(
             "query token {} has no block row for KV head {}; give it one, with 0 tokens if it sees "
             "nothing",
@@ -158,7 +158,7 @@ Status pack_block_rows(const BlockRowBatch& batch, const PlannerOptions& options
   std::copy(batch.kv_lens.begin(), batch.kv_lens.end(), p.kv_lens.data);
   p.block_rows.size = static_cast<std::uint32_t>(batch.block_rows.size());
   std::copy(batch.block_rows.begin(), batch.block_rows.end(), p.block_rows.data);
-  FOVEA_RETURN_IF_ERROR(mark_solo(options, num_rows, p));
+  FOVEA_RETURN_IF_ERROR(mark_solo(options, batch, num_rows, p));
   list_covers(p, num_rows);
   FOVEA_ASSIGN_OR_RETURN(const PlanCapacity capacity, plan_capacity(options));
   return check_partial_rows(options, capacity, p);

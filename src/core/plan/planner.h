@@ -1,5 +1,5 @@
 // Planner: turns a batch into a plan (abi/plan.h) by four pure steps, pack, tile, cut and merge list, inside a
-// workspace whose size depends on declared maxima only. Called by backends (through AttentionOp), bench and `fovea plan
+// workspace whose size depends on declared maxima only. Called by src/attention, bench and `fovea plan
 // explain`.
 #pragma once
 
@@ -50,6 +50,7 @@ struct BlockRowBatch {
   // says.
   std::span<const std::uint32_t> pool_token_bytes;
   std::uint64_t kv_bytes_saved = 0;  // by block rows of several requests, for PlanStats::kv_bytes_unshared
+  bool other_plans = false;          // (query token, KV head) pairs without a block row are in another plan
 };
 
 struct PlanLimits {
@@ -141,7 +142,8 @@ class Planner {
   Status check_growth(const std::int32_t* kv_lens) const;
 
   // The second entry, for producers of block rows (sparse heads, selected pages, cascades, rings): the same tile, cut
-  // and merge steps over block rows as given. Every (query token, KV head) must stand in at least one block row.
+  // and merge steps over block rows as given. Every (query token, KV head) must stand in at least one block row, but
+  // for other_plans.
   Status plan_block_rows(const BlockRowBatch& batch);
 
   // Valid until the next plan() or grow(). Its page entries and mask bits are the caller's.

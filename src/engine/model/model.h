@@ -92,7 +92,7 @@ class Model {
   virtual const std::vector<AttentionGroupSpec>& attention_groups() const = 0;
   // What create_attention needs for an attention group, heads, scale and soft-cap filled in; limits and workers are the
   // caller's. What queries see is up to the KV group: all before them, or a window behind the sinks.
-  virtual AttentionConfig attention_config(std::size_t attention_group) const = 0;
+  virtual AttentionOpConfig attention_config(std::size_t attention_group) const = 0;
   // logits: [logit_rows.size(), vocab_size] f32, final soft-cap applied.
   virtual Status forward(const ForwardBatch& batch, const TensorView& logits) = 0;
   virtual std::size_t weight_bytes() const = 0;  // bytes a decode step reads

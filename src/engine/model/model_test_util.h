@@ -37,7 +37,7 @@ class ModelHarness {
     FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->backend_, load_options));
     const Model& model = *runner->model_;
     for (std::size_t g = 0; g < model.attention_groups().size(); ++g) {
-      AttentionConfig config = model.attention_config(g);
+      AttentionOpConfig config = model.attention_config(g);
       config.kv_dtype = kv_dtype;
       config.planner.page_tokens = kPageTokens;
       config.planner.num_workers = runner->backend_->num_threads();

@@ -186,8 +186,8 @@ Status Transformer::allocate() {
   return make(activated_, config_.intermediate_size);
 }
 
-AttentionConfig Transformer::attention_config(std::size_t /*attention_group*/) const {
-  AttentionConfig attention;
+AttentionOpConfig Transformer::attention_config(std::size_t /*attention_group*/) const {
+  AttentionOpConfig attention;
   attention.planner.num_qo_heads = config_.num_qo_heads;
   attention.planner.num_kv_heads = config_.num_kv_heads;
   attention.planner.head_dim = config_.head_dim;

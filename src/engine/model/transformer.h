@@ -20,7 +20,7 @@ class Transformer : public Model {
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
-  AttentionConfig attention_config(std::size_t attention_group) const override;
+  AttentionOpConfig attention_config(std::size_t attention_group) const override;
   Status forward(const ForwardBatch& batch, const TensorView& logits) override;
   std::size_t weight_bytes() const override { return weight_bytes_; }
 

@@ -51,7 +51,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
     runner->attention_.push_back(std::move(attention));
   }
   if (options.selection.has_value()) {
-    std::vector<AttentionConfig> configs;
+    std::vector<AttentionOpConfig> configs;
     for (const Attention& attention : runner->attention_) configs.push_back(attention.config);
     FOVEA_ASSIGN_OR_RETURN(runner->selection_, Selection::create(backend, model, pool, rows, configs, options.kv_format,
                                                                  *options.selection));

@@ -66,7 +66,7 @@ class ModelRunner {
   // An attention group.
   struct Attention {
     std::size_t num_layers = 0;
-    AttentionConfig config;
+    AttentionOpConfig config;
     std::unique_ptr<AttentionOp> op;
     std::size_t kv_group = 0;  // where requests are planned:
     std::int32_t window_left = -1;

@@ -56,7 +56,7 @@ std::int32_t heads_that_select(const Model& model, std::span<const std::int32_t>
 
 Result<std::unique_ptr<Selection>> Selection::create(Backend& backend, const Model& model, const KvPool& pool,
                                                      const ReqToTokenPool& rows,
-                                                     const std::vector<AttentionConfig>& attention,
+                                                     const std::vector<AttentionOpConfig>& attention,
                                                      const KvFormat& format, const SelectionOptions& options) {
   const std::size_t kv_groups = model.kv_groups().size();
   auto selection = std::unique_ptr<Selection>(new Selection(pool, rows, format, kv_groups, options));
@@ -83,7 +83,7 @@ Result<std::unique_ptr<Selection>> Selection::create(Backend& backend, const Mod
   return selection;
 }
 
-Status Selection::add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionConfig& config) {
+Status Selection::add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionOpConfig& config) {
   Group& group = groups_.emplace_back();
   group.config = config;
   for (std::size_t r = 0; r < spec.ranges.size(); ++r) {

@@ -64,7 +64,7 @@ class Selection final : public LayerSelection {
   // All must outlive it. attention: of each attention group, as ModelRunner made it (heads, limits, workers).
   static Result<std::unique_ptr<Selection>> create(Backend& backend, const Model& model, const KvPool& pool,
                                                    const ReqToTokenPool& rows,
-                                                   const std::vector<AttentionConfig>& attention,
+                                                   const std::vector<AttentionOpConfig>& attention,
                                                    const KvFormat& format, const SelectionOptions& options);
 
   // A page of a KV group was copied.
@@ -93,7 +93,7 @@ class Selection final : public LayerSelection {
   // An attention group.
   struct Group {
     std::vector<FullHeads> full;
-    AttentionConfig config;
+    AttentionOpConfig config;
     std::unique_ptr<AttentionOp> attention;  // null: its layers never select
     std::unique_ptr<HeadBatch> head_rows;    // of what reads no selected pages
     BlockRowBatch unselected;                // of the forward
@@ -126,7 +126,7 @@ class Selection final : public LayerSelection {
   Selection(const KvPool& pool, const ReqToTokenPool& rows, const KvFormat& format, std::size_t kv_groups,
             const SelectionOptions& options)
       : pool_(pool), rows_(rows), options_(options), format_(format), tables_(kv_groups, 0, 0) {}
-  Status add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionConfig& config);
+  Status add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionOpConfig& config);
   // The pool of some heads of a layer, its head 0 the first of them.
   abi::KvPoolView pool_of(std::int32_t layer, const FullHeads& full) const;
   bool selects(std::int32_t layer) const { return layer_index_[static_cast<std::size_t>(layer)] >= 0; }

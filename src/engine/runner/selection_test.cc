@@ -35,8 +35,8 @@ class OneLayer final : public Model {
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
-  AttentionConfig attention_config(std::size_t) const override {
-    AttentionConfig attention;
+  AttentionOpConfig attention_config(std::size_t) const override {
+    AttentionOpConfig attention;
     attention.planner.num_qo_heads = kHeads * kGroup;
     attention.planner.num_kv_heads = kHeads;
     attention.planner.head_dim = kDim;
@@ -82,7 +82,7 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
     ASSERT_TRUE(pool.ok()) << pool.status().message();
     ReqToTokenPool rows(static_cast<std::int32_t>(lengths.size()), 2, kPages);
 
-    AttentionConfig config = model.attention_config(0);
+    AttentionOpConfig config = model.attention_config(0);
     config.kv_dtype = DType::kF32;
     config.planner.num_workers = 2;
     config.planner.kv_element_bits = 32;

@@ -1,0 +1,266 @@
+// Block rows over several KV pools on a driver without a GPU: heads that keep all tokens in a quantized pool, heads
+// that keep sinks and a window in one of bf16, as streaming heads of the engine do, against the CPU.
+#include "attention/cuda_attention.h"
+#include "attention/cuda_attention_test_util.h"
+#include "core/layout/head_rows.h"
+
+namespace fovea {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kStride = 10;
+constexpr std::size_t kRow = std::size_t{kHeads} * kDim;
+
+class CudaPoolsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fake::state() = {};
+    fake::state().memory_bytes = std::size_t{1} << 28;
+    fake::state().kernels["fovea_attention"] = [this](void** parameters) {
+      const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<abi::AttentionArgs*>(parameters[0]));
+      return [args, this] { execute(*args, rows_, kHeads, kDim); };
+    };
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](std::vector<std::uint16_t>& to, std::size_t size) {
+      to.resize(size);
+      for (std::uint16_t& x : to) x = float_to_bf16(normal(random));
+    };
+    fill(q_, 64 * kRow);
+    fill(window_k_, std::size_t{kPages} * kPage * kDim);
+    fill(window_v_, window_k_.size());
+    for (auto* bytes : {&full_k_, &full_v_}) {
+      bytes->resize(std::size_t{kPages} * kPage * kKvHeads * kDim);
+      for (std::uint8_t& x : *bytes) x = static_cast<std::uint8_t>(random());
+    }
+    scales_.assign(std::size_t{kPages} * kKvHeads * kPage, {float_to_f16(0.015625f), float_to_f16(0.25f)});
+    for (int i = 0; i < 6 * kStride; ++i) pages_.push_back((i * 37 + 5) % kPages);
+
+    config_.options.device = "cuda:0";
+    config_.options.num_qo_heads = kHeads;
+    config_.options.num_kv_heads = kKvHeads;
+    config_.options.head_dim = kDim;
+    config_.options.page_tokens = kPage;
+    config_.options.max_requests = 8;
+    config_.options.max_rows = 64;
+    config_.options.max_pages_per_request = kStride;
+    config_.options.device_growth = false;
+    config_.limits.emplace();
+    config_.limits->max_block_rows = 32;
+    config_.limits->max_covered_rows = config_.limits->max_shared_rows = 256;
+    config_.pools = {{DType::kI8, false}, {DType::kBF16, false}};
+    config_.set_format(config_.pools[0]);
+  }
+
+  std::unique_ptr<PagedAttention> make() {
+    auto made = create_cuda_paged_attention(config_, {DeviceKind::kCuda, 0});
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return std::move(*made);
+  }
+  std::unique_ptr<PagedAttention> make_on_cpu() {
+    AttentionConfig config = config_;
+    config.options.device = "cpu";
+    auto made = create_cpu_paged_attention(config, AttentionProducts::kBF16, std::make_shared<ThreadPool>(1));
+    EXPECT_TRUE(made.ok()) << made.status().to_string();
+    return std::move(*made);
+  }
+
+  // Head 0 sees all, head 1 a window of 20 tokens behind 16 sinks. Lists of head 1 follow those of head 0.
+  BlockRowBatch batch(const std::vector<std::int32_t>& q_lens, const std::vector<std::int32_t>& kv_lens) {
+    block_rows_.clear();
+    q_pos_.clear();
+    const auto requests = static_cast<std::uint32_t>(q_lens.size());
+    for (std::uint32_t i = 0; i < requests; ++i) {
+      RequestRows rows{static_cast<std::uint32_t>(q_pos_.size()), q_lens[i], kv_lens[i], i * kStride};
+      add_head_rows({0, 1, 0, 0, 0}, rows, false, block_rows_);
+      rows.list_begin += requests * kStride;
+      add_head_rows({1, 2, 1, 20, 16}, rows, false, block_rows_);
+      for (std::int32_t r = kv_lens[i] - q_lens[i]; r < kv_lens[i]; ++r) q_pos_.push_back(r);
+    }
+    row_indices_.resize(q_pos_.size());
+    std::iota(row_indices_.begin(), row_indices_.end(), 0u);
+    rows_ = static_cast<std::int64_t>(q_pos_.size());
+    BlockRowBatch made;
+    made.num_rows = static_cast<std::int32_t>(rows_);
+    made.block_rows = block_rows_;
+    made.row_indices = row_indices_;
+    made.q_pos = q_pos_;
+    made.page_entries = pages_.data();
+    return made;
+  }
+
+  // The pool of head 1 alone is counted in the layer's heads.
+  std::vector<abi::KvPoolView> pools() {
+    abi::KvPoolView full{};
+    full.k = full_k_.data();
+    full.v = full_v_.data();
+    full.page_stride = kPage * kKvHeads * kDim;
+    full.token_stride = kDim;
+    full.head_stride = kPage * kDim;
+    full.num_pages = kPages;
+    full.page_tokens = full.entry_tokens = kPage;
+    full.entries_per_page = 1;
+    full.dtype = abi::KvDType::kI8;
+    full.granularity = abi::ScaleGranularity::kTokenHead;
+    full.k_scale = full.v_scale = scales_.data();
+    full.scale_page_stride = kKvHeads * kPage;
+    full.scale_head_stride = kPage;
+    abi::KvPoolView window = full;
+    window.k = window_k_.data();
+    window.v = window_v_.data();
+    window.page_stride = kPage * kDim;
+    window.dtype = abi::KvDType::kBF16;
+    window.granularity = abi::ScaleGranularity::kNone;
+    window.k_scale = window.v_scale = nullptr;
+    return {full, abi::shift_heads(window, 1)};
+  }
+
+  struct Output {
+    std::vector<std::uint16_t> out;
+    std::vector<float> lse;
+    explicit Output(std::int64_t rows)
+        : out(static_cast<std::size_t>(rows) * kRow, 0x7fc0), lse(static_cast<std::size_t>(rows) * kHeads, 1e9f) {}
+  };
+  Status run(PagedAttention& attention, Output& to, Stream stream = {}) {
+    return attention.run(cpu_tensor(q_.data(), DType::kBF16, rows_, kHeads, kDim), pools(),
+                         cpu_tensor(to.out.data(), DType::kBF16, rows_, kHeads, kDim),
+                         cpu_tensor(to.lse.data(), DType::kF32, rows_, kHeads), stream);
+  }
+  // Plans differ between the devices, so the last bits may.
+  void expect_equal(const Output& a, const Output& b) {
+    for (std::size_t i = 0; i < a.out.size(); ++i) {
+      ASSERT_NEAR(bf16_to_float(a.out[i]), bf16_to_float(b.out[i]), 0.02) << "output " << i;
+    }
+    for (std::size_t i = 0; i < a.lse.size(); ++i) ASSERT_NEAR(a.lse[i], b.lse[i], 1e-3) << "log-sum-exp " << i;
+  }
+  void check(PagedAttention& on_device, PagedAttention& on_cpu, const BlockRowBatch& rows) {
+    Output device_output(rows_), cpu_output(rows_);
+    const Status planned = on_device.plan_block_rows(rows, {});
+    ASSERT_TRUE(planned.ok()) << planned.to_string();
+    ASSERT_TRUE(on_cpu.plan_block_rows(rows, {}).ok());
+    const Status ran = run(on_device, device_output);
+    ASSERT_TRUE(ran.ok()) << ran.to_string();
+    ASSERT_TRUE(run(on_cpu, cpu_output).ok());
+    expect_equal(device_output, cpu_output);
+  }
+
+  AttentionConfig config_;
+  std::int64_t rows_ = 0;
+  std::vector<std::uint16_t> q_, window_k_, window_v_;
+  std::vector<std::uint8_t> full_k_, full_v_;
+  std::vector<abi::KvScale> scales_;
+  std::vector<std::int32_t> pages_, q_pos_;
+  std::vector<abi::BlockRow> block_rows_;
+  std::vector<std::uint32_t> row_indices_;
+};
+
+TEST_F(CudaPoolsTest, StreamingHeadsAreALaunchAPool) {
+  const auto attention = make(), reference = make_on_cpu();
+  auto& calls = fake::state().calls;
+  calls.clear();
+  check(*attention, *reference, batch({1, 5, 3}, {100, 30, 128}));
+  EXPECT_EQ(calls["cuLaunchKernelEx"], 2);
+  check(*attention, *reference, batch({1, 1, 1}, {160, 16, 37}));
+  EXPECT_GT(attention->stats().kv_bytes, attention->planner().stats().kv_bytes);
+  EXPECT_EQ(attention->num_rows(), 3);
+
+  // Nothing reads the second pool: its launch finds no work.
+  batch({1, 2}, {100, 60});
+  std::erase_if(block_rows_, [](const abi::BlockRow& row) { return row.pool != 0; });
+  for (abi::BlockRow& row : block_rows_) row.head_end = kKvHeads;
+  BlockRowBatch all;
+  all.num_rows = 3;
+  all.block_rows = block_rows_;
+  all.row_indices = row_indices_;
+  all.q_pos = q_pos_;
+  all.page_entries = pages_.data();
+  calls.clear();
+  check(*attention, *reference, all);
+  EXPECT_EQ(calls["cuLaunchKernelEx"], 2);
+
+  // Requests read the first pool.
+  const std::vector<std::int32_t> q_lens = {1, 2}, kv_lens = {100, 60}, longer = {101, 60};
+  RequestBatch requests;
+  requests.num_requests = 2;
+  requests.q_lens = q_lens.data();
+  requests.kv_lens = kv_lens.data();
+  requests.page_indices = pages_.data();
+  requests.page_stride = kStride;
+  EXPECT_EQ(attention->grow(longer, {}).code(), StatusCode::kUnsupported);  // after block rows
+  Output by_requests(rows_), by_rows(rows_);
+  ASSERT_TRUE(run(*attention, by_rows).ok());
+  ASSERT_TRUE(attention->plan(requests, {}).ok());
+  calls.clear();
+  ASSERT_TRUE(run(*attention, by_requests).ok());
+  EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
+  expect_equal(by_requests, by_rows);
+  EXPECT_TRUE(attention->grow(longer, {}).ok());
+}
+
+TEST_F(CudaPoolsTest, OneGraphServesEveryLaterPlan) {
+  const auto attention = make(), reference = make_on_cpu();
+  auto device = cuda::Device::open(0);
+  ASSERT_TRUE(device.ok());
+  const cuda::ScopedContext context(*device);
+  auto stream = cuda::Stream::create(*device);
+  ASSERT_TRUE(stream.ok());
+  ASSERT_TRUE(attention->plan_block_rows(batch({1, 1, 1}, {1, 1, 1}), {stream->handle()}).ok());
+  Output replayed(rows_);
+  const auto graph =
+      cuda::Graph::capture(*device, stream->handle(), [&] { return run(*attention, replayed, {stream->handle()}); });
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  for (const std::vector<std::int32_t>& kv_lens : {std::vector<std::int32_t>{100, 30, 128}, {16, 160, 40}}) {
+    const BlockRowBatch rows = batch({1, 1, 1}, kv_lens);
+    ASSERT_TRUE(attention->plan_block_rows(rows, {stream->handle()}).ok());
+    ASSERT_TRUE(graph->launch(stream->handle()).ok());
+    Output eager(rows_), output(rows_);
+    ASSERT_TRUE(run(*attention, eager, {stream->handle()}).ok());
+    EXPECT_EQ(eager.out, replayed.out);
+    EXPECT_EQ(eager.lse, replayed.lse);
+    ASSERT_TRUE(reference->plan_block_rows(rows, {}).ok());
+    ASSERT_TRUE(run(*reference, output).ok());
+    expect_equal(replayed, output);
+  }
+}
+
+TEST_F(CudaPoolsTest, WhatCannotRunIsTold) {
+  const auto attention = make();
+  batch({1, 1}, {40, 50});
+  Output output(rows_);
+  EXPECT_THAT(run(*attention, output).message(), HasSubstr("needs a plan"));
+  const auto refused = [&](StatusCode code, const char* message, auto change) {
+    BlockRowBatch rows = batch({1, 1}, {40, 50});
+    change();
+    rows.block_rows = block_rows_;
+    const Status status = attention->plan_block_rows(rows, {});
+    EXPECT_EQ(status.code(), code) << status.to_string();
+    EXPECT_THAT(status.message(), HasSubstr(message));
+    EXPECT_EQ(attention->num_rows(), -1);
+    EXPECT_FALSE(run(*attention, output).ok());
+  };
+  refused(StatusCode::kInvalidArgument, "query token 1 has no block row for KV head 1",
+          [&] { std::erase_if(block_rows_, [](const abi::BlockRow& b) { return b.row_begin == 1 && b.pool == 1; }); });
+  refused(StatusCode::kUnsupported, "query token 1 reads KV pools 0 and 1 under KV head 0", [&] {
+    block_rows_.back().head_begin = 0;
+    block_rows_.back().head_end = 1;
+  });
+  refused(StatusCode::kInvalidArgument, "reads KV pool 2, declared were 2", [&] { block_rows_[0].pool = 2; });
+  refused(StatusCode::kUnsupported, "bit mask", [&] { block_rows_[0].mask = abi::MaskKind::kBits; });
+  refused(StatusCode::kUnsupported, "lists positions", [&] { block_rows_[0].positions_begin = 0; });
+
+  ASSERT_TRUE(attention->plan_block_rows(batch({1, 1}, {40, 50}), {}).ok());
+  const TensorView q = cpu_tensor(q_.data(), DType::kBF16, rows_, kHeads, kDim);
+  const TensorView out = cpu_tensor(output.out.data(), DType::kBF16, rows_, kHeads, kDim);
+  std::vector<abi::KvPoolView> views = pools();
+  EXPECT_THAT(attention->run(q, std::span(views).first(1), out, {}, {}).message(), HasSubstr("reads KV pool 1"));
+  std::swap(views[0], views[1]);
+  EXPECT_THAT(attention->run(q, views, out, {}, {}).message(), HasSubstr("KV pool 0 is bf16"));
+  views = pools();
+  views[1].page_tokens = 2 * kPage;
+  views[1].entries_per_page = 2;
+  EXPECT_EQ(attention->run(q, views, out, {}, {}).code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace fovea
