@@ -44,8 +44,9 @@ struct NeedleScore {
   std::array<NeedleCount, kNeedleDepths> depth;
 };
 
-// Columns are context lengths, rows depths (the document's beginning on top); colour and number are the share of right
-// answers. A complete SVG document with its own background, so that it reads on light and dark pages.
+// Columns are context lengths, rows depths (the document's beginning on top); each cell says right answers /
+// questions, its colour the share. A complete SVG document with its own background, so that it reads on light and dark
+// pages.
 std::string draw_needle_heat_map(const std::vector<NeedleScore>& scores, const std::string& title);
 
 // Small maps of many settings side by side, in the same colours: columns are context lengths, rows depths; the share of

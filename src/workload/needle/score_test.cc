@@ -65,7 +65,7 @@ TEST(NeedleScore, HeatMapShowsEveryCell) {
   scores[0].total = scores[0].depth[3];
   const std::string svg = draw_needle_heat_map(scores, "needle <dense> & \"paged\"");
   EXPECT_NE(svg.find("<title>7 of 8 right</title>"), std::string::npos);
-  EXPECT_NE(svg.find(">0.88</text>"), std::string::npos);
+  EXPECT_NE(svg.find(">7/8</text>"), std::string::npos);
   EXPECT_NE(svg.find(">8k</text>"), std::string::npos);
   EXPECT_NE(svg.find(">1000</text>"), std::string::npos);
   EXPECT_NE(svg.find("needle &lt;dense&gt; &amp; &quot;paged&quot;"), std::string::npos);
