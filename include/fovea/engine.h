@@ -138,6 +138,7 @@ struct EngineStats {
   std::int64_t dense_token_bytes = 0;  // what a token of all layers and KV heads takes in bf16
   std::uint64_t step_kv_bytes = 0;     // read by attention and selection of the latest forward, statistics included
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
+  std::int64_t prompt_tokens_pending = 0;  // of prompts of open requests: neither computed nor found in the cache yet
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
   std::uint64_t draft_tokens = 0, accepted_tokens = 0;     // guesses that were verified, and those that were right
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared

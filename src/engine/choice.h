@@ -39,8 +39,9 @@ struct ActiveRequest {
   SparseSetting sparse;
   EventCallback callback;
   std::vector<std::unique_ptr<Choice>> choices;
-  std::int32_t open = 0;  // choices without a last event
-  bool forked = false;    // the other choices are with the scheduler
+  std::int32_t prompt_read = 0;  // tokens of the prompt that have their KV
+  std::int32_t open = 0;         // choices without a last event
+  bool forked = false;           // the other choices are with the scheduler
 };
 
 }  // namespace fovea

@@ -84,6 +84,7 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback call
                      ? sampling.seed
                      : hash_combine(id, static_cast<std::uint64_t>(Clock::now().time_since_epoch().count()));
   if (open_requests_++ == 0) last_step_ = Clock::now();
+  stats_.prompt_tokens_pending += static_cast<std::int64_t>(active->request.prompt.size());
   incoming_.push_back(std::move(active));
   wake_.notify_one();
   return id;
@@ -218,6 +219,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     request.choices.push_back(std::move(choice));
   }
   counters_.prompt_tokens += static_cast<std::uint64_t>(prompt_length);
+  counters_.prompt_tokens_pending += prompt_length;
   scheduler_->add(request.choices[0].get());
 }
 
@@ -254,6 +256,12 @@ void EngineCore::run_step() {
     return;
   }
   scheduler_->commit();
+  for (const StepItem& item : items) {
+    const auto& choice = *static_cast<const Choice*>(item.sequence);
+    const std::int32_t read = std::min(item.begin + item.count, choice.prompt_length);
+    counters_.prompt_tokens_pending -= std::max(read - choice.request->prompt_read, 0);
+    choice.request->prompt_read = std::max(read, choice.request->prompt_read);
+  }
   sample_items(items);
   ++counters_.steps;
   const SelectionCounts selected = runner_->selection_counts();
@@ -302,7 +310,12 @@ void EngineCore::fail_all(const Status& error) {
 
 void EngineCore::erase_ended() {
   if (ended_.empty()) return;
-  for (const RequestId id : ended_) active_.erase(id);
+  for (const RequestId id : ended_) {
+    const auto found = active_.find(id);
+    const auto length = static_cast<std::int32_t>(found->second->request.prompt.size());
+    counters_.prompt_tokens_pending -= length - found->second->prompt_read;
+    active_.erase(found);
+  }
   const std::lock_guard lock(mutex_);
   open_requests_ -= ended_.size();
   ended_.clear();
@@ -320,6 +333,9 @@ void EngineCore::publish_stats() {
   const bool healthy = stats_.healthy;
   stats_ = counters_;
   stats_.healthy = healthy;
+  for (const auto& request : incoming_) {
+    stats_.prompt_tokens_pending += static_cast<std::int64_t>(request->request.prompt.size());
+  }
   stats_.running = static_cast<std::int64_t>(scheduler_->num_running());
   stats_.queued = static_cast<std::int64_t>(scheduler_->num_waiting());
   stats_.pages_total = pool_->pages(0).total();

@@ -195,11 +195,13 @@ void Service::server_info(const HttpRequest& request, const std::shared_ptr<Exch
   std::string body = "{\"model\":";
   append_json_string(&body, name_);
   body += fmt::format(
-      ",\"version\":\"{}\",\"max_model_len\":{},\"vocab_size\":{},\"running\":{},\"queued\":{},\"kv_pages\":{},"
+      ",\"version\":\"{}\",\"max_model_len\":{},\"vocab_size\":{},\"running\":{},\"queued\":{},\"prompt_tokens_"
+      "pending\":{},\"kv_pages\":{},"
       "\"kv_pages_free\":{},\"kv_pages_cached\":{},\"kv_page_bytes\":{},\"kv_bytes_read\":{},\"kv_bytes_unshared\":{}}"
       "}",
-      kVersion, engine_.max_context(), engine_.vocab_size(), stats.running, stats.queued, stats.pages_total,
-      stats.pages_free, stats.pages_cached, stats.page_bytes, stats.kv_bytes_read, stats.kv_bytes_unshared);
+      kVersion, engine_.max_context(), engine_.vocab_size(), stats.running, stats.queued, stats.prompt_tokens_pending,
+      stats.pages_total, stats.pages_free, stats.pages_cached, stats.page_bytes, stats.kv_bytes_read,
+      stats.kv_bytes_unshared);
   reply(exchange, request, json_response(std::move(body)));
 }
 
