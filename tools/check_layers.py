@@ -54,6 +54,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "boost/": ("src/server/",),
     "CLI/": ("apps/",),
     "toml++/": ("apps/",),
+    "histedit.h": ("apps/",),
     "hwy/": ("src/cpu/",),
     "oneapi/dnnl/": ("src/cpu/",),
     "pcre2.h": ("src/engine/tokenizer/",),

@@ -21,6 +21,7 @@ const std::vector<CommandEntry>& commands() {
       {"bench plan", "Time planning, and judge the plans in the cost model", declare_bench_plan},
       {"plan explain", "Show the plan of a batch: in words, as tables, as a picture", declare_plan_explain},
       {"warmup", "Compile a model's GPU kernels ahead, with or without a GPU", declare_warmup},
+      {"completion", "Print a script that completes commands and options in a shell", declare_completion},
       {"doctor", "Say what this machine can run, and if not, why", declare_doctor},
   };
   return table;

@@ -14,6 +14,7 @@ RunFunction declare_bench_attention(Options& options);
 RunFunction declare_bench_ops(Options& options);
 RunFunction declare_bench_model(Options& options);
 RunFunction declare_bench_plan(Options& options);
+RunFunction declare_completion(Options& options);
 RunFunction declare_doctor(Options& options);
 RunFunction declare_eval_compare(Options& options);
 RunFunction declare_eval_needle(Options& options);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -76,25 +77,48 @@ Status read_input(const std::string& path, std::string* text) {
   return {};
 }
 
-Progress::Progress(std::string label, std::int64_t total)
-    : label_(std::move(label)), total_(total), shown_(stderr_is_terminal()), start_(std::chrono::steady_clock::now()) {}
+std::string progress_text(const std::string& label, std::int64_t done, std::int64_t total, const std::string& unit,
+                          double elapsed_s) {
+  std::string text = fmt::format("{}: {} of {}{}{}", label, done, total, unit.empty() ? "" : " ", unit);
+  if (done <= 0 || elapsed_s <= 0.0) return text;
+  const double rate = static_cast<double>(done) / elapsed_s;
+  if (!unit.empty()) text += fmt::format(", {:.0f} {} a second", rate, unit);
+  return text + fmt::format(", {:.0f} s left", static_cast<double>(total - done) / rate);
+}
+
+Progress::Progress(std::string label, std::int64_t total, std::string unit)
+    : label_(std::move(label)),
+      unit_(std::move(unit)),
+      total_(total),
+      terminal_(stderr_is_terminal()),
+      start_(std::chrono::steady_clock::now()),
+      drawn_(start_) {}
 
 void Progress::set(std::int64_t done) {
   const auto now = std::chrono::steady_clock::now();
-  if (!shown_ || (done < total_ && now - drawn_ < std::chrono::milliseconds(100))) return;
-  drawn_ = now;
-  constexpr int kWidth = 30;
-  const double share = total_ > 0 ? static_cast<double>(done) / static_cast<double>(total_) : 0.0;
-  const int filled = static_cast<int>(share * kWidth);
   const double elapsed = std::chrono::duration<double>(now - start_).count();
-  const double left = share > 0.0 ? elapsed * (1.0 - share) / share : 0.0;
-  fmt::print(stderr, "\r{} [{:<{}}] {}/{}  {:.0f} s left ", label_, std::string(filled, '#'), kWidth, done, total_,
-             left);
+  const double since = std::chrono::duration<double>(now - drawn_).count();
+  if (elapsed < 1.0 || since < (terminal_ ? 0.1 : 10.0)) return;
+  drawn_ = now;
+  const std::string text = progress_text(label_, done, total_, unit_, elapsed);
+  if (!terminal_) {
+    fmt::print(stderr, "fovea: {}\n", text);
+    return;
+  }
+  constexpr std::size_t kWidth = 24;
+  const double share = total_ > 0 ? static_cast<double>(done) / static_cast<double>(total_) : 0.0;
+  const std::string filled(static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * kWidth), '#');
+  const std::string line = fmt::format("[{:<{}}] {}", filled, kWidth, text);
+  fmt::print(stderr, "\r{:<{}}", line, width_);
+  width_ = std::max(width_, line.size());
   std::fflush(stderr);
 }
 
-Progress::~Progress() {
-  if (shown_) fmt::print(stderr, "\r{:<{}}\r", "", label_.size() + 70);
+void Progress::clear() {
+  if (width_ == 0) return;
+  fmt::print(stderr, "\r{:<{}}\r", "", width_);
+  std::fflush(stderr);
+  width_ = 0;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {

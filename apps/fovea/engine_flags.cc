@@ -4,15 +4,20 @@
 #include <utility>
 
 #include "core/select/policy.h"
+#include "model_hint.h"
 
 namespace fovea::app {
 
 void EngineFlags::declare(Options& table) {
-  table.add("model", options.model, "Hugging Face folder; empty: the embedded model needle");
+  table.section("Model and machine");
+  table.add_model(options.model, "Hugging Face folder; without it, the embedded model needle");
   table.add_choice("device", options.device, {"cpu"}, "Where to run");
   table.add_choice("load-format", options.load_format, {"auto", "dummy"},
                    "dummy: random weights of the model's config.json");
   table.add("dummy-seed", options.dummy_seed, "Seed of dummy weights");
+  table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
+  table.add("num-threads", options.num_threads, "Threads; 0: what the cgroup allows");
+  table.section("KV cache and batches");
   table.add_choice("kv-dtype", kv_dtype_, {"bf16", "f16", "f32", "fp8", "int8", "int4", "int4-hadamard"},
                    "Element type of the KV cache; fp8, int8 and int4 with a scale a token and head, int4-hadamard "
                    "rotated before it is rounded");
@@ -24,10 +29,12 @@ void EngineFlags::declare(Options& table) {
   table.add("chunk-tokens", options.chunk_tokens, "Most tokens in one forward; longer prompts are cut");
   table.add("itl-target-ms", options.itl_target_ms,
             "Milliseconds between tokens of running answers while prompts are read; 0: chunks are always full");
-  table.add("num-threads", options.num_threads, "Threads; 0: what the cgroup allows");
+  table.add_choice("speculate", options.speculate, {"off", "ngram"},
+                   "ngram: verify several tokens a step, guessed from the request's own text; the same answers");
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
   table.add_flag("share-prefixes", options.share_prefixes, "Attention reads a prefix that requests share once");
   table.add_flag("batch-invariant", options.batch_invariant, "The same answer bits whoever shares the batch");
+  table.section("Reading less of long contexts");
   table.add(
       "streaming", options.streaming,
       "KV heads that keep sinks and a window only: off, auto (the model's own profile), or a profile (a JSON file, "
@@ -43,9 +50,11 @@ void EngineFlags::declare(Options& table) {
             "Steps from one scan of all pages' statistics to the next; in between its candidates are scored");
   table.add("sparse-candidates", options.sparse_candidates,
             "Candidates kept, in budgets; 0: lists stay as they are between scans");
-  table.add_choice("speculate", options.speculate, {"off", "ngram"},
-                   "ngram: verify several tokens a step, guessed from the request's own text; the same answers");
-  table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
+}
+
+void EngineFlags::declare_for_one(Options& table) {
+  declare(table);
+  table.hide({"max-running", "max-queued", "share-prefixes", "batch-invariant", "itl-target-ms"});
 }
 
 std::string select_policy_names() {
@@ -76,7 +85,11 @@ EngineOptions EngineFlags::resolved() const {
   return out;
 }
 
-Result<std::unique_ptr<Engine>> EngineFlags::create() { return Engine::create(resolved()); }
+Result<std::unique_ptr<Engine>> EngineFlags::create() {
+  auto engine = Engine::create(resolved());
+  return engine.ok() ? std::move(engine)
+                     : Result<std::unique_ptr<Engine>>(with_model_hint(engine.status(), options.model));
+}
 
 std::vector<std::string> EngineFlags::arguments() const {
   const EngineOptions defaults;

@@ -21,7 +21,9 @@ struct EngineFlags {
   EngineOptions options;
 
   void declare(Options& table);
-  // Makes the engine; a Status names the flag that is wrong.
+  // For a command that has one request at a time: --help leaves out what only several need.
+  void declare_for_one(Options& table);
+  // Makes the engine; a Status names the flag that is wrong, and what to do about a model of another kind.
   Result<std::unique_ptr<Engine>> create();
   // The flags that differ from the defaults, as arguments for a child process.
   std::vector<std::string> arguments() const;

@@ -18,6 +18,7 @@
 #include "console.h"
 #include "environment.h"
 #include "fovea/version.h"
+#include "help.h"
 
 namespace fovea::app {
 namespace {
@@ -138,6 +139,8 @@ int run(int argc, char** argv) {
     command.app = command_app(root, entry.name, entry.summary);
     command.options = std::make_unique<Options>(command.app);
     command.run = entry.declare(*command.options);
+    command.app->formatter(std::make_shared<HelpFormatter>(*command.options));
+    command.app->set_help_flag("-h,--help", "Print this help and exit");
     command.app->add_option("--config", config_path, "TOML file with defaults for the options")
         ->envname("FOVEA_CONFIG");
     command.app->add_flag("--print-config", print, "Print the options and their values as TOML, and exit");

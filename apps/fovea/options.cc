@@ -66,7 +66,7 @@ OptionEntry& Options::record(const std::string& name, const std::string& help, C
   for (char& c : entry.env) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   entry.help = help;
   entry.option = option;
-  option->envname(entry.env);
+  option->envname(entry.env)->group(section_);
   entries_.push_back(std::move(entry));
   return entries_.back();
 }
@@ -127,12 +127,30 @@ void Options::add_choice(const std::string& name, std::string& value, const std:
                          const std::string& help) {
   add_value(name, value, help);
   entries_.back().option->check(CLI::IsMember(choices));
+  entries_.back().choices = choices;
 }
 
 void Options::add_flag(const std::string& name, bool& value, const std::string& help) {
-  CLI::Option* option = app_->add_flag("--" + name + ",!--no-" + name, value,
-                                       help + (value ? " (on; --no-" + name + " turns it off)" : ""));
-  record(name, help, option).render = [&value] { return render_value(value); };
+  CLI::Option* option = app_->add_flag("--" + name + ",!--no-" + name, value, help)->default_str(value ? "on" : "off");
+  OptionEntry& entry = record(name, help, option);
+  entry.render = [&value] { return render_value(value); };
+  entry.is_flag = true;
+}
+
+void Options::add_model(std::string& value, const std::string& help) {
+  const bool bare = std::any_of(entries_.begin(), entries_.end(), [](const OptionEntry& e) { return e.env.empty(); });
+  CLI::Option* option = app_->add_option(bare ? "-m,--model" : "-m,--model,MODEL", value, help);
+  OptionEntry& entry = record("model", help, option);
+  entry.render = [&value] { return render_value(value); };
+  entry.letter = 'm';
+}
+
+void Options::hide(const std::vector<std::string>& names) {
+  for (OptionEntry& entry : entries_) {
+    if (std::find(names.begin(), names.end(), entry.flag) == names.end()) continue;
+    entry.hidden = true;
+    entry.option->group("");
+  }
 }
 
 void Options::add_positional(const std::string& name, std::string& value, const std::string& help) {

@@ -17,10 +17,14 @@ class Option;
 namespace fovea::app {
 
 struct OptionEntry {
-  std::string flag;  // "max-context"
-  std::string env;   // "FOVEA_MAX_CONTEXT"; empty for positional arguments
-  std::string key;   // "max_context"
+  std::string flag;    // "max-context"
+  char letter = '\0';  // 'm' of -m, or none
+  std::string env;     // "FOVEA_MAX_CONTEXT"; empty for positional arguments
+  std::string key;     // "max_context"
   std::string help;
+  bool is_flag = false;              // --NAME and --no-NAME
+  bool hidden = false;               // works, and --help leaves it out
+  std::vector<std::string> choices;  // of add_choice
   CLI::Option* option = nullptr;
   std::function<std::string()> render;       // its value now, as TOML
   std::vector<std::string>* list = nullptr;  // of an option that takes several texts
@@ -46,6 +50,12 @@ class Options {
                   const std::string& help);
   // --NAME and --no-NAME.
   void add_flag(const std::string& name, bool& value, const std::string& help);
+  // The model's folder: -m and --model, and, in a command without other bare arguments, a bare one.
+  void add_model(std::string& value, const std::string& help);
+  // Options from here on stand under this heading of --help.
+  void section(const std::string& title) { section_ = title; }
+  // Options of other commands that mean nothing to this one: configuration files may hold them.
+  void hide(const std::vector<std::string>& names);
   // A bare argument; not in the environment, not in the file.
   void add_positional(const std::string& name, std::string& value, const std::string& help);
   // Whether the option was given (flag or environment), not left at its default.
@@ -61,6 +71,7 @@ class Options {
   OptionEntry& record(const std::string& name, const std::string& help, CLI::Option* option);
 
   CLI::App* app_;
+  std::string section_ = "Options";
   std::vector<OptionEntry> entries_;
 };
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import select
 import subprocess
 from pathlib import Path
 
@@ -261,11 +263,118 @@ def test_chat_keeps_the_conversation(tmp_path):
     assert "74912" in first and "Marisol" in second
 
 
+@pytest.mark.parametrize("line,says", [("/bogus", "/bogus"), ("/file", "needs the path"), ("/file /nonexistent", "/nonexistent"),
+                                       ("/reset now", "no argument")])
+def test_chat_refuses_what_is_no_command(line, says):
+    done = fovea("chat", stdin=f"{line}\nWhat is the code of the amber lantern?\n")
+    assert done.returncode in (1, 2) and says in done.stderr and not done.stdout
+
+
+def test_chat_reads_files_and_forgets(tmp_path):
+    notes = tmp_path / "my notes.txt"
+    notes.write_text(FACTS)
+    question = "What is the code of the amber lantern?"
+    done = fovea("chat", stdin=f"/help\n/file {notes}\n{question}\n/reset\n/file {notes}\n{question}\n/quit\nnever read\n")
+    assert done.returncode == 0 and [("74912" in line) for line in done.stdout.splitlines()] == [True, True]
+    assert "/reset" in done.stderr
+
+
+class Terminal:
+    """A command that runs in a terminal of its own."""
+
+    def __init__(self, *arguments, env):
+        self.master, slave = pty.openpty()
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("FOVEA_")}
+        self.process = subprocess.Popen([BINARY, *arguments], stdin=slave, stdout=slave, stderr=slave, close_fds=True,
+                                        env={**clean, "TERM": "xterm", **env}, start_new_session=True)
+        os.close(slave)
+        self.text = ""
+
+    def wait_for(self, text):
+        while text not in self.text:
+            assert select.select([self.master], [], [], 120)[0], self.text
+            try:
+                self.text += os.read(self.master, 65536).decode(errors="replace")
+            except OSError:  # the other end is closed
+                break
+        assert text in self.text, self.text
+        self.text = self.text[self.text.index(text) + len(text):]
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def end(self):
+        code = self.process.wait(timeout=120)
+        os.close(self.master)
+        return code
+
+
+def test_chat_edits_lines_and_keeps_their_history(tmp_path):
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    chat = Terminal("chat", env=env)
+    chat.wait_for("> ")
+    chat.type("/bgus\x1b[D\x1b[D\x1b[Do\r")  # left, left, left
+    chat.wait_for("there is no command /bogus")
+    chat.wait_for("> ")
+    chat.type("/quit\r")
+    assert chat.end() == 0
+    assert "/bogus" in (tmp_path / "fovea/chat_history").read_text()
+    assert (tmp_path / "fovea/chat_history").stat().st_mode & 0o77 == 0
+    again = Terminal("chat", env=env)
+    again.wait_for("> ")
+    again.type("\x1b[A\x1b[A\r")  # up, up: the line before the last one
+    again.wait_for("there is no command /bogus")
+    again.wait_for("> ")
+    again.type("\x04")  # Ctrl-D
+    assert again.end() == 0
+
+
+@pytest.mark.parametrize("arguments,says", [
+    (["chat", "Qwen/Qwen3-0.6B"], "hf download Qwen/Qwen3-0.6B"), (["serve", "x.gguf"], "GGUF"),
+    (["generate", "-m", "some/model", "x"], "hf download some/model"), (["warmup", "some/model"], "hf download some/model")])
+def test_models_of_other_kinds_get_the_next_step(arguments, says):
+    done = fovea(*arguments)
+    assert done.returncode != 0 and says in done.stderr and not done.stdout
+
+
+def test_help_shows_defaults_and_only_what_the_command_needs():
+    text = fovea("generate", "--help").stdout
+    assert "--max-tokens VALUE" in text and "[256]" in text and "--[no-]prefix-cache" in text
+    assert "{" not in text and "--max-queued" not in text and max(map(len, text.splitlines())) <= 120
+    assert "--max-queued" in fovea("serve", "--help").stdout
+
+
+def completed(*words):
+    """What bash offers for the last of these words."""
+    script = f"source <({BINARY} completion bash); COMP_WORDS=({' '.join(repr(w) for w in words)}); COMP_CWORD={len(words) - 1}; " \
+             "_fovea; printf '%s\\n' \"${COMPREPLY[@]}\""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.split()
+
+
+def test_completion():
+    assert completed("fovea", "ch") == ["chat"]
+    assert set(completed("fovea", "bench", "")) == {"serve", "attention", "ops", "model", "plan"}
+    assert completed("fovea", "serve", "--max-q") == ["--max-queued"]
+    assert completed("fovea", "bench", "plan", "--req") == ["--requests"]
+    assert "int4-hadamard" in completed("fovea", "serve", "--kv-dtype", "int")
+    assert completed("fovea", "serve", "--model", "") == []  # files
+    for shell in ("zsh", "fish"):
+        script = fovea("completion", shell).stdout
+        assert "kv-dtype" in script and "int4-hadamard" in script
+    assert fovea("completion", "tcsh").returncode == 2
+
+
 def test_demo_answers_about_a_file_and_hidden_facts(tmp_path):
     done = fovea("demo", "--tokens", "1500", "--facts", "16", "--questions", "2", "--together", "6", "--map-questions", "4",
                  "--seed", "5", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Answers    " in done.stdout and "KV read    " in done.stdout and "without sharing" in done.stdout
+    guide = (tmp_path / "out" / "document.txt").read_text().splitlines()
+    shown = [line.split(": ", 1) for line in done.stdout.splitlines() if line.startswith("   line ")]
+    assert len(shown) == 8
+    for where, sentence in shown:
+        assert sentence.strip('"') in guide[int(where.split()[1]) - 1]
     for picture in ("plan.svg", "needle.svg"):
         assert (tmp_path / "out" / picture).read_text().startswith("<svg")
     notes = tmp_path / "notes.txt"

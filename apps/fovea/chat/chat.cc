@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "base/quote.h"
+#include "base/status.h"
+#include "chat/line_editor.h"
 #include "chat/local_generation.h"
 #include "chat/sampling_flags.h"
 #include "commands.h"
@@ -23,8 +26,11 @@ struct ChatState {
 };
 
 const char kHelp[] =
-    "/reset forgets the conversation, /file PATH puts a file before the next message, /quit or Ctrl-D leaves;\n"
-    "Ctrl-C ends an answer.\n";
+    "  /file PATH   puts a file before the next message (Tab completes its name)\n"
+    "  /reset       forgets the conversation\n"
+    "  /help        shows this\n"
+    "  /quit        leaves, as Ctrl-D does; Ctrl-C ends an answer\n"
+    "A line that must begin with a slash is sent with a blank before it.\n";
 
 class Conversation {
  public:
@@ -36,6 +42,7 @@ class Conversation {
     pending_ += text + "\n\n";
     return {};
   }
+  std::size_t pending_bytes() const { return pending_.size(); }
   void reset() {
     messages_.clear();
     pending_.clear();
@@ -49,14 +56,16 @@ class Conversation {
       messages_.pop_back();
       return answer.status();
     }
+    if (answer->completion_tokens == 0 && answer->finish == FinishReason::kCancelled) {
+      messages_.pop_back();
+      fmt::print(stderr, "fovea: {}; the message is forgotten\n", answer->figures());
+      return {};
+    }
     pending_.clear();
     messages_.push_back({"assistant", answer->text});
     std::fputs("\n", stdout);
-    if (show_figures) {
-      fmt::print(stderr, "  [{} tokens read, {} of them cached; first token {}, {:.0f} tokens a second]\n",
-                 answer->prompt_tokens, answer->cached_tokens, format_seconds(answer->first_token_s),
-                 answer->decode_rate());
-    }
+    std::fflush(stdout);
+    if (show_figures) fmt::print(stderr, "  [{}]\n", answer->figures());
     return {};
   }
 
@@ -76,6 +85,34 @@ class Conversation {
   std::string pending_;  // text to put before the next message
 };
 
+// "/file  a b.txt " -> "/file", "a b.txt".
+std::pair<std::string, std::string> split_command(const std::string& line) {
+  const std::size_t space = line.find_first_of(" \t");
+  if (space == std::string::npos) return {line, ""};
+  const std::size_t begin = line.find_first_not_of(" \t", space);
+  if (begin == std::string::npos) return {line.substr(0, space), ""};
+  return {line.substr(0, space), line.substr(begin, line.find_last_not_of(" \t") - begin + 1)};
+}
+
+// A line that begins with a slash; *quit where it ends the conversation.
+Status run_command(const std::string& line, Conversation& conversation, bool* quit) {
+  const auto [name, argument] = split_command(line);
+  if (name == "/file") {
+    if (argument.empty()) return invalid_argument("/file needs the path of a text file");
+    FOVEA_RETURN_IF_ERROR(conversation.attach(argument));
+    fmt::print(stderr, "  [{} stand before the next message]\n",
+               format_bytes(static_cast<double>(conversation.pending_bytes())));
+    return {};
+  }
+  const bool known = name == "/help" || name == "/reset" || name == "/quit";
+  if (!known) return invalid_argument("there is no command {}; /help lists them", shorten(name));
+  if (!argument.empty()) return invalid_argument("{} takes no argument", name);
+  if (name == "/help") fmt::print(stderr, "{}", kHelp);
+  if (name == "/reset") conversation.reset();
+  *quit = name == "/quit";
+  return {};
+}
+
 int run_chat(ChatState& state) {
   auto engine = state.engine.create();
   if (!engine.ok()) return fail(engine.status());
@@ -84,33 +121,19 @@ int run_chat(ChatState& state) {
     if (Status status = conversation.attach(state.file); !status.ok()) return fail(status);
   }
   const bool terminal = isatty(STDIN_FILENO) == 1;
-  if (terminal) fmt::print(stderr, "{}. {}", (*engine)->model_name(), kHelp);
-  int code = kExitOk;
-  for (std::string line;;) {
-    if (terminal) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line)) break;
-    if (line.empty()) continue;
-    if (line == "/quit") break;
-    if (line == "/help") {
-      fmt::print(stderr, "{}", kHelp);
-      continue;
-    }
-    if (line == "/reset") {
-      conversation.reset();
-      continue;
-    }
-    Status status;
-    if (line.rfind("/file ", 0) == 0) {
-      status = conversation.attach(line.substr(6));
-    } else {
-      status = conversation.turn(line, terminal && stderr_is_terminal());
-    }
-    if (!status.ok()) {
-      code = fail(status);
-      if (!terminal) return code;
-    }
+  const auto lines = LineEditor::create("> ", state_file("chat_history"));
+  if (terminal)
+    fmt::print(stderr, "{}, {} tokens of context.\n{}", (*engine)->model_name(), (*engine)->max_context(), kHelp);
+  bool quit = false;
+  for (std::string line; !quit && lines->read(&line);) {
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    const Status status = line[0] == '/' ? run_command(line, conversation, &quit)
+                                         : conversation.turn(line, terminal && stderr_is_terminal());
+    if (status.ok()) continue;
+    const int code = fail(status);
+    if (!terminal) return code;  // what follows was written for a conversation that did not happen
   }
-  return terminal ? kExitOk : code;
+  return kExitOk;
 }
 
 }  // namespace
@@ -120,7 +143,7 @@ RunFunction declare_chat(Options& options) {
   options.add("system", state->system, "System message");
   options.add("file", state->file, "Text to put before the first message");
   state->sampling.declare(options);
-  state->engine.declare(options);
+  state->engine.declare_for_one(options);
   options.examples(
       "  fovea chat\n  fovea chat --file notes.txt\n  fovea chat --model ~/models/Qwen3-0.6B --temperature 0.7");
   return [state] { return run_chat(*state); };

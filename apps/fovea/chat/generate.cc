@@ -72,15 +72,13 @@ int run_generate(GenerateState& state) {
         std::fflush(stdout);
       });
   if (!answer.ok()) return fail(answer.status());
-  if (stream) std::fputs("\n", stdout);
+  if (stream && answer->completion_tokens > 0) std::fputs("\n", stdout);
   if (!state.json.empty()) {
     if (Status status = write_output(state.json, answer_json(*answer)); !status.ok()) return fail(status);
   }
-  if (stderr_is_terminal()) {
-    fmt::print(stderr, "{} tokens read, first token after {}, {} tokens at {:.0f} a second\n", answer->prompt_tokens,
-               format_seconds(answer->first_token_s), answer->completion_tokens, answer->decode_rate());
-  }
-  return answer->finish == FinishReason::kCancelled ? kExitFailure : kExitOk;
+  const bool cancelled = answer->finish == FinishReason::kCancelled;
+  if (stderr_is_terminal() || cancelled) fmt::print(stderr, "fovea: {}\n", answer->figures());
+  return cancelled ? kExitFailure : kExitOk;
 }
 
 }  // namespace
@@ -94,7 +92,7 @@ RunFunction declare_generate(Options& options) {
   options.add_flag("raw", state->raw, "Continue the text as it is, without the chat template");
   options.add("json", state->json, "Write the answer and its figures as JSON here; - is stdout");
   state->sampling.declare(options);
-  state->engine.declare(options);
+  state->engine.declare_for_one(options);
   options.examples(
       "  fovea generate \"The code of the amber lantern is 74912. What is the code of the amber lantern?\"\n"
       "  fovea generate --file notes.txt --question \"Who is the keeper of the northern gate?\"\n"

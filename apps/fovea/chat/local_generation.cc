@@ -1,11 +1,15 @@
 #include "chat/local_generation.h"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
 #include <utility>
+
+#include "console.h"
 
 namespace fovea::app {
 namespace {
@@ -34,35 +38,49 @@ class InterruptGuard {
 
 }  // namespace
 
+std::string LocalAnswer::figures() const {
+  if (finish == FinishReason::kCancelled && completion_tokens == 0) {
+    return fmt::format("stopped after {} while the prompt was read, {} of {} tokens; there is no answer",
+                       format_seconds(total_s), prompt_read, prompt_tokens);
+  }
+  return fmt::format("{} tokens read, {} of them cached; first token after {}, {} tokens at {:.0f} a second{}",
+                     prompt_tokens, cached_tokens, format_seconds(first_token_s), completion_tokens, decode_rate(),
+                     finish == FinishReason::kCancelled ? "; stopped" : "");
+}
+
 Result<LocalAnswer> generate_locally(Engine& engine, std::vector<std::int32_t> prompt, const SamplingParams& sampling,
                                      const std::function<void(std::string_view)>& on_text) {
+  const auto length = static_cast<std::int32_t>(prompt.size());
   struct Shared {
+    explicit Shared(std::int32_t length) : progress("reading the prompt", length, "tokens") {}
     std::mutex mutex;
     std::condition_variable done;
     LocalAnswer answer;
+    Progress progress;  // until the first token
     Status error;
     bool ended = false;
-  } shared;
+  } shared(length);
   const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed = [begin] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
   const InterruptGuard guard;
   GenerateRequest request;
   request.prompt = std::move(prompt);
   request.sampling = sampling;
   Result<RequestId> id = engine.submit(std::move(request), [&](const GenerationEvent& event) {
-    if (!event.text.empty()) on_text(event.text);
     const std::scoped_lock lock(shared.mutex);
     LocalAnswer& answer = shared.answer;
-    if (!event.tokens.empty() && answer.first_token_s == 0.0) answer.first_token_s = elapsed();
+    if (!event.tokens.empty() && answer.first_token_s == 0.0) {
+      answer.first_token_s = seconds_since(begin);
+      answer.prompt_read = length;
+    }
+    shared.progress.clear();
+    if (!event.text.empty()) on_text(event.text);
     answer.text += event.text;
     if (event.finish == FinishReason::kNone) return;
     answer.finish = event.finish;
     answer.prompt_tokens = event.prompt_tokens;
     answer.cached_tokens = event.cached_tokens;
     answer.completion_tokens = event.completion_tokens;
-    answer.total_s = elapsed();
+    answer.total_s = seconds_since(begin);
     shared.error = event.error;
     shared.ended = true;
     shared.done.notify_all();
@@ -71,11 +89,16 @@ Result<LocalAnswer> generate_locally(Engine& engine, std::vector<std::int32_t> p
   std::unique_lock lock(shared.mutex);
   bool cancelled = false;
   while (!shared.done.wait_for(lock, std::chrono::milliseconds(50), [&] { return shared.ended; })) {
-    if (!interrupted.load() || cancelled) continue;
-    cancelled = true;
-    lock.unlock();
-    engine.cancel(*id);
+    const bool reading = shared.answer.first_token_s == 0.0;
+    const bool cancel = interrupted.load() && !cancelled;
+    lock.unlock();  // the engine's thread may hold its own lock while it calls back
+    const std::int64_t left = reading ? engine.stats().prompt_tokens_pending : 0;
+    if (cancel) engine.cancel(*id);
     lock.lock();
+    cancelled = cancelled || cancel;
+    if (!reading || shared.answer.first_token_s != 0.0 || shared.ended) continue;
+    shared.answer.prompt_read = length - static_cast<std::int32_t>(left);
+    if (!cancelled) shared.progress.set(shared.answer.prompt_read);
   }
   if (shared.answer.finish == FinishReason::kError) return shared.error;
   return std::move(shared.answer);

@@ -20,6 +20,7 @@ struct SamplingFlags {
   std::vector<std::string> stop;
 
   void declare(Options& table) {
+    table.section("Sampling");
     table.add("max-tokens", max_tokens, "Most tokens of an answer; 0: the rest of the context");
     table.add("temperature", temperature, "0: always the likeliest token");
     table.add("top-p", top_p, "Sample from the likeliest tokens of this total probability");

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "base/quote.h"
 #include "base/status.h"
@@ -15,6 +17,7 @@
 #include "client/child_server.h"
 #include "commands.h"
 #include "console.h"
+#include "demo/guide.h"
 #include "demo/map.h"
 #include "engine_flags.h"
 #include "workload/needle/document.h"
@@ -40,13 +43,16 @@ struct DemoState {
 
 struct Question {
   std::string text;
-  std::string truth;  // value; empty: not known
+  std::string truth;          // value; empty: not known
+  std::string sentence = "";  // of the document, that says it
+  std::size_t offset = 0;     // of the sentence
 };
 
 struct ServerFacts {
   std::string model;
   std::int64_t max_context = 0;
   double kv_read = 0.0, kv_unshared = 0.0;
+  std::int64_t pending = 0;  // tokens of prompts that are still to be read
 };
 
 Result<ServerFacts> read_server(const server::Url& address) {
@@ -54,8 +60,41 @@ Result<ServerFacts> read_server(const server::Url& address) {
   const json parsed = json::parse(body, nullptr, false);
   if (!parsed.is_object()) return data_loss("/server_info is no JSON object");
   return ServerFacts{parsed.value("model", ""), parsed.value("max_model_len", std::int64_t{0}),
-                     parsed.value("kv_bytes_read", 0.0), parsed.value("kv_bytes_unshared", 0.0)};
+                     parsed.value("kv_bytes_read", 0.0), parsed.value("kv_bytes_unshared", 0.0),
+                     parsed.value("prompt_tokens_pending", std::int64_t{0})};
 }
+
+// Asks the server how much of a prompt is left, and shows it, until stopped.
+class PromptProgress {
+ public:
+  // tokens: of the prompt, about; 0: nothing is shown.
+  PromptProgress(const server::Url& address, std::int64_t tokens) {
+    if (tokens > 0) thread_ = std::thread([this, address, tokens] { watch(address, tokens); });
+  }
+  ~PromptProgress() { stop(); }
+  PromptProgress(const PromptProgress&) = delete;
+  PromptProgress& operator=(const PromptProgress&) = delete;
+  // Whether this call stopped it; the bar is gone then.
+  bool stop() {
+    if (stopped_.exchange(true)) return false;
+    if (thread_.joinable()) thread_.join();
+    return true;
+  }
+
+ private:
+  void watch(const server::Url& address, std::int64_t tokens) {
+    Progress progress("reading the document", tokens, "tokens");
+    while (!stopped_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      const auto facts = read_server(address);
+      if (facts.ok() && facts->pending > 0 && !stopped_)
+        progress.set(std::max<std::int64_t>(tokens - facts->pending, 0));
+    }
+  }
+
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
 
 std::string with_commas(std::int64_t value) {
   std::string digits = std::to_string(value);
@@ -79,7 +118,10 @@ class Demo {
   Status ask_in_turn();
   Status ask_together();
   Status write_pictures();
+  void add_guide();
+  void add_facts_to(const std::string& own_text);
   void judge(const Question& question, const ApiAnswer& answer, const std::string& figures);
+  std::string document_file() const { return state_.out + "/document.txt"; }
   std::string request_body(const Question& question) const { return question_body(document_, question.text); }
   std::string paint(const char* code, const std::string& text) const {
     return color_ ? fmt::format("\033[{}m{}\033[0m", code, text) : text;
@@ -90,6 +132,7 @@ class Demo {
   ServerFacts facts_;
   bool color_;
   std::string document_;
+  std::int64_t document_tokens_ = 0;
   std::vector<Question> questions_;
   std::int32_t right_ = 0, judged_ = 0;
   double first_cold_ = 0.0, first_warm_ = 0.0;
@@ -104,6 +147,7 @@ Status Demo::prepare() {
     document_ = own_text;
     for (const std::string& text : state_.asked) questions_.push_back({text, ""});
     const std::int64_t tokens = static_cast<std::int64_t>(count_tokens(child_.address(), document_));
+    document_tokens_ = tokens;
     if (tokens + kQuestionRoom > facts_.max_context) {
       return out_of_range("{} has {} tokens, but the model's context holds {}", shorten(state_.file), tokens,
                           facts_.max_context);
@@ -115,23 +159,47 @@ Status Demo::prepare() {
     return out_of_range("--tokens {} leaves no room for an answer in a context of {}", state_.tokens,
                         facts_.max_context);
   }
+  if (own_text.empty()) {
+    add_guide();
+  } else {
+    add_facts_to(own_text);
+  }
+  const std::size_t tokens = count_tokens(child_.address(), document_);
+  document_tokens_ = static_cast<std::int64_t>(tokens);
+  if (tokens == 0 || questions_.empty()) return internal_error("the server cannot count tokens");
+  FOVEA_RETURN_IF_ERROR(write_output(document_file(), document_));
+  fmt::print("Document   {}, {} tokens: {}, drawn with --seed {}\n\n", document_file(),
+             with_commas(static_cast<std::int64_t>(tokens)),
+             own_text.empty() ? std::string("a guide to the houses of a harbour town, a fact about each")
+                              : fmt::format("{} with {} facts hidden in it", state_.file, state_.facts),
+             state_.seed);
+  return {};
+}
+
+void Demo::add_guide() {
+  const Guide guide = fit_guide(state_.seed, state_.facts, static_cast<std::size_t>(state_.tokens),
+                                [this](std::string_view text) { return count_tokens(child_.address(), text); });
+  document_ = guide.text;
+  const auto count = static_cast<std::size_t>(state_.questions + state_.together);
+  for (const GuideFact& fact : choose_facts(guide, state_.seed, count)) {
+    questions_.push_back({fact.question, fact.value, fact.sentence, fact.offset});
+  }
+}
+
+void Demo::add_facts_to(const std::string& own_text) {
   NeedleSpec spec;
   spec.seed = state_.seed;
   spec.facts = static_cast<std::uint32_t>(state_.facts);
   spec.questions = static_cast<std::uint32_t>(state_.questions + state_.together);
-  spec.filler = own_text.empty() ? NeedleFiller::kProse : NeedleFiller::kText;
+  spec.filler = NeedleFiller::kText;
   spec.text = own_text;
   const NeedleDocument made =
       fit_needle_document(spec, static_cast<std::size_t>(state_.tokens),
                           [this](std::string_view text) { return count_tokens(child_.address(), text); });
   document_ = made.text;
-  for (const NeedleQuestion& question : made.questions) questions_.push_back({question.question, question.value});
-  const std::size_t tokens = count_tokens(child_.address(), document_);
-  if (tokens == 0 || questions_.empty()) return internal_error("the server cannot count tokens");
-  fmt::print("Document   {} tokens of {}, {} facts hidden in it, drawn with --seed {}\n\n",
-             with_commas(static_cast<std::int64_t>(tokens)), own_text.empty() ? "prose" : state_.file, state_.facts,
-             state_.seed);
-  return {};
+  for (const NeedleQuestion& question : made.questions) {
+    questions_.push_back({question.question, question.value, question.fact, question.offset});
+  }
 }
 
 void Demo::judge(const Question& question, const ApiAnswer& answer, const std::string& figures) {
@@ -142,7 +210,11 @@ void Demo::judge(const Question& question, const ApiAnswer& answer, const std::s
     right_ += right ? 1 : 0;
     verdict = right ? paint("32", "right") : paint("31", "wrong, it is " + question.truth);
   }
-  fmt::print("  {}  {}\n", verdict, paint("2", figures));
+  fmt::print("   {}  {}\n", verdict, paint("2", figures));
+  if (question.sentence.empty()) return;
+  const std::string_view text = document_;
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(question.offset), '\n');
+  fmt::print("   line {:>4}: {}\n", line, quote(question.sentence));
 }
 
 Status Demo::ask_in_turn() {
@@ -150,13 +222,17 @@ Status Demo::ask_in_turn() {
   const std::size_t count = std::min(questions_.size(), static_cast<std::size_t>(state_.questions));
   for (std::size_t i = 0; i < count; ++i) {
     const Question& question = questions_[i];
-    fmt::print("Q  {}\nA  ", question.text);
+    fmt::print("Q  {}\n", question.text);
     std::fflush(stdout);
-    FOVEA_ASSIGN_OR_RETURN(const ApiAnswer answer, stream_request(*client, "/v1/chat/completions",
-                                                                  request_body(question), [](std::string_view piece) {
-                                                                    std::fwrite(piece.data(), 1, piece.size(), stdout);
-                                                                    std::fflush(stdout);
-                                                                  }));
+    PromptProgress progress(child_.address(), i == 0 ? document_tokens_ : 0);
+    FOVEA_ASSIGN_OR_RETURN(
+        const ApiAnswer answer,
+        stream_request(*client, "/v1/chat/completions", request_body(question), [&progress](std::string_view piece) {
+          if (progress.stop()) std::fputs("A  ", stdout);
+          std::fwrite(piece.data(), 1, piece.size(), stdout);
+          std::fflush(stdout);
+        }));
+    if (progress.stop()) std::fputs("A  ", stdout);
     (i == 0 ? first_cold_ : first_warm_) = answer.first_token_s();
     const double per_token = answer.seconds_per_token();
     judge(question, answer,
@@ -197,9 +273,6 @@ Status Demo::ask_together() {
 }
 
 Status Demo::write_pictures() {
-  std::error_code error;
-  std::filesystem::create_directories(state_.out, error);
-  if (error) return not_found("cannot make the folder {}: {}", shorten(state_.out), error.message());
   const std::string plan = state_.out + "/plan.svg";
   FOVEA_ASSIGN_OR_RETURN(const std::string svg, get_body(child_.address(), "/plan.svg"));
   FOVEA_RETURN_IF_ERROR(write_output(plan, svg));
@@ -217,6 +290,9 @@ Status Demo::write_pictures() {
 }
 
 Status Demo::run() {
+  std::error_code error;
+  std::filesystem::create_directories(state_.out, error);
+  if (error) return not_found("cannot make the folder {}: {}", shorten(state_.out), error.message());
   FOVEA_RETURN_IF_ERROR(prepare());
   if (!state_.asked.empty()) state_.questions = static_cast<std::int32_t>(questions_.size());
   FOVEA_RETURN_IF_ERROR(ask_in_turn());
@@ -255,7 +331,7 @@ RunFunction declare_demo(Options& options) {
   options.add("tokens", state->tokens, "Tokens of the document");
   options.add("questions", state->questions, "Questions asked one after another");
   options.add("together", state->together, "Questions then asked at once");
-  options.add("facts", state->facts, "Facts hidden in the document");
+  options.add("facts", state->facts, "Houses of the guide, a fact about each; or facts hidden in the file");
   options.add("map-questions", state->map_questions, "Questions of each length on the heat map; 0: no map");
   options.add("seed", state->seed, "Seed of document and questions; drawn anew where not given");
   options.add("file", state->file, "A text of yours: asked about with --question, else the facts are hidden in it");

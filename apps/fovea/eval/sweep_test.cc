@@ -1,27 +1,12 @@
-// Settings by name, which of them share an engine, and a small sweep over the embedded model; lists of numbers as
-// flags.
+// Settings by name, which of them share an engine, and a small sweep over the embedded model.
 #include "eval/sweep.h"
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
-#include "environment.h"
 #include "eval/settings.h"
-#include "options.h"
 
 namespace fovea::app {
 namespace {
-
-TEST(Environment, NamesThatNothingReadsAreSaidWithTheNearest) {
-  const auto lines = unknown_variables({"PATH=/bin", "FOVEA_CACHE_DIR=/tmp", "FOVEA_MAX_CONTEXT=4096",
-                                        "FOVEA_MAX_CONTXT=1=2", "FOVEA_LOG_LEVL", "FOVEA_ZZZZ=1"},
-                                       {"FOVEA_MAX_CONTEXT", ""});
-  ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0], "the environment sets \"FOVEA_MAX_CONTXT\", which nothing reads; FOVEA_MAX_CONTEXT is near");
-  EXPECT_EQ(lines[1], "the environment sets \"FOVEA_LOG_LEVL\", which nothing reads; FOVEA_LOG_LEVEL is near");
-  EXPECT_EQ(lines[2], "the environment sets \"FOVEA_ZZZZ\", which nothing reads");
-}
 
 TEST(EvalSettings, NamesSayPolicyBudgetStreamingAndType) {
   EngineOptions base;
@@ -129,23 +114,6 @@ TEST(EvalSweep, AsksTheSameQuestionsUnderEverySetting) {
   }
   const std::string json = sweep_json(*rows);
   EXPECT_NE(json.find("\"answers\":\"" + quest.marks + "\""), std::string::npos);
-}
-
-TEST(Options, ListsOfNumbersHaveNoHoles) {
-  for (const char* wrong : {"0,,1", ",1", "1,", "", "1 2", "x", "99999999999"}) {
-    std::vector<std::int32_t> list;
-    CLI::App app;
-    Options options(&app);
-    options.add("layers", list, "");
-    EXPECT_THROW(app.parse(std::string("--layers=\"") + wrong + "\""), CLI::ParseError) << wrong;
-  }
-  std::vector<std::int32_t> list = {7};
-  CLI::App app;
-  Options options(&app);
-  options.add("layers", list, "");
-  app.parse("--layers 0,1 --layers -2");
-  EXPECT_EQ(list, (std::vector<std::int32_t>{0, 1, -2}));
-  EXPECT_TRUE(options.given("layers"));
 }
 
 }  // namespace

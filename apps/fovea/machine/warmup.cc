@@ -20,6 +20,7 @@
 #include "engine/model/config.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
+#include "model_hint.h"
 
 namespace fovea::app {
 namespace {
@@ -61,7 +62,7 @@ AttentionOptions attention_of(const ModelConfig& model, const WarmupState& state
 
 Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
   const Result<ModelConfig> model = load_model_config(state.model);
-  if (!model.ok()) return model.status();
+  if (!model.ok()) return with_model_hint(model.status(), state.model);
   std::vector<jit::KernelSource> all;
   const AttentionOptions attention = attention_of(*model, state);
   const auto q_type = static_cast<abi::KvDType>(attention.q_dtype);  // the values are the same
@@ -179,7 +180,7 @@ int run_warmup(const WarmupState& state) {
 
 RunFunction declare_warmup(Options& options) {
   auto state = std::make_shared<WarmupState>();
-  options.add("model", state->model, "Hugging Face folder of the model, or its config.json");
+  options.add_model(state->model, "Hugging Face folder of the model, or its config.json");
   options.add("arch", state->archs, "GPU architecture to compile for; repeatable (sm_80, sm_89, sm_90a)");
   options.add_choice("kv-dtype", state->kv_dtype, {"auto", "fp8_e4m3", "int8", "int4"},
                      "How KV is stored; auto: as the model computes");
