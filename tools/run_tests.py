@@ -92,8 +92,9 @@ def build(preset: str, targets: list[str]) -> Outcome:
 
 
 def warnings_in(text: str) -> list[str]:
-    """Lines of the compiler's and CMake's warnings; the compiler cache repeats those of what it had compiled before."""
-    return sorted({line for line in text.splitlines() if re.search(r"\bwarning:|^CMake (\w+ )?Warning", line)})
+    """Lines of warnings by compiler, linker and CMake; the compiler cache repeats those of what it had compiled before."""
+    return sorted({line for line in text.splitlines()
+                   if re.search(r"\bwarning:|^CMake (\w+ )?Warning", line) and not line.startswith("ninja: ")})
 
 
 def build_release(_: dict) -> Outcome:

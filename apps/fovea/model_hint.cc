@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
@@ -26,7 +26,7 @@ bool looks_like_hub_id(const std::string& model) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            std::string_view("-_./").find(c) != std::string_view::npos;
   });
-  return plain && !exists(model.substr(0, slash));
+  return plain && !is_there(model.substr(0, slash));
 }
 
 std::string save_again(const std::string& what, const std::string& model) {
@@ -44,7 +44,7 @@ std::string hint(const std::string& model) {
            "--local-dir NAME`, and give that folder";
   }
   if (path.filename() == "tokenizer.model") return "give the model's folder, not its tokenizer";
-  if (looks_like_hub_id(model) && !exists(path)) {
+  if (looks_like_hub_id(model) && !is_there(path)) {
     const std::string name = path.filename();
     return fmt::format(
         "nothing is downloaded: if it is a model of the Hugging Face Hub, run `hf download {} --local-dir "
@@ -54,16 +54,16 @@ std::string hint(const std::string& model) {
   std::error_code error;
   if (fs::is_regular_file(path, error) && extension == ".safetensors") return "give the folder that holds the file";
   if (!fs::is_directory(path, error)) return "";
-  if (exists(path / "tokenizer.model") && !exists(path / "tokenizer.json")) {
+  if (is_there(path / "tokenizer.model") && !is_there(path / "tokenizer.json")) {
     return "its tokenizer is a SentencePiece file, and tokenizer.json is read; " + save_again("AutoTokenizer", model);
   }
-  const bool pickled = exists(path / "pytorch_model.bin") || exists(path / "pytorch_model.bin.index.json");
-  const bool weights = exists(path / "model.safetensors") || exists(path / "model.safetensors.index.json");
+  const bool pickled = is_there(path / "pytorch_model.bin") || is_there(path / "pytorch_model.bin.index.json");
+  const bool weights = is_there(path / "model.safetensors") || is_there(path / "model.safetensors.index.json");
   if (pickled && !weights) {
     return "its weights are pickled, and safetensors are read; " + save_again("AutoModelForCausalLM", model);
   }
   for (const auto& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().extension() == ".gguf" && !exists(path / "config.json")) return hint(entry.path().string());
+    if (entry.path().extension() == ".gguf" && !is_there(path / "config.json")) return hint(entry.path().string());
   }
   return "";
 }

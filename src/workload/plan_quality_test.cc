@@ -27,8 +27,9 @@ void* operator new(std::size_t size) {
   if (void* block = ::operator new(size, std::nothrow)) return block;
   throw std::bad_alloc();
 }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+// Never inlined: g++ would see free() where it sees new, and warn.
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 
 namespace fovea {
 namespace {

@@ -92,6 +92,7 @@ def test_the_list_names_only_steps_that_exist():
     ("a.cc:3:7: warning: unused variable 'x' [-Wunused-variable]", True, 1),
     ("a.cc:3:7: warning: unused variable 'x' [-Wunused-variable]", False, 0),
     ("CMake Warning at CMakeLists.txt:3 (message):", True, 1),
+    ("ninja: warning: premature end of file; recovering", True, 0),
     ("[7/9] Building CXX object warning_test.cc.o", True, 0),
 ])
 def test_warnings_fail_the_build_of_ci(monkeypatch, text, in_ci, failed):
