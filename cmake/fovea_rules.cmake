@@ -65,6 +65,30 @@ function(fovea_library name)
   endif()
 endfunction()
 
+# fovea_embed(TABLE PREFIX ROOT file...): files become part of a library, by the assembler. Appends rows {file below ROOT,
+# begin, end} (const char*) to the caller's TABLE and what they need to its `code` and `embedded`.
+function(fovea_embed arg_table arg_prefix arg_root)
+  set(arg_rows "")
+  foreach(arg_file ${ARGN})
+    string(MAKE_C_IDENTIFIER ${arg_prefix}_${arg_file} symbol)
+    string(APPEND code
+      "asm(\".section .rodata\\n.balign 64\\n${symbol}:\\n.incbin \\\"${arg_root}/${arg_file}\\\"\\n${symbol}_end:\\n.byte 0\\n.text\\n\");\n"
+      "extern \"C\" const char ${symbol}[], ${symbol}_end[];\n")
+    string(APPEND arg_rows "    {\"${arg_file}\", ${symbol}, ${symbol}_end},\n")
+    list(APPEND embedded ${arg_root}/${arg_file})
+  endforeach()
+  set(${arg_table} "${${arg_table}}${arg_rows}" PARENT_SCOPE)
+  set(code "${code}" PARENT_SCOPE)
+  set(embedded "${embedded}" PARENT_SCOPE)
+endfunction()
+
+# fovea_embedded_source(TARGET NAME): the caller's `code` as a source of the target, compiled again when a file changes.
+function(fovea_embedded_source target name)
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name} CONTENT "${code}")
+  target_sources(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${name})
+  set_source_files_properties(${CMAKE_CURRENT_BINARY_DIR}/${name} PROPERTIES OBJECT_DEPENDS "${embedded}")
+endfunction()
+
 # fovea_test(NAME SOURCES file... DEPS library...): one gtest binary, one ctest entry.
 function(fovea_test name)
   fovea_test_binary(${name} ${PROJECT_BINARY_DIR}/tests ${ARGN})

@@ -87,6 +87,7 @@ RunFunction declare_serve(Options& options) {
   options.add("api-key", state->server.service.api_key, "Ask for Authorization: Bearer KEY; empty: for nothing");
   options.add("cors-origin", http.cors_origin, "Web origin that may call; *: any; empty: none");
   options.add("drain-seconds", state->drain_seconds, "After SIGTERM, wait this long for requests that run");
+  options.add_flag("page", state->server.service.page, "A page for browsers at /: chat, and what the engine does");
   options.add_flag("quiet", state->quiet, "Say nothing on stderr but what goes wrong");
   options.add("io-threads", http.io_threads, "Threads for the network");
   options.add("handler-threads", http.handler_threads, "Threads that parse and tokenize requests");

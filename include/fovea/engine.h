@@ -163,6 +163,9 @@ struct ChatMessage {
   std::string extra_json{};
 };
 
+struct EngineView;  // fovea/engine_view.h
+using ViewCallback = std::function<void(const EngineView&)>;
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
@@ -181,6 +184,9 @@ class Engine {
   // Refuses new requests, waits up to `seconds` for running ones, cancels the rest.
   virtual void shutdown(double seconds) = 0;
   virtual EngineStats stats() const = 0;
+  // Calls back once, under the rules of EventCallback: between two steps, on the engine's thread; at once, with stats
+  // alone, after shutdown().
+  virtual void view(ViewCallback callback) = 0;
 
   virtual const std::string& model_name() const = 0;
   virtual std::int32_t max_context() const = 0;  // tokens, prompt and completion together

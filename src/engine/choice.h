@@ -1,6 +1,7 @@
 // A request inside the engine, and its choices. Used by engine_core.cc and engine_text.cc.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,6 +35,7 @@ struct Choice : Sequence {
 
 struct ActiveRequest {
   RequestId id = 0;
+  std::chrono::steady_clock::time_point arrival;
   std::uint64_t seed = 0;
   GenerateRequest request;
   SparseSetting sparse;

@@ -22,7 +22,7 @@ Result<std::unique_ptr<EmbeddedFolder>> EmbeddedFolder::create(std::span<const E
     bool written = true;
     for (const EmbeddedFile& file : files) {
       std::ofstream out(pattern + "/" + file.name, std::ios::binary);
-      out.write(reinterpret_cast<const char*>(file.begin), file.end - file.begin);
+      out.write(file.begin, file.end - file.begin);
       written = written && out.flush().good();
     }
     if (written) return folder;

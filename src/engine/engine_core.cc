@@ -79,6 +79,7 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback call
   if (!stats_.healthy) return internal_error("the engine has failed; restart it");
   const RequestId id = ++next_request_;
   active->id = id;
+  active->arrival = Clock::now();
   const SamplingParams& sampling = active->request.sampling;
   active->seed = sampling.has_seed
                      ? sampling.seed
@@ -143,7 +144,7 @@ void EngineCore::loop() {
   while (true) {
     wake_.wait(lock, [&] {
       return stop_ || flushes_asked_ != flushes_taken_ || !incoming_.empty() || !cancels_.empty() || !checks_.empty() ||
-             scheduler_->has_work();
+             !views_.empty() || scheduler_->has_work();
     });
     take_mail(lock);
     const bool stop = stop_;
@@ -164,6 +165,7 @@ void EngineCore::loop() {
       flushes_done_ = flushes_taken_;
       idle_.notify_all();
     }
+    answer_views(lock);
     if (active_.empty() && incoming_.empty()) idle_.notify_all();
     if (stop && incoming_.empty()) return;
   }

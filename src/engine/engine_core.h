@@ -26,6 +26,7 @@
 #include "engine/template/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "fovea/engine.h"
+#include "fovea/engine_view.h"
 
 namespace fovea {
 
@@ -58,6 +59,7 @@ class EngineCore final : public Engine {
   void flush_cache() override;
   void shutdown(double seconds) override;
   EngineStats stats() const override;
+  void view(ViewCallback callback) override;
 
   const std::string& model_name() const override { return parts_.name; }
   std::int32_t max_context() const override { return max_context_; }
@@ -108,6 +110,9 @@ class EngineCore final : public Engine {
   void erase_ended();
   void publish_stats();
   double now() const;
+  void answer_views(std::unique_lock<std::mutex>& lock);
+  void fill_view(EngineView& view) const;
+  RequestView view_of(const Choice& choice) const;
   std::int64_t kv_bytes_in_use() const;
 
   EngineParts parts_;
@@ -131,6 +136,7 @@ class EngineCore final : public Engine {
   std::vector<std::unique_ptr<ActiveRequest>> incoming_;
   std::vector<RequestId> cancels_;
   std::vector<Status*> checks_;
+  std::vector<ViewCallback> views_;
   std::uint64_t flushes_asked_ = 0, flushes_taken_ = 0, flushes_done_ = 0;
   bool draining_ = false;
   bool stop_ = false;

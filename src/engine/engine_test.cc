@@ -644,8 +644,7 @@ TEST(Engine, APromptDoesNotHoldUpAStream) {
 
 TEST(EmbeddedFolder, UnpacksAndCleansUp) {
   const std::string bytes = "hello";
-  const auto* begin = reinterpret_cast<const unsigned char*>(bytes.data());
-  const EmbeddedFile file{"config.json", begin, begin + bytes.size()};
+  const EmbeddedFile file{"config.json", bytes.data(), bytes.data() + bytes.size()};
   std::string path;
   {
     auto folder = EmbeddedFolder::create({&file, 1});

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/plan/explain.h"
+#include "core/plan/timeline.h"
 
 namespace fovea {
 namespace {
@@ -55,10 +56,10 @@ std::string text_at(double x, double y, double size, const char* anchor, const c
 class Drawing {
  public:
   Drawing(const Planner& planner, const std::string& title)
-      : v_(planner.view()),
+      : planner_(planner),
+        v_(planner.view()),
         h_(*v_.header),
         stats_(planner.stats()),
-        cost_(cost_model(planner.options())),
         title_(title),
         workers_(v_.launches[0].num_workers) {
     pitch_ = std::clamp(760.0 / workers_, 1.0, 26.0);
@@ -96,29 +97,23 @@ class Drawing {
   std::string draw_boxes() {
     std::string out;
     const double gap = pitch_ > 5.0 ? 1.0 : 0.0;
-    for (std::uint32_t w = 0; w < workers_; ++w) {
-      std::uint64_t time = 0;
-      const double y = kTop + pitch_ * w;
-      for (std::uint32_t q = v_.queue_begin[w]; q < v_.queue_begin[w + 1]; ++q) {
-        const std::uint32_t index = abi::queue_item(v_.queue[q]);
-        const abi::WorkItem& item = v_.items[index];
-        const abi::BlockRow& block_row = v_.block_rows[item.block_row];
-        const bool partial = item.partial_slot != abi::kNone;
-        const std::uint64_t cost =
-            abi::item_cost(cost_, item.row_count * h_.group, item.kv_end - item.kv_begin, partial);
-        out += fmt::format(
-            "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\" stroke=\"{}\" "
-            "stroke-width=\"{}\"><title>worker {}: item {} head {}, block row {} ({} requests), {} query tokens, "
-            "tokens "
-            "[{}, {}){}</title></rect>\n",
-            kLeft + static_cast<double>(time) * scale_, y, std::max(static_cast<double>(cost) * scale_, 0.1),
-            pitch_ - gap, colour(item.block_row, block_row.num_requests > 1),
-            partial && (item.flags & abi::kItemSingleHead) ? "#1b1f24" : "#ffffff", pitch_ > 5.0 ? 0.7 : 0.25, w, index,
-            abi::queue_head(v_.queue[q]), item.block_row, block_row.num_requests, item.row_count, item.kv_begin,
-            item.kv_end, partial ? ", partial" : "");
-        time += cost;
-        cost_of_[item.block_row] += cost;
-      }
+    for (const TimelineEntry& entry : plan_timeline(planner_)) {
+      const std::uint32_t index = abi::queue_item(entry.entry);
+      const abi::WorkItem& item = v_.items[index];
+      const abi::BlockRow& block_row = v_.block_rows[item.block_row];
+      const bool partial = item.partial_slot != abi::kNone;
+      out += fmt::format(
+          "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\" stroke=\"{}\" "
+          "stroke-width=\"{}\"><title>worker {}: item {} head {}, block row {} ({} requests), {} query tokens, "
+          "tokens "
+          "[{}, {}){}</title></rect>\n",
+          kLeft + static_cast<double>(entry.begin) * scale_, kTop + pitch_ * entry.worker,
+          std::max(static_cast<double>(entry.cost) * scale_, 0.1), pitch_ - gap,
+          colour(item.block_row, block_row.num_requests > 1),
+          partial && (item.flags & abi::kItemSingleHead) ? "#1b1f24" : "#ffffff", pitch_ > 5.0 ? 0.7 : 0.25,
+          entry.worker, index, abi::queue_head(entry.entry), item.block_row, block_row.num_requests, item.row_count,
+          item.kv_begin, item.kv_end, partial ? ", partial" : "");
+      cost_of_[item.block_row] += entry.cost;
     }
     return out;
   }
@@ -190,10 +185,10 @@ class Drawing {
     return out;
   }
 
+  const Planner& planner_;
   abi::PlanView v_;
   const abi::PlanHeader& h_;
   PlanStats stats_;
-  abi::CostModel cost_;
   std::string title_;
   std::uint32_t workers_;
   double pitch_ = 0.0;

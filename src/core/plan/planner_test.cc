@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
+
+#include "core/plan/timeline.h"
 
 namespace fovea {
 namespace {
@@ -128,6 +131,36 @@ TEST(PlannerTest, ListsInsteadOfATable) {
   EXPECT_EQ(of_lists->view().header->num_block_rows, 3u);
   begins[1] = -1;
   EXPECT_EQ(of_lists->plan(lists).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(PlannerTest, TheTimelineKeepsTheLargestEntries) {
+  PlannerOptions options;
+  options.num_workers = 3;
+  auto planner = Planner::create(options);
+  ASSERT_TRUE(planner.ok());
+  const Batch batch({1, 1, 1, 1}, {1000, 300, 300, 20}, 16);
+  ASSERT_TRUE(planner->plan(batch.view()).ok());
+  const std::vector<TimelineEntry> all = plan_timeline(*planner);
+  ASSERT_EQ(all.size(), planner->view().header->num_queue_entries);
+  std::vector<std::uint64_t> costs;
+  std::uint64_t total = 0, end = 0;
+  for (const TimelineEntry& entry : all) {
+    costs.push_back(entry.cost);
+    total += entry.cost;
+    end = std::max(end, entry.begin + entry.cost);
+  }
+  EXPECT_EQ(total, planner->stats().total_cost);
+  EXPECT_EQ(end, planner->stats().max_worker_cost);
+  std::vector<TimelineEntry> some = all;
+  EXPECT_EQ(keep_largest(some, all.size()), 0u);
+  EXPECT_EQ(some.size(), all.size());
+  EXPECT_EQ(keep_largest(some, 10), all.size() - 10);  // all heads of a request cost the same: a tie at the bound
+  ASSERT_EQ(some.size(), 10u);
+  std::sort(costs.rbegin(), costs.rend());
+  for (std::size_t i = 0; i < some.size(); ++i) {
+    EXPECT_GE(some[i].cost, costs[9]);
+    EXPECT_TRUE(i == 0 || some[i - 1].worker < some[i].worker || some[i - 1].begin < some[i].begin);
+  }
 }
 
 TEST(PlannerTest, RefusesBadInput) {

@@ -29,6 +29,12 @@ bool PageAllocator::unref(std::int32_t page) {
   return true;
 }
 
+std::int32_t PageAllocator::count_shared() const {
+  std::int32_t shared = 0;
+  for (std::int32_t page = kDummyPage + 1; page <= total(); ++page) shared += is_shared(page) ? 1 : 0;
+  return shared;
+}
+
 void PageAllocator::cache_ref(std::int32_t page) {
   FOVEA_CHECK(!cached_[page]);
   ref(page);

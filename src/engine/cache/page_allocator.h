@@ -39,6 +39,9 @@ class PageAllocator {
   bool cache_unref(std::int32_t page);
   // Pages that the cache alone holds.
   std::int32_t num_idle() const { return num_idle_; }
+  // Whether others than the cache hold it, two at least; and how many such pages there are (looks at each).
+  bool is_shared(std::int32_t page) const { return holders_[page] > (cached_[page] ? 2 : 1); }
+  std::int32_t count_shared() const;
 
  private:
   void check_used(std::int32_t page) const { FOVEA_CHECK(page > kDummyPage && page <= total() && holders_[page] > 0); }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/cache/page_allocator.h"
+#include "fovea/engine_view.h"
 #include "fovea/status.h"
 
 namespace fovea {
@@ -83,6 +84,10 @@ class RadixCache {
     return counts_[group].cached - counts_[group].locked;
   }
   std::size_t num_nodes() const { return num_nodes_; }
+  // At most `limit` nodes, latest used first; each behind its parent.
+  std::vector<PrefixView> view(std::size_t limit) const;
+  // PrefixView::id of a node; 0: null.
+  static std::uint64_t id_of(const Node* node);
 
   // Structure, counts and locks agree with each other and with the allocators: every page in one node only, held. Slow.
   Status check() const;

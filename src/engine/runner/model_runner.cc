@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "core/plan/explain.h"
+#include "core/plan/timeline.h"
 
 namespace fovea {
 
@@ -134,9 +135,13 @@ Status ModelRunner::plan(const Step& step) {
   const bool same = decodes && ids == planned_;
   // Not valid while a plan is being made: a failed one must not be grown.
   planned_.clear();
+  row_requests_.clear();
   for (std::size_t g = 0; g < groups_.size(); ++g) copy_tables(step, g);
   for (Attention& attention : attention_) FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
   planned_ = std::move(ids);
+  for (const StepItem& item : step.items) {
+    row_requests_.insert(row_requests_.end(), static_cast<std::size_t>(item.count), item.sequence->arrival);
+  }
   return ok_status();
 }
 
@@ -237,6 +242,36 @@ Result<Planner> ModelRunner::plan_snapshot() const {
   batch.window_left = snapshot_.window_left;
   FOVEA_RETURN_IF_ERROR(planner.plan(batch));
   return planner;
+}
+
+TimelineView ModelRunner::timeline(std::size_t limit) const {
+  TimelineView out;
+  if (row_requests_.empty()) return out;
+  const Planner& planner = attention_[0].op->planner();
+  const abi::PlanView plan = planner.view();
+  const PlanStats stats = planner.stats();
+  out.workers = static_cast<std::int32_t>(plan.launches[0].num_workers);
+  out.cost = stats.total_cost;
+  out.longest = stats.max_worker_cost;
+  out.kv_bytes = stats.kv_bytes;
+  out.kv_bytes_unshared = stats.kv_bytes_unshared;
+  std::vector<TimelineEntry> entries = plan_timeline(planner);
+  out.items_left_out = keep_largest(entries, limit);
+  out.items.reserve(entries.size());
+  for (const TimelineEntry& entry : entries) {
+    const abi::WorkItem& item = plan.items[abi::queue_item(entry.entry)];
+    const std::uint32_t requests = plan.block_rows[item.block_row].num_requests;
+    TimelineItem& shown = out.items.emplace_back();
+    shown.worker = static_cast<std::int32_t>(entry.worker);
+    shown.begin = entry.begin;
+    shown.cost = entry.cost;
+    shown.request = requests == 1 ? row_requests_[plan.row_indices[item.row_begin]] : 0;
+    shown.requests = static_cast<std::int32_t>(requests);
+    shown.head = static_cast<std::int32_t>(abi::queue_head(entry.entry));
+    shown.query_tokens = item.row_count;
+    shown.kv_tokens = static_cast<std::int32_t>(item.kv_end - item.kv_begin);
+  }
+  return out;
 }
 
 std::string ModelRunner::explain_svg() const {

@@ -17,6 +17,7 @@
 #include "engine/runner/head_batch.h"
 #include "engine/runner/selection.h"
 #include "engine/scheduler/scheduler.h"
+#include "fovea/engine_view.h"
 
 namespace fovea {
 
@@ -54,6 +55,8 @@ class ModelRunner {
   // The latest plan over two requests or more, else the latest plan, of the first attention group. Thread-safe.
   std::string explain_svg() const;
   std::string explain_text() const;
+  // The latest plan of the first attention group, with `limit` items at most. On the engine's thread.
+  TimelineView timeline(std::size_t limit) const;
 
  private:
   // A KV group: where its tokens go, and its part of the page tables.
@@ -116,8 +119,9 @@ class ModelRunner {
   std::vector<std::int32_t> logit_rows_;
   std::vector<std::int32_t> q_lens_;
   std::vector<std::int32_t> kv_lens_;
-  std::vector<std::uint64_t> planned_;  // ids of the sequences of the last plan when each had one token, else empty
-  std::shared_ptr<void> logits_;        // [max_logit_rows, vocab] f32
+  std::vector<RequestId> row_requests_;  // of the latest plan, by query token; empty when there is none
+  std::vector<std::uint64_t> planned_;   // ids of the sequences of the last plan when each had one token, else empty
+  std::shared_ptr<void> logits_;         // [max_logit_rows, vocab] f32
   std::uint64_t kv_bytes_ = 0;
   std::uint64_t kv_bytes_unshared_ = 0;
 

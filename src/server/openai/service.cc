@@ -13,6 +13,7 @@
 #include "base/quote.h"
 #include "fovea/version.h"
 #include "server/openai/chunk_writer.h"
+#include "server/page/page.h"
 
 namespace fovea::server {
 namespace {
@@ -48,6 +49,7 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/v1/models", false, &Service::models},
     {"GET", "/v1/models/", false, &Service::model},
     {"GET", "/server_info", false, &Service::server_info},
+    {"GET", "/engine.json", false, &Service::engine_json},
     {"GET", "/plan.svg", false, &Service::plan_svg},
     {"POST", "/v1/chat/completions", false, &Service::chat},
     {"POST", "/v1/completions", false, &Service::completions},
@@ -61,6 +63,7 @@ Service::Service(Engine& engine, ServiceOptions options)
       options_(std::move(options)),
       metrics_(engine),
       name_(options_.served_names.empty() ? engine.model_name() : options_.served_names.front()),
+      live_view_(engine, metrics_, name_),
       created_(static_cast<std::int64_t>(std::time(nullptr))),
       id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
 
@@ -100,6 +103,12 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
   if (request.method == "OPTIONS") {
     preflight(request, exchange);
     return;
+  }
+  if (options_.page && request.method == "GET") {
+    if (std::optional<HttpResponse> file = page_response(request.path)) {
+      reply(exchange, request, std::move(*file));
+      return;
+    }
   }
   const Route* route = nullptr;
   std::string allowed;
@@ -203,6 +212,14 @@ void Service::server_info(const HttpRequest& request, const std::shared_ptr<Exch
       stats.pages_total, stats.pages_free, stats.pages_cached, stats.page_bytes, stats.kv_bytes_read,
       stats.kv_bytes_unshared);
   reply(exchange, request, json_response(std::move(body)));
+}
+
+void Service::engine_json(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  live_view_.ask([this, path = request.path, exchange](const std::string& json) {
+    HttpResponse response = json_response(json);
+    metrics_.count_request(path, response.status);
+    exchange->respond(std::move(response));
+  });
 }
 
 void Service::plan_svg(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {

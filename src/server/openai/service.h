@@ -13,6 +13,7 @@
 #include "server/metrics/server_metrics.h"
 #include "server/openai/api_request.h"
 #include "server/openai/generation.h"
+#include "server/page/live_view.h"
 
 namespace fovea::server {
 
@@ -21,6 +22,7 @@ struct ServiceOptions {
   bool lenient = false;                   // fields that this server does not do are logged and ignored, not refused
   std::string api_key;                    // empty: none asked for
   std::string cors_origin = "*";          // for preflight answers; empty: no CORS
+  bool page = true;                       // the page at /
   double stuck_seconds = 60.0;            // a forward that takes longer makes /health 503
 };
 
@@ -45,6 +47,7 @@ class Service {
   void model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void server_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void engine_json(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void plan_svg(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void chat(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -75,6 +78,7 @@ class Service {
   ServiceOptions options_;
   ServerMetrics metrics_;
   std::string name_;
+  LiveView live_view_;
   const std::int64_t created_;
   std::uint64_t id_salt_;
   std::atomic<std::uint64_t> next_id_{0};

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fovea/engine.h"
+#include "fovea/engine_view.h"
 
 namespace fovea::server {
 
@@ -29,6 +30,7 @@ class FakeEngine final : public Engine {
     bool has_bos = false;                 // encode() adds a first token where it is asked to
     std::string chat_template;            // its source
     bool endless = false;                 // repeat the answer until max_tokens
+    EngineView view;                      // what view() shows, beside the stats
   };
 
   explicit FakeEngine(Options options) : options_(std::move(options)), thread_([this] { loop(); }) {}
@@ -93,6 +95,11 @@ class FakeEngine final : public Engine {
     EngineStats stats = stats_;
     stats.running = static_cast<std::int64_t>(running_.size());
     return stats;
+  }
+  void view(ViewCallback callback) override {
+    EngineView view = options_.view;
+    view.stats = stats();
+    callback(view);
   }
 
   const std::string& model_name() const override { return name_; }
