@@ -5,12 +5,13 @@
 #   make format      formats all C++ files          make lint       clang-tidy over all sources
 #   make goldens     makes the golden files of the tests again (needs the heavy peers)
 #   make test-peers  compares live with the heavy peers (PyTorch, transformers)
+#   make test-page   the server's page in headless Chromium (installs it); screenshots in build/page
 #   make gpu-bundle  packs what a GPU machine needs, kernels compiled; make gpu-test and make gpu-bench run it there
 #                    (PROFILE=1: also what ncu sees of the figures that fall short)
 #   make install     installs under PREFIX (/usr/local)
 #   make clean       removes everything that was built
 .DEFAULT_GOAL := build
-.PHONY: demo test bench build format lint goldens test-peers gpu-bundle gpu-test gpu-bench install clean
+.PHONY: demo test bench build format lint goldens test-peers test-page gpu-bundle gpu-test gpu-bench install clean
 
 # Objects of one checkout serve another one.
 export CCACHE_BASEDIR ?= $(CURDIR)
@@ -48,6 +49,10 @@ goldens: build
 
 test-peers: build
 	@$(PEERS_PYTHON) -m unittest discover -v -s tests/peers_live -p '*_test.py' $(ARGS)
+
+test-page: build
+	@tools/setup.sh page
+	@.venv-page/bin/python -m pytest -q -p no:cacheprovider tests/page $(ARGS)
 
 gpu-bundle:
 	@tools/setup.sh test

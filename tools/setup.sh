@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
 # Sets up what a build needs, once: `tools/setup.sh build` the compiler and libraries (one of them from PyPI:
 # tools/fetch_xgrammar.sh), `tools/setup.sh test` also the linters and a Python environment (.venv) for the peers that tests
-# compare with. Called by make; a second call finds its stamp and does nothing. Installs with root, else with sudo, else
-# says what to ask for.
+# compare with, `tools/setup.sh page` Chromium and one (.venv-page) that drives it. Called by make; a second call finds its
+# stamp and does nothing. Installs with root, else with sudo, else says what to ask for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 profile=${1:-build}
-case $profile in build | test) ;; *) echo "usage: tools/setup.sh build|test" >&2; exit 2 ;; esac
+case $profile in build | test | page) ;; *) echo "usage: tools/setup.sh build|test|page" >&2; exit 2 ;; esac
 
 stamp=build/setup-$profile.stamp
 requirements=tools/requirements-test.txt
+venv=.venv
+if [ "$profile" = page ]; then
+  requirements=tools/requirements-page.txt
+  venv=.venv-page
+fi
 os_release=${FOVEA_OS_RELEASE:-/etc/os-release}  # tests name another one
 key=$(cat tools/setup.sh tools/fetch_xgrammar.sh "$requirements" "$os_release" 2>/dev/null | sha256sum)
-if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && { [ "$profile" = build ] || [ -x .venv/bin/python ]; }; then
+if [ -f "$stamp" ] && [ "$(<"$stamp")" = "$key" ] && { [ "$profile" = build ] || [ -x $venv/bin/python ]; }; then
   exit 0
 fi
 
@@ -22,6 +27,8 @@ packages=(g++ cmake ninja-build ccache lld pkg-config python3 python3-venv git
   libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libedit-dev libgtest-dev libgmock-dev)
 if [ "$profile" = test ]; then
   packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev)
+elif [ "$profile" = page ]; then
+  packages+=(chromium chromium-driver fonts-dejavu-core)
 fi
 distribution=unknown
 # shellcheck disable=SC1090
@@ -65,13 +72,13 @@ if ! tools/fetch_xgrammar.sh; then
   exit 0  # without a stamp: the next call tries again
 fi
 
-if [ "$profile" = test ]; then
+if [ "$profile" != build ]; then
   venv_key=$(sha256sum <"$requirements")
-  if [ ! -x .venv/bin/python ] || [ "$(cat .venv/fovea.stamp 2>/dev/null)" != "$venv_key" ]; then
-    echo "Making .venv with the peers of $requirements" >&2
-    python3 -m venv --clear .venv
-    .venv/bin/pip install --quiet --disable-pip-version-check -r "$requirements" >&2
-    echo "$venv_key" >.venv/fovea.stamp
+  if [ ! -x $venv/bin/python ] || [ "$(cat $venv/fovea.stamp 2>/dev/null)" != "$venv_key" ]; then
+    echo "Making $venv with the packages of $requirements" >&2
+    python3 -m venv --clear $venv
+    $venv/bin/pip install --quiet --disable-pip-version-check -r "$requirements" >&2
+    echo "$venv_key" >$venv/fovea.stamp
   fi
 fi
 
