@@ -1,4 +1,4 @@
-// Which instruction set the SIMD kernels of this process use. Set by create_backend from BackendOptions::simd and by
+// Which instruction set the SIMD kernels of this process use. Set by create_device from DeviceOptions::simd and by
 // tests that walk through all targets; the kernels themselves dispatch through Highway.
 #pragma once
 

@@ -1,6 +1,7 @@
-// Backend over cpu/: checks shapes and types, then calls the operators.
+// Device over cpu/: checks shapes and types, then calls the operators.
 #include "device/cpu_device.h"
 
+#include <cstring>
 #include <vector>
 
 #include "base/cgroup.h"
@@ -15,7 +16,6 @@
 #include "cpu/select/select.h"
 #include "cpu/select/stats.h"
 #include "cpu/simd.h"
-#include "device/cpu_attention_op.h"
 
 namespace fovea {
 namespace {
@@ -25,7 +25,7 @@ std::string shape_of(const TensorView& view) {
                      fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
 }
 
-// Activations of the CPU backend: f32 of that rank, elements of a row side by side.
+// Activations of the CPU device: f32 of that rank, elements of a row side by side.
 Status check_activation(std::string_view name, const TensorView& view, int rank) {
   if (view.rank == rank && view.dtype == DType::kF32 && view.device == DeviceKind::kCpu &&
       view.strides[view.rank - 1] == 1) {
@@ -47,6 +47,22 @@ cpu::HeadRows head_rows(const TensorView& view) {
   return {static_cast<float*>(view.data), view.strides[0], view.rank == 3 ? view.strides[1] : 0};
 }
 std::int64_t num_heads(const TensorView& view) { return view.rank == 3 ? view.shape[1] : 1; }
+
+// Heads of a token, which stand side by side, as one row: [rows, heads * head_dim].
+TensorView as_row(TensorView heads) {
+  heads.rank = 2;
+  heads.shape[1] *= heads.shape[2];
+  heads.strides[1] = 1;
+  return heads;
+}
+
+// Heads [first, first + count) of activations [rows, heads, head_dim].
+TensorView heads_of(const TensorView& all, std::int32_t first, std::int32_t count) {
+  TensorView part = all;
+  part.shape[1] = count;
+  part.data = static_cast<float*>(all.data) + first * all.strides[1];
+  return part;
+}
 
 class CpuLinear : public Linear {
  public:
@@ -77,13 +93,15 @@ class CpuLinear : public Linear {
   ThreadPool& pool_;
 };
 
-class CpuBackend : public Backend {
+class CpuDevice : public Device {
  public:
-  CpuBackend(int num_threads, cpu::MatmulPrecision precision) : pool_(num_threads), precision_(precision) {}
+  CpuDevice(int num_threads, cpu::MatmulPrecision precision)
+      : threads_(std::make_shared<ThreadPool>(num_threads)), pool_(*threads_), precision_(precision) {}
 
   std::string_view name() const override { return "cpu"; }
   DType activation_dtype() const override { return DType::kF32; }
-  std::int32_t num_threads() const override { return pool_.size(); }
+  DevicePlace place() const override { return {}; }
+  Stream stream() const override { return {}; }
 
   Result<std::shared_ptr<void>> allocate(std::size_t bytes) override {
     auto buffer = std::make_shared<cpu::AlignedBuffer>(std::max<std::size_t>(bytes, 1));
@@ -92,9 +110,9 @@ class CpuBackend : public Backend {
   }
   std::size_t memory_available() const override { return available_memory_bytes(); }
 
-  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionOpConfig& config) override {
+  Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) override {
     const bool bf16 = precision_ == cpu::MatmulPrecision::kBf16;
-    return create_cpu_attention(config, bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32, pool_);
+    return create_cpu_paged_attention(config, bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32, threads_);
   }
 
   Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
@@ -120,9 +138,45 @@ class CpuBackend : public Backend {
         std::make_unique<CpuLinear>(std::move(packed), std::move(bias), precision_, scratch_, pool_));
   }
 
-  Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
-                   const abi::KvPoolView& pool) override {
-    return cpu::append_kv(k, v, slots, pool, pool_);
+  // Operators read what lies on the host where it is, and are done when they return.
+  Status copy(void* to, const void* from, std::size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return ok_status();
+  }
+  Result<TensorView> hold(const TensorView& host) override { return host; }
+  Status upload(std::span<const std::span<const std::int32_t>> arrays,
+                std::vector<const std::int32_t*>& places) override {
+    places.clear();
+    for (const std::span<const std::int32_t> array : arrays) places.push_back(array.data());
+    return ok_status();
+  }
+  Result<const void*> read(const TensorView& tensor) override { return static_cast<const void*>(tensor.data); }
+
+  Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) override {
+    const std::int32_t num_qo = heads.num_qo_heads, num_kv = heads.num_kv_heads;
+    FOVEA_RETURN_IF_ERROR(check_activation("qkv", heads.qkv, 3));
+    if (num_qo < 1 || num_kv < 1 || heads.qkv.shape[1] != num_qo + 2 * num_kv) {
+      return invalid_argument("qkv is {}, expected {} query heads and 2 x {} KV heads", shape_of(heads.qkv), num_qo,
+                              num_kv);
+    }
+    const TensorView q = heads_of(heads.qkv, 0, num_qo), k = heads_of(heads.qkv, num_qo, num_kv);
+    for (const auto& [x, weight] : {std::pair{q, heads.q_norm}, std::pair{k, heads.k_norm}}) {
+      if (weight.data == nullptr) continue;
+      const TensorView normed = weight.shape[0] == x.shape[2] ? x : as_row(x);
+      FOVEA_RETURN_IF_ERROR(rms_norm(normed, weight, heads.norm_offset, heads.norm_eps, {}, normed));
+    }
+    // Query and key heads stand side by side, so one call rotates both.
+    FOVEA_RETURN_IF_ERROR(rope(heads_of(heads.qkv, 0, num_qo + num_kv), heads.positions, *heads.rope));
+    for (const KvTarget& target : targets) {
+      const std::int32_t first = target.head_begin, count = target.head_end - first;
+      if (first < 0 || count < 1 || target.head_end > num_kv) {
+        return invalid_argument("KV heads [{}, {}) of {}", first, target.head_end, num_kv);
+      }
+      FOVEA_RETURN_IF_ERROR(cpu::append_kv(heads_of(heads.qkv, num_qo + first, count),
+                                           heads_of(heads.qkv, num_qo + num_kv + first, count), target.slots,
+                                           abi::shift_heads(target.pool, -first), pool_));
+    }
+    return ok_status();
   }
 
   Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
@@ -164,23 +218,6 @@ class CpuBackend : public Backend {
     return ok_status();
   }
 
-  Status rope(const TensorView& x, const std::int32_t* positions, const RopeConfig& config) override {
-    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 3));
-    if (config.kind == RopeKind::kNone) return ok_status();
-    if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0 || config.rotary_dim > x.shape[2]) {
-      return invalid_argument("rotary_dim is {}, expected an even number up to head_dim {}", config.rotary_dim,
-                              x.shape[2]);
-    }
-    if (config.kind == RopeKind::kLongRope &&
-        config.frequency_divisors.size() != static_cast<std::size_t>(config.rotary_dim / 2)) {
-      return invalid_argument("{} frequency divisors for rotary_dim {}, expected half as many",
-                              config.frequency_divisors.size(), config.rotary_dim);
-    }
-    const float* table = rope_.prepare(positions, x.shape[0], config, pool_);
-    cpu::rotate(head_rows(x), table, x.shape[0], x.shape[1], config.rotary_dim / 2, pool_);
-    return ok_status();
-  }
-
   Status gated_activation(Activation activation, const TensorView& gate_up, const TensorView& out) override {
     FOVEA_RETURN_IF_ERROR(check_activation("gate_up", gate_up, 2));
     FOVEA_RETURN_IF_ERROR(check_activation("out", out, 2));
@@ -213,7 +250,26 @@ class CpuBackend : public Backend {
   }
 
  private:
-  ThreadPool pool_;
+  // Rotates x [rows, heads, head_dim] in place.
+  Status rope(const TensorView& x, const std::int32_t* positions, const RopeConfig& config) {
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 3));
+    if (config.kind == RopeKind::kNone) return ok_status();
+    if (config.rotary_dim < 2 || config.rotary_dim % 2 != 0 || config.rotary_dim > x.shape[2]) {
+      return invalid_argument("rotary_dim is {}, expected an even number up to head_dim {}", config.rotary_dim,
+                              x.shape[2]);
+    }
+    if (config.kind == RopeKind::kLongRope &&
+        config.frequency_divisors.size() != static_cast<std::size_t>(config.rotary_dim / 2)) {
+      return invalid_argument("{} frequency divisors for rotary_dim {}, expected half as many",
+                              config.frequency_divisors.size(), config.rotary_dim);
+    }
+    const float* table = rope_.prepare(positions, x.shape[0], config, pool_);
+    cpu::rotate(head_rows(x), table, x.shape[0], x.shape[1], config.rotary_dim / 2, pool_);
+    return ok_status();
+  }
+
+  std::shared_ptr<ThreadPool> threads_;
+  ThreadPool& pool_;  // of threads_
   cpu::MatmulPrecision precision_;
   cpu::MatmulScratch scratch_;
   cpu::RopeCache rope_;
@@ -222,7 +278,7 @@ class CpuBackend : public Backend {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options) {
+Result<std::unique_ptr<Device>> create_cpu_device(const DeviceOptions& options) {
   if (options.num_threads < 0 || options.num_threads > 4096) {
     return invalid_argument("num_threads is {}, expected 0 (as many as the machine allows) to 4096",
                             options.num_threads);
@@ -231,7 +287,7 @@ Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& option
   const int threads = options.num_threads == 0 ? default_num_threads() : options.num_threads;
   const auto precision =
       options.bf16_products && !options.batch_invariant ? cpu::MatmulPrecision::kBf16 : cpu::MatmulPrecision::kF32;
-  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(threads, precision));
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, precision));
 }
 
 }  // namespace fovea

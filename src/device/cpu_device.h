@@ -1,5 +1,5 @@
-// The CPU backend: SIMD operators, packed matrix products and the plan executor over one thread pool. Made by
-// create_backend("cpu").
+// The CPU device: SIMD operators, packed matrix products and the plan executor over one thread pool. Made by
+// create_device("cpu").
 #pragma once
 
 #include <memory>
@@ -8,6 +8,6 @@
 
 namespace fovea {
 
-Result<std::unique_ptr<Backend>> create_cpu_backend(const BackendOptions& options);
+Result<std::unique_ptr<Device>> create_cpu_device(const DeviceOptions& options);
 
 }  // namespace fovea

@@ -1,4 +1,4 @@
-// The registry of backends. A backend is one line here; each knows by itself whether the machine can run it.
+// The registry of devices. A device is one line here; each knows by itself whether the machine can run it.
 #include "device/device.h"
 
 #include "base/quote.h"
@@ -10,29 +10,28 @@ namespace {
 
 struct Entry {
   std::string_view name;
-  Result<std::unique_ptr<Backend>> (*create)(const BackendOptions& options);
+  Result<std::unique_ptr<Device>> (*create)(const DeviceOptions& options);
 };
-constexpr Entry kBackends[] = {{"cpu", &create_cpu_backend}};
+constexpr Entry kDevices[] = {{"cpu", &create_cpu_device}};
 
 }  // namespace
 
-Status Backend::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&,
-                                  const abi::PageStatsView&) {
-  return unsupported("the backend {} selects no pages", name());
+Status Device::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&, const abi::PageStatsView&) {
+  return unsupported("the device {} selects no pages", name());
 }
 
-Status Backend::select_pages(const TensorView&, float, const abi::KvPoolView&, const abi::PageStatsView&,
-                             std::span<const SelectJob>) {
-  return unsupported("the backend {} selects no pages", name());
+Status Device::select_pages(const TensorView&, float, const abi::KvPoolView&, const abi::PageStatsView&,
+                            std::span<const SelectJob>) {
+  return unsupported("the device {} selects no pages", name());
 }
 
-Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const BackendOptions& options) {
+Result<std::unique_ptr<Device>> create_device(std::string_view name, const DeviceOptions& options) {
   std::string known;
-  for (const Entry& entry : kBackends) {
+  for (const Entry& entry : kDevices) {
     if (entry.name == name) return entry.create(options);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
   }
-  return not_found("there is no backend {}, expected one of: {}", quote(name), known);
+  return not_found("there is no device {}, expected one of: {}", quote(name), known);
 }
 
 }  // namespace fovea

@@ -1,49 +1,23 @@
-// Backend: what the engine asks of a device. The CPU backend fills it here (cpu_backend.cc), the CUDA one later; both
-// are found by name. The engine sees this interface and nothing below it.
+// Device: what the engine asks of a device: memory, attention (src/attention), and the operators of a model, as coarse
+// as a GPU needs them. The CPU fills it (cpu_device.cc). The engine sees this interface and nothing below it: tensors,
+// copies and waiting go through it too.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "abi/kv_pool.h"
 #include "abi/page_stats.h"
-#include "core/plan/planner.h"
+#include "attention/paged_attention.h"
 #include "core/rope/rope.h"
 #include "core/select/job.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
 
 namespace fovea {
-
-// Attention of the layers of one KV group: same heads, same mask, same page tables.
-struct AttentionOpConfig {
-  PlannerOptions planner;
-  DType kv_dtype = DType::kBF16;
-  float sm_scale = 0.0f;         // multiplies q.k; 1/sqrt(head_dim) for most models
-  float softcap = 0.0f;          // logits become softcap * tanh(logits / softcap); 0: off
-  const float* sinks = nullptr;  // [num_qo_heads] sink logits, or null; must outlive the op
-};
-
-// Plans once a forward, runs once a layer.
-class AttentionOp {
- public:
-  virtual ~AttentionOp() = default;
-  virtual Status plan(const AttentionBatch& batch) = 0;
-  // Same requests as the last plan(), lengths grew.
-  virtual Status grow(const std::int32_t* kv_lens) = 0;
-  // Instead of plan(), for heads of a layer that read different tokens (streaming heads, selected pages): the block
-  // rows as given. What the batch points to is borrowed until the next plan. grow() does not follow; plan again.
-  virtual Status plan_block_rows(const BlockRowBatch& batch) = 0;
-  // q, out: [rows, num_qo_heads, head_dim] in the backend's activation dtype; rows in the order of the batch.
-  // pools: what BlockRow::pool indexes, one after plan(); KV head h of the plan is head h of each of them, so that a
-  // pool of some heads only is given shifted (abi::shift_heads). lse: [rows, num_qo_heads] base-2 log-sum-exp, or null.
-  virtual Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out,
-                     float* lse) = 0;
-  virtual PlanStats stats() const = 0;
-  virtual const Planner& planner() const = 0;
-};
 
 // y = x W^T + b, prepared once from weights [out_features, in_features].
 class Linear {
@@ -57,7 +31,7 @@ class Linear {
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
-struct BackendOptions {
+struct DeviceOptions {
   std::int32_t num_threads = 0;  // 0: what the machine and the cgroup allow
   bool batch_invariant = false;  // one fixed K order in matrix products, fixed chunks in attention
   // Where the machine multiplies bf16 faster, products of 8 rows or more (prefill, large batches) with bf16 weights may
@@ -66,27 +40,69 @@ struct BackendOptions {
   std::string_view simd;  // "", "avx512", "avx2" or "scalar": at most this instruction set
 };
 
-class Backend {
+// The heads of a layer's tokens between the projection and attention.
+struct QkvHeads {
+  TensorView qkv;  // activations [rows, num_qo_heads + 2 * num_kv_heads, head_dim]: q, then k, then v
+  std::int32_t num_qo_heads = 0;
+  std::int32_t num_kv_heads = 0;
+  // Weights of RMS norms: [head_dim], of each head, or [heads * head_dim], of all heads of a token as one row; empty:
+  // none.
+  TensorView q_norm, k_norm;
+  float norm_offset = 0.0f;  // added to norm weights
+  float norm_eps = 0.0f;
+  const std::int32_t* positions = nullptr;  // [rows]
+  const RopeConfig* rope = nullptr;
+};
+
+// Where k and v of KV heads [head_begin, head_end) go.
+struct KvTarget {
+  std::int32_t head_begin = 0;
+  std::int32_t head_end = 0;
+  const std::int32_t* slots = nullptr;  // [rows] page * page_tokens + offset; negative: the row is skipped
+  abi::KvPoolView pool;                 // its head h is KV head h
+};
+
+class Device {
  public:
-  virtual ~Backend() = default;
+  virtual ~Device() = default;
   virtual std::string_view name() const = 0;
+  virtual DevicePlace place() const = 0;
   virtual DType activation_dtype() const = 0;
-  virtual std::int32_t num_threads() const = 0;
+  // What operators and copies are enqueued on, one after the other; attention of the engine too.
+  virtual Stream stream() const = 0;
 
   // Device memory, 64-byte aligned, zeroed; freed with the last copy of the pointer.
   virtual Result<std::shared_ptr<void>> allocate(std::size_t bytes) = 0;
   // Bytes that KV pools may take now.
   virtual std::size_t memory_available() const = 0;
+  // A contiguous view of memory of the device.
+  template <typename... Dims>
+  TensorView tensor(const void* data, DType dtype, Dims... dims) const {
+    TensorView view = cpu_tensor(data, dtype, dims...);
+    view.device = place().kind;
+    view.device_index = place().index;
+    return view;
+  }
+  // From one place of the device's memory to another.
+  virtual Status copy(void* to, const void* from, std::size_t bytes) = 0;
+  // A tensor of the host as operators read it: the same memory, or a copy that lives as long as the device.
+  virtual Result<TensorView> hold(const TensorView& host) = 0;
+  // Arrays of the host as the operators of a forward read them: the same memory, or copies of all at once. Valid until
+  // the next call.
+  virtual Status upload(std::span<const std::span<const std::int32_t>> arrays,
+                        std::vector<const std::int32_t*>& places) = 0;
+  // Waits for what was enqueued; the elements of a contiguous tensor on the host, valid until the next call.
+  virtual Result<const void*> read(const TensorView& tensor) = 0;
 
-  virtual Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionOpConfig& config) = 0;
+  // Attention with the device's threads and precision; q and out are activations.
+  virtual Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) = 0;
   // weights: [out_features of the part, in_features] each, one type (bf16, f16 or f32), on the host, stacked along
   // out_features; biases: as many, [out_features of the part] each, or none at all. Weights must outlive the Linear.
   virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
                                                         std::span<const TensorView> biases) = 0;
 
-  // Scatters k, v [rows, kv_heads, head_dim] into the pool. slots[i] = page * page_tokens + offset; negative: skip row.
-  virtual Status append_kv(const TensorView& k, const TensorView& v, const std::int32_t* slots,
-                           const abi::KvPoolView& pool) = 0;
+  // Norms of q and k, rotary embedding of both in place, and k and v into the pools, converted to their formats.
+  virtual Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) = 0;
   // Page selection; kUnsupported on a device that has none. update_page_stats follows an append to the same slots
   // [rows] and makes the statistics of the sub-pages that were written to anew, from the keys as stored. select_pages
   // fills the jobs' lists for queries q [rows, num_qo_heads, head_dim] that have gone through RoPE.
@@ -96,12 +112,10 @@ class Backend {
                               const abi::PageStatsView& stats, std::span<const SelectJob> jobs);
   // out[i] = scale * table[ids[i]]; table [vocab, hidden] in its storage dtype. Also gathers rows of activations.
   virtual Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) = 0;
-  // out = x / rms(x) * (weight + weight_offset) over the last dim. x may be [rows, dim] or [rows, heads, dim]. In place
-  // allowed. When residual is not empty: residual += x first, and the norm is of that sum.
+  // out = x / rms(x) * (weight + weight_offset) over the last dim. In place allowed. When residual is not empty:
+  // residual += x first, and the norm is of that sum.
   virtual Status rms_norm(const TensorView& x, const TensorView& weight, float weight_offset, float eps,
                           const TensorView& residual, const TensorView& out) = 0;
-  // Rotates x [rows, heads, head_dim] in place by positions[rows].
-  virtual Status rope(const TensorView& x, const std::int32_t* positions, const RopeConfig& config) = 0;
   // out[r, i] = act(gate_up[r, i]) * gate_up[r, width + i].
   virtual Status gated_activation(Activation activation, const TensorView& gate_up, const TensorView& out) = 0;
   // x += y
@@ -110,7 +124,7 @@ class Backend {
   virtual Status softcap(const TensorView& x, float cap) = 0;
 };
 
-// name: "cpu". Later "cuda". kNotFound lists the names there are.
-Result<std::unique_ptr<Backend>> create_backend(std::string_view name, const BackendOptions& options);
+// name: "cpu". kNotFound lists the names there are.
+Result<std::unique_ptr<Device>> create_device(std::string_view name, const DeviceOptions& options);
 
 }  // namespace fovea

@@ -1,9 +1,10 @@
-// The registry, and the CPU backend's checks of what it is given.
+// The registry, and the CPU device's checks of what it is given.
 #include "device/device.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "cpu/simd.h"
@@ -11,52 +12,74 @@
 namespace fovea {
 namespace {
 
-TEST(Backend, RegistryNamesWhatThereIs) {
-  const Status status = create_backend("tpu", {}).status();
+TEST(Device, RegistryNamesWhatThereIs) {
+  const Status status = create_device("tpu", {}).status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_NE(status.message().find("cpu"), std::string::npos);
 }
 
-TEST(Backend, OptionsAreChecked) {
-  BackendOptions options;
+TEST(Device, OptionsAreChecked) {
+  DeviceOptions options;
   options.num_threads = -1;
-  EXPECT_EQ(create_backend("cpu", options).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create_device("cpu", options).status().code(), StatusCode::kInvalidArgument);
   options.num_threads = 2;
   options.simd = "mmx";
-  EXPECT_EQ(create_backend("cpu", options).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create_device("cpu", options).status().code(), StatusCode::kInvalidArgument);
   options.simd = "scalar";
-  auto backend = create_backend("cpu", options);
-  ASSERT_TRUE(backend.ok()) << backend.status().to_string();
-  EXPECT_EQ((*backend)->num_threads(), 2);
+  auto device = create_device("cpu", options);
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  auto attention = (*device)->create_attention({});
+  ASSERT_TRUE(attention.ok()) << attention.status().to_string();
+  EXPECT_EQ((*attention)->planner().options().num_workers, 2);
   EXPECT_EQ(cpu::simd_target(), "scalar");
-  ASSERT_TRUE(create_backend("cpu", {}).ok());
+  ASSERT_TRUE(create_device("cpu", {}).ok());
   EXPECT_EQ(cpu::simd_target(), cpu::simd_targets().front());
 }
 
-class CpuBackendTest : public ::testing::Test {
+class CpuDeviceTest : public ::testing::Test {
  protected:
-  void SetUp() override { backend_ = std::move(*create_backend("cpu", {})); }
+  void SetUp() override { device_ = std::move(*create_device("cpu", {})); }
   TensorView floats(std::int64_t rows, std::int64_t columns) {
     memory_.emplace_back(static_cast<std::size_t>(rows * columns), 1.0f);
     return cpu_tensor(memory_.back().data(), DType::kF32, rows, columns);
   }
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   std::vector<std::vector<float>> memory_;
 };
 
-TEST_F(CpuBackendTest, AllocatesZeroedAlignedMemory) {
-  const auto memory = backend_->allocate(1000);
+TEST_F(CpuDeviceTest, AllocatesZeroedAlignedMemory) {
+  const auto memory = device_->allocate(1000);
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory->get()) % 64, 0u);
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(static_cast<const char*>(memory->get())[i], 0);
-  EXPECT_EQ(backend_->allocate(std::size_t{1} << 60).status().code(), StatusCode::kResourceExhausted);
-  EXPECT_GT(backend_->memory_available(), 0u);
+  EXPECT_EQ(device_->allocate(std::size_t{1} << 60).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_GT(device_->memory_available(), 0u);
 }
 
-TEST_F(CpuBackendTest, LinearChecksItsShapes) {
+TEST_F(CpuDeviceTest, WhatLiesOnTheHostIsReadThere) {
+  const std::vector<std::int32_t> ids = {3, 1, 2}, none;
+  std::vector<const std::int32_t*> places;
+  const std::span<const std::int32_t> arrays[] = {ids, none};
+  ASSERT_TRUE(device_->upload(arrays, places).ok());
+  ASSERT_EQ(places.size(), 2u);
+  EXPECT_EQ(std::vector<std::int32_t>(places[0], places[0] + 3), ids);
+
+  const auto memory = device_->allocate(64);
+  ASSERT_TRUE(memory.ok());
+  auto* const bytes = static_cast<std::byte*>(memory->get());
+  const float numbers[4] = {1.0f, 2.0f, 3.0f, 4.0f};
+  const auto held = device_->hold(cpu_tensor(numbers, DType::kF32, 4));
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(device_->copy(bytes + 16, held->data, sizeof numbers).ok());
+  const auto read = device_->read(device_->tensor(bytes + 16, DType::kF32, 2, 2));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(std::memcmp(*read, numbers, sizeof numbers), 0);
+}
+
+TEST_F(CpuDeviceTest, LinearChecksItsShapes) {
   const TensorView weight = floats(4, 8);
   const TensorView bias = cpu_tensor(floats(1, 4).data, DType::kF32, 4);
-  auto linear = backend_->create_linear(std::array{weight}, std::array{bias});
+  auto linear = device_->create_linear(std::array{weight}, std::array{bias});
   ASSERT_TRUE(linear.ok()) << linear.status().to_string();
   const TensorView y = floats(2, 4);
   ASSERT_TRUE((*linear)->forward(floats(2, 8), y).ok());
@@ -65,30 +88,38 @@ TEST_F(CpuBackendTest, LinearChecksItsShapes) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("[2, 7]"), std::string::npos) << status.message();
   EXPECT_FALSE((*linear)->forward(floats(3, 8), y).ok());
-  EXPECT_FALSE(backend_->create_linear(std::array{weight}, std::array{bias, bias}).ok());
-  EXPECT_FALSE(backend_->create_linear(std::array{weight}, std::array{cpu_tensor(bias.data, DType::kF32, 3)}).ok());
+  EXPECT_FALSE(device_->create_linear(std::array{weight}, std::array{bias, bias}).ok());
+  EXPECT_FALSE(device_->create_linear(std::array{weight}, std::array{cpu_tensor(bias.data, DType::kF32, 3)}).ok());
 }
 
-TEST_F(CpuBackendTest, OperatorsRefuseOtherShapesAndTypes) {
+TEST_F(CpuDeviceTest, OperatorsRefuseOtherShapesAndTypes) {
   const TensorView x = floats(2, 8);
   TensorView half = x;
   half.dtype = DType::kBF16;
   const TensorView weight = cpu_tensor(floats(1, 8).data, DType::kF32, 8);
   const std::int32_t ids[2] = {0, 1};
-  EXPECT_TRUE(backend_->rms_norm(x, weight, 0.0f, 1e-5f, {}, x).ok());
-  EXPECT_FALSE(backend_->rms_norm(half, weight, 0.0f, 1e-5f, {}, x).ok());
-  EXPECT_FALSE(backend_->rms_norm(x, weight, 0.0f, 1e-5f, floats(1, 8), x).ok());
-  EXPECT_FALSE(backend_->rms_norm(x, cpu_tensor(x.data, DType::kF32, 7), 0.0f, 1e-5f, {}, x).ok());
-  EXPECT_FALSE(backend_->embed(floats(4, 7), ids, 1.0f, x).ok());
-  EXPECT_FALSE(backend_->gated_activation(Activation::kSilu, x, floats(2, 5)).ok());
-  EXPECT_FALSE(backend_->add(x, floats(2, 7)).ok());
-  EXPECT_FALSE(backend_->softcap(x, 0.0f).ok());
+  EXPECT_TRUE(device_->rms_norm(x, weight, 0.0f, 1e-5f, {}, x).ok());
+  EXPECT_FALSE(device_->rms_norm(half, weight, 0.0f, 1e-5f, {}, x).ok());
+  EXPECT_FALSE(device_->rms_norm(x, weight, 0.0f, 1e-5f, floats(1, 8), x).ok());
+  EXPECT_FALSE(device_->rms_norm(x, cpu_tensor(x.data, DType::kF32, 7), 0.0f, 1e-5f, {}, x).ok());
+  EXPECT_FALSE(device_->embed(floats(4, 7), ids, 1.0f, x).ok());
+  EXPECT_FALSE(device_->gated_activation(Activation::kSilu, x, floats(2, 5)).ok());
+  EXPECT_FALSE(device_->add(x, floats(2, 7)).ok());
+  EXPECT_FALSE(device_->softcap(x, 0.0f).ok());
   RopeConfig rope;
   rope.rotary_dim = 6;
-  const TensorView heads = cpu_tensor(x.data, DType::kF32, 2, 2, 4);
-  EXPECT_FALSE(backend_->rope(heads, ids, rope).ok());
+  QkvHeads heads;
+  heads.qkv = cpu_tensor(floats(2, 12).data, DType::kF32, 2, 3, 4);
+  heads.num_qo_heads = heads.num_kv_heads = 1;
+  heads.positions = ids;
+  heads.rope = &rope;
+  EXPECT_FALSE(device_->rope_append(heads, {}).ok());
   rope.rotary_dim = 4;
-  EXPECT_TRUE(backend_->rope(heads, ids, rope).ok());
+  EXPECT_TRUE(device_->rope_append(heads, {}).ok());
+  const KvTarget beyond{1, 2, ids, {}};
+  EXPECT_FALSE(device_->rope_append(heads, {&beyond, 1}).ok());
+  heads.num_kv_heads = 2;
+  EXPECT_FALSE(device_->rope_append(heads, {}).ok());
 }
 
 }  // namespace

@@ -121,12 +121,12 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   EngineParts parts;
   parts.options = options;
   parts.name = source.name;
-  BackendOptions backend;
-  backend.num_threads = options.num_threads;
-  backend.batch_invariant = options.batch_invariant;
-  backend.bf16_products = options.kv_dtype != DType::kF32;  // f32 KV asks for fp32 throughout
-  backend.simd = options.simd;
-  FOVEA_ASSIGN_OR_RETURN(parts.backend, create_backend(options.device, backend));
+  DeviceOptions device;
+  device.num_threads = options.num_threads;
+  device.batch_invariant = options.batch_invariant;
+  device.bf16_products = options.kv_dtype != DType::kF32;  // f32 KV asks for fp32 throughout
+  device.simd = options.simd;
+  FOVEA_ASSIGN_OR_RETURN(parts.device, create_device(options.device, device));
   ModelLoadOptions load;
   load.format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   load.dummy_seed = options.dummy_seed;
@@ -134,7 +134,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.max_logit_rows = max_logit_rows(options);
   load.max_context = options.max_context;
   FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source));
-  FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.backend, load));
+  FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.device, load));
   FOVEA_ASSIGN_OR_RETURN(parts.key_codes, load_key_codes(source.folder, parts.model->config()));
   // Random weights need no text.
   std::error_code ignored;
@@ -193,7 +193,7 @@ Status EngineCore::set_up() {
     counters_.sparse_record_bytes = abi::stat_bytes(sparse_.policy->stat, parts_.model->config().head_dim);
     counters_.sparse_heads = static_cast<std::uint64_t>(heads_that_select(*parts_.model, sparse_.layers));
   }
-  FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.backend, *parts_.model, *pool_, *rows_, runner));
+  FOVEA_ASSIGN_OR_RETURN(runner_, ModelRunner::create(*parts_.device, *parts_.model, *pool_, *rows_, runner));
   counters_.layers = parts_.model->config().num_layers;
   counters_.kv_heads = parts_.model->config().num_kv_heads;
   counters_.dense_token_bytes =
@@ -231,12 +231,12 @@ Status EngineCore::set_up_memory() {
       for (std::size_t i = 0; i < spec.layers.size(); ++i) heads += spec.heads_of(i);
       token_bytes += heads * kv_token_bytes(KvPool::format_of(spec, pool.format), spec.head_dim);
     }
-    const auto most = static_cast<std::int64_t>(parts_.backend->memory_available() / 10 * 6);
+    const auto most = static_cast<std::int64_t>(parts_.device->memory_available() / 10 * 6);
     const std::int64_t room = without_page_stats(most, specs, options, sparse_);
     const std::int64_t useful = token_bytes * (std::int64_t{pool.max_running} * max_context_ + 2 * options.page_tokens);
     pool.bytes = std::min(std::max(useful, kMinKvBytes), room);
   }
-  FOVEA_ASSIGN_OR_RETURN(pool_, KvPool::create(*parts_.backend, specs, parts_.model->attention_groups(), pool));
+  FOVEA_ASSIGN_OR_RETURN(pool_, KvPool::create(*parts_.device, specs, parts_.model->attention_groups(), pool));
   // One sequence alone must be able to run to the end of the context.
   for (std::size_t g = 0; g < specs.size(); ++g) {
     const std::int64_t tokens = std::int64_t{pool_->pages(g).total()} * options.page_tokens;

@@ -1,4 +1,4 @@
-// EngineCore: the Engine over a backend, a model and a tokenizer that are already there. Made by Engine::create and by
+// EngineCore: the Engine over a device, a model and a tokenizer that are already there. Made by Engine::create and by
 // tests with a model of their own.
 #pragma once
 
@@ -33,7 +33,7 @@ namespace fovea {
 struct EngineParts {
   EngineOptions options;
   std::string name;
-  std::unique_ptr<Backend> backend;  // outlives the model
+  std::unique_ptr<Device> device;  // outlives the model
   std::unique_ptr<Model> model;
   std::optional<Tokenizer> tokenizer;  // without one, only token ids go in and out
   std::optional<ChatTemplate> chat_template;

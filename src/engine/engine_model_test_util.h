@@ -53,15 +53,15 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
   EngineParts parts;
   parts.options = options;
   parts.name = "random";
-  BackendOptions backend;
-  backend.num_threads = options.num_threads;
-  backend.batch_invariant = options.batch_invariant;
-  FOVEA_ASSIGN_OR_RETURN(parts.backend, create_backend("cpu", backend));
+  DeviceOptions device;
+  device.num_threads = options.num_threads;
+  device.batch_invariant = options.batch_invariant;
+  FOVEA_ASSIGN_OR_RETURN(parts.device, create_device("cpu", device));
   ModelLoadOptions load;
   load.format = LoadFormat::kDummy;
   load.max_forward_tokens = options.chunk_tokens;
   load.streaming = streaming;
-  FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(config_path, *parts.backend, load));
+  FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(config_path, *parts.device, load));
   return EngineCore::create(std::move(parts));
 }
 

@@ -36,35 +36,47 @@ void fill_logits(std::span<float> logits, std::uint64_t hash) {
 }
 
 // Remembers the batch; the model reads it.
-class FakeAttention final : public AttentionOp {
+class FakeAttention final : public PagedAttention {
  public:
-  FakeAttention(const AttentionOpConfig& config, Planner planner) : planner_(std::move(planner)) {}
-  Status plan(const AttentionBatch& batch) override {
+  FakeAttention(const AttentionConfig& config, Planner planner)
+      : PagedAttention(config.options, {}), translator_(config.options, false), planner_(std::move(planner)) {}
+  Status plan(const RequestBatch& batch, Stream) override {
     q_lens.assign(batch.q_lens, batch.q_lens + batch.num_requests);
     kv_lens.assign(batch.kv_lens, batch.kv_lens + batch.num_requests);
-    table = batch.page_table;
-    stride = batch.page_table_stride;
-    window = batch.mask == abi::MaskKind::kWindow ? batch.window_left + 1 : 0;
-    return planner_.plan(batch);
+    table = batch.page_indices;
+    stride = batch.page_stride;
+    window = batch.mask == AttentionMask::kWindow ? batch.window_left + 1 : 0;
+    FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
+    return planner_.plan(translated);
   }
-  Status grow(const std::int32_t* lens) override {
+  Status plan_cascade(std::int32_t, std::span<const CascadeLevel>, Stream) override { return unused(); }
+  Status plan_selected(const SelectedBatch&, Stream) override { return unused(); }
+  Status grow(std::span<const std::int32_t> lens, Stream) override {
+    EXPECT_EQ(lens.size(), kv_lens.size());
     for (std::size_t i = 0; i < kv_lens.size(); ++i) EXPECT_GE(lens[i], kv_lens[i]);
-    kv_lens.assign(lens, lens + kv_lens.size());
-    return planner_.grow(lens);
+    kv_lens.assign(lens.begin(), lens.end());
+    return planner_.grow(lens.data());
   }
-  Status plan_block_rows(const BlockRowBatch& batch) override { return planner_.plan_block_rows(batch); }
-  Status run(const TensorView&, std::span<const abi::KvPoolView>, const TensorView&, float*) override {
+  Status grow_on_device(const TensorView&, Stream) override { return unused(); }
+  Status plan_block_rows(const BlockRowBatch& batch, Stream) override { return planner_.plan_block_rows(batch); }
+  Status run(const TensorView&, std::span<const abi::KvPoolView>, const TensorView&, const TensorView&, Stream,
+             const RunValues&) override {
     return ok_status();
   }
-  PlanStats stats() const override { return planner_.stats(); }
+  std::int64_t num_rows() const override { return planner_.view().header->num_rows; }
+  Status check_pages(std::int64_t) const override { return ok_status(); }
+  std::size_t workspace_bytes() const override { return 0; }
+  std::size_t plan_bytes() const override { return 0; }
   const Planner& planner() const override { return planner_; }
 
   Tokens q_lens, kv_lens;
   const std::int32_t* table = nullptr;
-  std::int32_t stride = 0;
+  std::int64_t stride = 0;
   std::int32_t window = 0;
 
  private:
+  static Status unused() { return internal_error("the engine does not ask for it"); }
+  BatchTranslator translator_;
   Planner planner_;
 };
 
@@ -92,12 +104,12 @@ class FakeModel final : public Model {
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return groups_; }
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return attention_; }
-  AttentionOpConfig attention_config(std::size_t) const override {
-    AttentionOpConfig config;
-    config.planner.num_qo_heads = 1;
-    config.planner.num_kv_heads = 1;
-    config.planner.head_dim = 32;
-    return config;
+  AttentionOptions attention_options(std::size_t) const override {
+    AttentionOptions options;
+    options.num_qo_heads = 1;
+    options.num_kv_heads = 1;
+    options.head_dim = 32;
+    return options;
   }
   Status forward(const ForwardBatch& batch, const TensorView& logits) override {
     if (faults_->sleep_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(faults_->sleep_us));
@@ -149,37 +161,42 @@ class FakeModel final : public Model {
   std::shared_ptr<Faults> faults_;
 };
 
-// The CPU backend's memory, with attention replaced.
-class FakeBackend final : public Backend {
+// The CPU device's memory, with attention replaced.
+class FakeDevice final : public Device {
  public:
-  explicit FakeBackend(std::unique_ptr<Backend> cpu) : cpu_(std::move(cpu)) {}
+  explicit FakeDevice(std::unique_ptr<Device> cpu) : cpu_(std::move(cpu)) {}
   std::string_view name() const override { return "fake"; }
   DType activation_dtype() const override { return DType::kF32; }
-  std::int32_t num_threads() const override { return 1; }
+  DevicePlace place() const override { return cpu_->place(); }
+  Stream stream() const override { return cpu_->stream(); }
+  Status copy(void* to, const void* from, std::size_t bytes) override { return cpu_->copy(to, from, bytes); }
+  Result<TensorView> hold(const TensorView& host) override { return cpu_->hold(host); }
+  Status upload(std::span<const std::span<const std::int32_t>> arrays,
+                std::vector<const std::int32_t*>& places) override {
+    return cpu_->upload(arrays, places);
+  }
+  Result<const void*> read(const TensorView& tensor) override { return cpu_->read(tensor); }
   Result<std::shared_ptr<void>> allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
   std::size_t memory_available() const override { return std::size_t{1} << 28; }
-  Result<std::unique_ptr<AttentionOp>> create_attention(const AttentionOpConfig& config) override {
-    FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(config.planner));
-    return std::unique_ptr<AttentionOp>(std::make_unique<FakeAttention>(config, std::move(planner)));
+  Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) override {
+    FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config)));
+    return std::unique_ptr<PagedAttention>(std::make_unique<FakeAttention>(config, std::move(planner)));
   }
   Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView>, std::span<const TensorView>) override {
     return unused();
   }
-  Status append_kv(const TensorView&, const TensorView&, const std::int32_t*, const abi::KvPoolView&) override {
-    return unused();
-  }
+  Status rope_append(const QkvHeads&, std::span<const KvTarget>) override { return unused(); }
   Status embed(const TensorView&, const std::int32_t*, float, const TensorView&) override { return unused(); }
   Status rms_norm(const TensorView&, const TensorView&, float, float, const TensorView&, const TensorView&) override {
     return unused();
   }
-  Status rope(const TensorView&, const std::int32_t*, const RopeConfig&) override { return unused(); }
   Status gated_activation(Activation, const TensorView&, const TensorView&) override { return unused(); }
   Status add(const TensorView&, const TensorView&) override { return unused(); }
   Status softcap(const TensorView&, float) override { return unused(); }
 
  private:
   static Status unused() { return internal_error("the fake model has no layers"); }
-  std::unique_ptr<Backend> cpu_;
+  std::unique_ptr<Device> cpu_;
 };
 
 // A tokenizer of 49 letters and an end: token i < 26 is 'a' + i, and so on.
@@ -214,11 +231,11 @@ struct Rig {
     EngineParts parts;
     parts.options = options;
     parts.name = "fake";
-    BackendOptions one_thread;
+    DeviceOptions one_thread;
     one_thread.num_threads = 1;
-    auto cpu = create_backend("cpu", one_thread);
+    auto cpu = create_device("cpu", one_thread);
     ASSERT_TRUE(cpu.ok()) << cpu.status().message();
-    parts.backend = std::make_unique<FakeBackend>(std::move(*cpu));
+    parts.device = std::make_unique<FakeDevice>(std::move(*cpu));
     parts.model = std::make_unique<FakeModel>(windows, context, faults);
     auto tokenizer = Tokenizer::from_json(tokenizer_json());
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();

@@ -2,7 +2,6 @@
 #include "engine/cache/kv_format.h"
 
 #include <bit>
-#include <cstring>
 
 #include "base/status.h"
 
@@ -49,18 +48,18 @@ void place_kv(const KvFormat& format, std::int32_t heads, std::int32_t head_dim,
   view.scale_head_stride = view.page_tokens;
 }
 
-void copy_kv_page(const abi::KvPoolView& view, std::int32_t from, std::int32_t to) {
+Status copy_kv_page(Device& device, const abi::KvPoolView& view, std::int32_t from, std::int32_t to) {
   const auto copy = [&](void* base, std::int64_t bytes) {
     auto* pages = static_cast<std::byte*>(base);
-    std::memcpy(pages + to * bytes, pages + from * bytes, static_cast<std::size_t>(bytes));
+    return device.copy(pages + to * bytes, pages + from * bytes, static_cast<std::size_t>(bytes));
   };
   const std::int64_t bytes = view.page_stride * dtype_bits(static_cast<DType>(view.dtype)) / 8;
-  copy(view.k, bytes);
-  copy(view.v, bytes);
-  if (view.granularity != abi::ScaleGranularity::kTokenHead) return;
+  FOVEA_RETURN_IF_ERROR(copy(view.k, bytes));
+  FOVEA_RETURN_IF_ERROR(copy(view.v, bytes));
+  if (view.granularity != abi::ScaleGranularity::kTokenHead) return ok_status();
   const std::int64_t scales = view.scale_page_stride * static_cast<std::int64_t>(sizeof(abi::KvScale));
-  copy(view.k_scale, scales);
-  copy(view.v_scale, scales);
+  FOVEA_RETURN_IF_ERROR(copy(view.k_scale, scales));
+  return copy(view.v_scale, scales);
 }
 
 }  // namespace fovea

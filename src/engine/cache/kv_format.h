@@ -1,4 +1,4 @@
-// KvFormat: how a KV group stores its tokens, and the memory of a layer in that format: K, V and, for quantized
+// What the format of a KV group (KvFormat) means for the memory of a layer in that format: K, V and, for quantized
 // formats, their scales, each an array by page. Used by KvPool.
 #pragma once
 
@@ -6,18 +6,11 @@
 #include <cstdint>
 
 #include "abi/kv_pool.h"
+#include "device/device.h"
 #include "fovea/dtype.h"
 #include "fovea/status.h"
 
 namespace fovea {
-
-struct KvFormat {
-  DType dtype = DType::kBF16;  // kF32, kF16, kBF16, or quantized: kF8E4M3, kI8, kI4
-  bool rotated = false;        // kI8 and kI4: a Hadamard rotation first; see abi/kv_pool.h
-
-  // Quantized formats have a scale and zero for each token and head, of K and of V.
-  bool quantized() const { return dtype == DType::kF8E4M3 || dtype == DType::kI8 || dtype == DType::kI4; }
-};
 
 // kUnsupported for types that hold no KV and for rotations that there are not.
 Status check_kv_format(const KvFormat& format, std::int32_t head_dim);
@@ -31,7 +24,7 @@ std::int64_t kv_token_bytes(const KvFormat& format, std::int32_t head_dim);
 void place_kv(const KvFormat& format, std::int32_t heads, std::int32_t head_dim, std::byte* memory,
               abi::KvPoolView& view);
 
-// Copies K, V and scales of a layer that place_kv() described.
-void copy_kv_page(const abi::KvPoolView& view, std::int32_t from, std::int32_t to);
+// Copies K, V and scales of a layer that place_kv() described, in memory of the device.
+Status copy_kv_page(Device& device, const abi::KvPoolView& view, std::int32_t from, std::int32_t to);
 
 }  // namespace fovea

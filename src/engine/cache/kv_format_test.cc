@@ -47,6 +47,7 @@ TEST(KvFormatTest, ArraysFillTheMemoryAndDoNotOverlap) {
 
 TEST(KvFormatTest, CopiedPagesAreTheSameAndTheOthersStay) {
   std::mt19937 random(1);
+  const auto device = std::move(*create_device("cpu", {}));
   for (const KvFormat& format : kFormats) {
     abi::KvPoolView view{};
     view.num_pages = 4;
@@ -55,7 +56,7 @@ TEST(KvFormatTest, CopiedPagesAreTheSameAndTheOthersStay) {
     for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
     place_kv(format, 2, 16, memory.data(), view);
     const std::vector<std::byte> before = memory;
-    copy_kv_page(view, 1, 3);
+    ASSERT_TRUE(copy_kv_page(*device, view, 1, 3).ok());
     const auto check = [&](const void* base, std::int64_t page_bytes) {
       const auto first = static_cast<const std::byte*>(base) - memory.data();
       for (int page = 0; page < 4; ++page) {

@@ -31,7 +31,7 @@ std::int64_t useful_window_pages(const KvGroupSpec& group, const KvPoolOptions& 
 
 }  // namespace
 
-Result<std::unique_ptr<KvPool>> KvPool::create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+Result<std::unique_ptr<KvPool>> KvPool::create(Device& device, const std::vector<KvGroupSpec>& groups,
                                                const std::vector<AttentionGroupSpec>& attention,
                                                const KvPoolOptions& options) {
   for (const KvGroupSpec& group : groups) {
@@ -52,7 +52,7 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Backend& backend, const std::vect
     counts[g] = std::min(even, useful_window_pages(groups[g], options));
     bytes_left -= counts[g] * group_page_bytes(groups[g], options);
   }
-  auto pool = std::unique_ptr<KvPool>(new KvPool(options));
+  auto pool = std::unique_ptr<KvPool>(new KvPool(device, options));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].window_tokens == 0) counts[g] = bytes_left / full_page_bytes;
     counts[g] = std::min<std::int64_t>(counts[g], kMaxPages);
@@ -64,15 +64,15 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Backend& backend, const std::vect
     }
   }
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    FOVEA_RETURN_IF_ERROR(pool->allocate_group(backend, groups[g], static_cast<std::int32_t>(counts[g])));
+    FOVEA_RETURN_IF_ERROR(pool->allocate_group(device, groups[g], static_cast<std::int32_t>(counts[g])));
   }
   pool->make_views(groups, attention);
   return pool;
 }
 
-Status KvPool::allocate_group(Backend& backend, const KvGroupSpec& spec, std::int32_t num_pages) {
+Status KvPool::allocate_group(Device& device, const KvGroupSpec& spec, std::int32_t num_pages) {
   Group group{PageAllocator(num_pages), group_page_bytes(spec, options_), nullptr, {}};
-  FOVEA_ASSIGN_OR_RETURN(group.memory, backend.allocate(static_cast<std::size_t>(num_pages * group.page_bytes)));
+  FOVEA_ASSIGN_OR_RETURN(group.memory, device.allocate(static_cast<std::size_t>(num_pages * group.page_bytes)));
   auto* next = static_cast<std::byte*>(group.memory.get());
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     abi::KvPoolView view{};
@@ -106,8 +106,11 @@ void KvPool::make_views(const std::vector<KvGroupSpec>& groups, const std::vecto
   }
 }
 
-void KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
-  for (const abi::KvPoolView& view : groups_[group].layers) copy_kv_page(view, from, to);
+Status KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
+  for (const abi::KvPoolView& view : groups_[group].layers) {
+    FOVEA_RETURN_IF_ERROR(copy_kv_page(device_, view, from, to));
+  }
+  return ok_status();
 }
 
 }  // namespace fovea

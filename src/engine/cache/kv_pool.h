@@ -29,7 +29,8 @@ struct KvPoolOptions {
 class KvPool {
  public:
   // kResourceExhausted when the bytes do not hold a page of each group and a spare.
-  static Result<std::unique_ptr<KvPool>> create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+  // The device must outlive the pool.
+  static Result<std::unique_ptr<KvPool>> create(Device& device, const std::vector<KvGroupSpec>& groups,
                                                 const std::vector<AttentionGroupSpec>& attention,
                                                 const KvPoolOptions& options);
 
@@ -51,7 +52,7 @@ class KvPool {
   // By model layer and range of heads (ForwardBatch::layer_kv). Layout inside a page: [head, token, dim].
   std::span<const std::vector<abi::KvPoolView>> layer_views() const { return views_; }
   // Copies K and V of every layer of the group from one page to another.
-  void copy_page(std::size_t group, std::int32_t from, std::int32_t to);
+  Status copy_page(std::size_t group, std::int32_t from, std::int32_t to);
 
  private:
   struct Group {
@@ -61,10 +62,11 @@ class KvPool {
     std::vector<abi::KvPoolView> layers;  // head 0 is the first that the group has of the layer
   };
 
-  explicit KvPool(const KvPoolOptions& options) : options_(options) {}
-  Status allocate_group(Backend& backend, const KvGroupSpec& spec, std::int32_t num_pages);
+  KvPool(Device& device, const KvPoolOptions& options) : device_(device), options_(options) {}
+  Status allocate_group(Device& device, const KvGroupSpec& spec, std::int32_t num_pages);
   void make_views(const std::vector<KvGroupSpec>& groups, const std::vector<AttentionGroupSpec>& attention);
 
+  Device& device_;
   KvPoolOptions options_;
   std::vector<Group> groups_;
   std::vector<std::vector<abi::KvPoolView>> views_;

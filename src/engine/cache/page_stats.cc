@@ -2,7 +2,6 @@
 #include "engine/cache/page_stats.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "base/status.h"
@@ -28,7 +27,7 @@ std::int64_t PageStats::page_bytes(const KvGroupSpec& group, std::int32_t page_t
   return heads_page_bytes(heads, group.head_dim, page_tokens, kind);
 }
 
-Result<std::unique_ptr<PageStats>> PageStats::create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+Result<std::unique_ptr<PageStats>> PageStats::create(Device& device, const std::vector<KvGroupSpec>& groups,
                                                      const KvPool& pool, abi::StatKind kind, const KeyCodes& codes,
                                                      std::int32_t rotary_dim, const std::vector<std::int32_t>& layers) {
   const std::int32_t page_tokens = pool.page_tokens();
@@ -36,7 +35,7 @@ Result<std::unique_ptr<PageStats>> PageStats::create(Backend& backend, const std
     return unsupported("page selection needs KV pages of a multiple of {} tokens, they have {}", abi::kSubPageTokens,
                        page_tokens);
   }
-  auto stats = std::unique_ptr<PageStats>(new PageStats());
+  auto stats = std::unique_ptr<PageStats>(new PageStats(device));
   stats->layers_.resize(pool.layer_views().size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const KvGroupSpec& group = groups[g];
@@ -61,7 +60,7 @@ Result<std::unique_ptr<PageStats>> PageStats::create(Backend& backend, const std
       view.head_stride = heads_page_bytes(1, group.head_dim, page_tokens, kind);
       view.page_stride = view.head_stride * view.num_heads;
       FOVEA_ASSIGN_OR_RETURN(std::shared_ptr<void> memory,
-                             backend.allocate(static_cast<std::size_t>(view.page_stride * view.num_pages)));
+                             device.allocate(static_cast<std::size_t>(view.page_stride * view.num_pages)));
       view.data = memory.get();
       stats->memory_.push_back(std::move(memory));
     }
@@ -79,13 +78,14 @@ abi::PageStatsView PageStats::view(std::int32_t index, const HeadRange& heads) c
   return view;
 }
 
-void PageStats::copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to) {
+Status PageStats::copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to) {
   for (const Layer& layer : layers_) {
     if (layer.view.data == nullptr || layer.kv_group != kv_group) continue;
     auto* base = static_cast<std::byte*>(layer.view.data);
-    std::memcpy(base + to * layer.view.page_stride, base + from * layer.view.page_stride,
-                static_cast<std::size_t>(layer.view.page_stride));
+    FOVEA_RETURN_IF_ERROR(device_.copy(base + to * layer.view.page_stride, base + from * layer.view.page_stride,
+                                       static_cast<std::size_t>(layer.view.page_stride)));
   }
+  return ok_status();
 }
 
 }  // namespace fovea

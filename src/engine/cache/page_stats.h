@@ -1,5 +1,5 @@
 // PageStats: the statistics of the KV pool's pages, by page number like the pages themselves: a page that requests
-// share, or that the prefix cache keeps, brings its statistics with it. Written by the backend at append
+// share, or that the prefix cache keeps, brings its statistics with it. Written by the device at append
 // (engine/runner).
 #pragma once
 
@@ -17,9 +17,9 @@ namespace fovea {
 
 class PageStats {
  public:
-  // For the layers listed; rotary_dim: leading channels of a head that RoPE turns; codes must outlive it. kUnsupported
-  // where pages are no multiple of a sub-page.
-  static Result<std::unique_ptr<PageStats>> create(Backend& backend, const std::vector<KvGroupSpec>& groups,
+  // For the layers listed; rotary_dim: leading channels of a head that RoPE turns; device and codes must outlive it.
+  // kUnsupported where pages are no multiple of a sub-page.
+  static Result<std::unique_ptr<PageStats>> create(Device& device, const std::vector<KvGroupSpec>& groups,
                                                    const KvPool& pool, abi::StatKind kind, const KeyCodes& codes,
                                                    std::int32_t rotary_dim, const std::vector<std::int32_t>& layers);
   // Bytes that a page of a group takes, for the layers listed; heads that stream, and those with a window, have none.
@@ -29,7 +29,7 @@ class PageStats {
   // Of neighbouring heads of a layer that are in one group; head 0 of the view is the first of them.
   abi::PageStatsView view(std::int32_t layer, const HeadRange& heads) const;
   // A page of a group was copied to another.
-  void copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
+  Status copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
   // Of a group's page.
   std::int64_t page_bytes(std::size_t kv_group) const { return page_bytes_[kv_group]; }
 
@@ -40,8 +40,9 @@ class PageStats {
     std::vector<std::int32_t> heads;  // ascending; head i of the view is heads[i]
     abi::PageStatsView view{};        // without data where the layer has none
   };
-  PageStats() = default;
+  explicit PageStats(Device& device) : device_(device) {}
 
+  Device& device_;
   std::vector<Layer> layers_;             // by model layer
   std::vector<std::int64_t> page_bytes_;  // by group
   std::vector<std::shared_ptr<void>> memory_;

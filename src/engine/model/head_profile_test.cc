@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "engine/model/kv_layout.h"
+#include "engine/model/kv_grouping.h"
 
 namespace fovea {
 namespace {
@@ -118,22 +118,22 @@ ModelConfig config_of(std::vector<std::int32_t> windows, std::int32_t heads) {
   return config;
 }
 
-TEST(KvLayout, APlainModelHasOneGroupAndWindowsAnother) {
-  const KvLayout plain = make_kv_layout(config_of({0, 0, 0}, 2), nullptr);
+TEST(KvGrouping, APlainModelHasOneGroupAndWindowsAnother) {
+  const KvGrouping plain = make_kv_grouping(config_of({0, 0, 0}, 2), nullptr);
   ASSERT_EQ(plain.groups.size(), 1u);
   EXPECT_TRUE(plain.groups[0].heads.empty());
   EXPECT_EQ(plain.attention.size(), 1u);
-  const KvLayout windows = make_kv_layout(config_of({8, 0, 8}, 2), nullptr);
+  const KvGrouping windows = make_kv_grouping(config_of({8, 0, 8}, 2), nullptr);
   ASSERT_EQ(windows.groups.size(), 2u);
   EXPECT_EQ(windows.groups[0].layers, (std::vector<std::int32_t>{0, 2}));
   EXPECT_EQ(windows.groups[0].window_tokens, 8);
   EXPECT_EQ(windows.attention_of, (std::vector<std::size_t>{0, 1, 0}));
 }
 
-TEST(KvLayout, StreamingHeadsAreAGroupByLayerAndHead) {
+TEST(KvGrouping, StreamingHeadsAreAGroupByLayerAndHead) {
   HeadProfile profile;
   profile.streaming = {{0, 0}, {0, 1}, {0, 2}, {1, 1}, {3, 1}};
-  const KvLayout layout = make_kv_layout(config_of({0, 0, 0, 0}, 3), &profile);
+  const KvGrouping layout = make_kv_grouping(config_of({0, 0, 0, 0}, 3), &profile);
   ASSERT_EQ(layout.groups.size(), 2u);
   const KvGroupSpec& full = layout.groups[0];
   const KvGroupSpec& rings = layout.groups[1];
@@ -152,7 +152,7 @@ TEST(KvLayout, StreamingHeadsAreAGroupByLayerAndHead) {
   EXPECT_EQ(layout.attention[2].ranges.size(), 1u);
 }
 
-TEST(KvLayout, ProfilesMustFitTheModel) {
+TEST(KvGrouping, ProfilesMustFitTheModel) {
   HeadProfile profile;
   profile.streaming = {{1, 1}};
   EXPECT_TRUE(check_head_profile(profile, config_of({0, 0}, 2)).ok());

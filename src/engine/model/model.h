@@ -1,4 +1,4 @@
-// Model: a decoder-only transformer loaded from a Hugging Face folder, run on a Backend. Called by engine/runner.
+// Model: a decoder-only transformer loaded from a Hugging Face folder, run on a Device. Called by engine/runner.
 #pragma once
 
 #include <algorithm>
@@ -65,8 +65,9 @@ struct AttentionGroupSpec {
 class LayerSelection {
  public:
   virtual ~LayerSelection() = default;
-  // The keys of the forward's tokens are in the layer's pool.
-  virtual Status appended(std::int32_t layer) = 0;
+  // The keys of the forward's tokens are in the layer's pool. slots: by KV group, [rows] where operators
+  // read them.
+  virtual Status appended(std::int32_t layer, std::span<const std::int32_t* const> slots, std::int64_t rows) = 0;
   // Runs the layer's attention over selected pages; false where nothing is selected and the group's plan serves.
   virtual Result<bool> attend(std::int32_t layer, const TensorView& q, const TensorView& out) = 0;
 };
@@ -78,7 +79,7 @@ struct ForwardBatch {
   std::span<const std::int32_t> logit_rows;  // rows (of T) whose logits are wanted, ascending
   // By KV group: where each token's K and V go (page * page_tokens + offset).
   std::vector<std::span<const std::int32_t>> slots;  // [KV groups][T]
-  std::vector<AttentionOp*> attention;               // [attention groups], planned
+  std::vector<PagedAttention*> attention;            // [attention groups], planned
   // By model layer and range of its attention group: the pool, counted in the layer's heads (abi::shift_heads).
   std::span<const std::vector<abi::KvPoolView>> layer_kv;  // [num_layers][ranges]
   LayerSelection* selection = nullptr;                     // or null: every layer runs its group's plan
@@ -90,9 +91,9 @@ class Model {
   virtual const ModelConfig& config() const = 0;
   virtual const std::vector<KvGroupSpec>& kv_groups() const = 0;
   virtual const std::vector<AttentionGroupSpec>& attention_groups() const = 0;
-  // What create_attention needs for an attention group, heads, scale and soft-cap filled in; limits and workers are the
+  // What create_attention needs for an attention group: heads, scale and soft-cap filled in; types and limits are the
   // caller's. What queries see is up to the KV group: all before them, or a window behind the sinks.
-  virtual AttentionOpConfig attention_config(std::size_t attention_group) const = 0;
+  virtual AttentionOptions attention_options(std::size_t attention_group) const = 0;
   // logits: [logit_rows.size(), vocab_size] f32, final soft-cap applied.
   virtual Status forward(const ForwardBatch& batch, const TensorView& logits) = 0;
   virtual std::size_t weight_bytes() const = 0;  // bytes a decode step reads
@@ -100,6 +101,6 @@ class Model {
 
 // folder: a Hugging Face folder (config.json, *.safetensors); with kDummy config.json alone, or the path of one, is
 // enough.
-Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& backend, const ModelLoadOptions& options);
+Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& device, const ModelLoadOptions& options);
 
 }  // namespace fovea

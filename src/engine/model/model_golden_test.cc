@@ -100,12 +100,12 @@ class GoldenModels : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { golden_ = load_golden(kGoldens / GetParam()); }
 
-  static BackendOptions exact() {
-    BackendOptions options;
+  static DeviceOptions exact() {
+    DeviceOptions options;
     options.bf16_products = false;
     return options;
   }
-  void open(DType kv, const BackendOptions& options = exact()) {
+  void open(DType kv, const DeviceOptions& options = exact()) {
     auto runner = ModelHarness::create(kGoldens / GetParam(), kv, options);
     ASSERT_TRUE(runner.ok()) << runner.status().to_string();
     runner_ = std::move(*runner);
@@ -208,7 +208,7 @@ TEST_P(GoldenModels, DefaultsLoseLessThanBf16Compute) {
 
 // In batch-invariant mode a token's logits are the same bits alone, in chunks and in company.
 TEST_P(GoldenModels, BatchInvariantBits) {
-  BackendOptions options;
+  DeviceOptions options;
   options.batch_invariant = true;
   open(DType::kBF16, options);
   const auto alone = prefill(1000, false);

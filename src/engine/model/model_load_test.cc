@@ -46,9 +46,9 @@ class ModelLoad : public ::testing::Test {
     return logits.ok() ? *logits : std::vector<float>{};
   }
   Status load(const ModelLoadOptions& options = {}) {
-    auto backend = create_backend("cpu", {});
-    EXPECT_TRUE(backend.ok());
-    return load_model(folder_, **backend, options).status();
+    auto device = create_device("cpu", {});
+    EXPECT_TRUE(device.ok());
+    return load_model(folder_, **device, options).status();
   }
   void copy_golden(const char* name) {
     fs::copy(fs::path(FOVEA_SOURCE_DIR) / "tests/goldens/models" / name, folder_, fs::copy_options::recursive);

@@ -30,20 +30,22 @@ class ModelHarness {
   enum class Logits { kAll, kLast };
 
   static Result<std::unique_ptr<ModelHarness>> create(const std::string& folder, DType kv_dtype,
-                                                      const BackendOptions& backend_options,
+                                                      const DeviceOptions& device_options,
                                                       const ModelLoadOptions& load_options = {}) {
     std::unique_ptr<ModelHarness> runner(new ModelHarness);
-    FOVEA_ASSIGN_OR_RETURN(runner->backend_, create_backend("cpu", backend_options));
-    FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->backend_, load_options));
+    FOVEA_ASSIGN_OR_RETURN(runner->device_, create_device("cpu", device_options));
+    FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->device_, load_options));
     const Model& model = *runner->model_;
     for (std::size_t g = 0; g < model.attention_groups().size(); ++g) {
-      AttentionOpConfig config = model.attention_config(g);
-      config.kv_dtype = kv_dtype;
-      config.planner.page_tokens = kPageTokens;
-      config.planner.num_workers = runner->backend_->num_threads();
-      config.planner.batch_invariant = backend_options.batch_invariant;
-      config.planner.limits = {kMaxRequests, load_options.max_forward_tokens, kMaxPages};
-      FOVEA_ASSIGN_OR_RETURN(auto op, runner->backend_->create_attention(config));
+      AttentionConfig config{model.attention_options(g), {}, {}};
+      config.options.q_dtype = runner->device_->activation_dtype();
+      config.options.kv_dtype = kv_dtype;
+      config.options.page_tokens = kPageTokens;
+      config.options.batch_invariant = device_options.batch_invariant;
+      config.options.max_requests = kMaxRequests;
+      config.options.max_rows = load_options.max_forward_tokens;
+      config.options.max_pages_per_request = kMaxPages;
+      FOVEA_ASSIGN_OR_RETURN(auto op, runner->device_->create_attention(config));
       runner->attention_.push_back(std::move(op));
     }
     FOVEA_RETURN_IF_ERROR(runner->make_pools(kv_dtype));
@@ -84,17 +86,17 @@ class ModelHarness {
     }
     ForwardBatch batch{tokens, positions, logit_rows, {}, {}, pools_};
     for (std::size_t g = 0; g < attention_.size(); ++g) {
-      AttentionBatch plan;
+      RequestBatch plan;
       plan.num_requests = static_cast<std::int32_t>(pieces.size());
       plan.q_lens = q_lens.data();
       plan.kv_lens = kv_lens.data();
-      plan.page_table = table.data();
-      plan.page_table_stride = kMaxPages;
+      plan.page_indices = table.data();
+      plan.page_stride = kMaxPages;
       const std::size_t kv_group = model_->attention_groups()[g].ranges[0].kv_group;
       const std::int32_t window = model_->kv_groups()[kv_group].window_tokens;
-      plan.mask = window > 0 ? abi::MaskKind::kWindow : abi::MaskKind::kCausal;
+      plan.mask = window > 0 ? AttentionMask::kWindow : AttentionMask::kCausal;
       plan.window_left = window > 0 ? window - 1 : -1;
-      FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan));
+      FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan, {}));
       batch.slots.push_back(slots);
       batch.attention.push_back(attention_[g].get());
     }
@@ -139,9 +141,9 @@ class ModelHarness {
     return ok_status();
   }
 
-  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Model> model_;
-  std::vector<std::unique_ptr<AttentionOp>> attention_;
+  std::vector<std::unique_ptr<PagedAttention>> attention_;
   std::vector<std::vector<std::byte>> memory_;
   std::vector<std::vector<abi::KvPoolView>> pools_;
   std::vector<Request> requests_;

@@ -1,4 +1,4 @@
-// The forward pass of all families, over the operators of a Backend.
+// The forward pass of all families, over the operators of a Device.
 #include "engine/model/transformer.h"
 
 #include <algorithm>
@@ -18,18 +18,9 @@ std::int64_t matrix_elements(const ModelConfig& c) {
   return c.num_layers * layer + std::int64_t{c.vocab_size} * c.hidden_size;
 }
 
-// Heads of a token, which stand side by side, as one row: [rows, heads * head_dim].
-TensorView as_row(TensorView heads) {
-  heads.rank = 2;
-  heads.shape[1] *= heads.shape[2];
-  heads.strides[1] = 1;
-  return heads;
-}
-
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& backend,
-                                          const ModelLoadOptions& options) {
+Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& device, const ModelLoadOptions& options) {
   FOVEA_ASSIGN_OR_RETURN(ModelConfig config, load_model_config(folder));
   if (options.max_context > 0 && options.max_context <= config.rope.original_max_position &&
       config.rope.kind == RopeKind::kLongRope) {
@@ -39,12 +30,12 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& ba
     return invalid_argument("max_forward_tokens is {} and max_logit_rows {}, expected at least 1",
                             options.max_forward_tokens, options.max_logit_rows);
   }
-  // Every matrix is kept in the layout that the backend's kernels want. Files stay mapped, and the kernel may drop
+  // Every matrix is kept in the layout that the device's kernels want. Files stay mapped, and the kernel may drop
   // their pages; dummy weights have no file to be read again from.
   const std::uint64_t copies = options.format == LoadFormat::kDummy ? 2 : 1;
   const std::uint64_t needed = copies * static_cast<std::uint64_t>(matrix_elements(config)) *
                                static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
-  const std::uint64_t available = backend.memory_available();
+  const std::uint64_t available = device.memory_available();
   if (needed > available) {
     return resource_exhausted("{}: the weights take {} MB as {}, but {} MB of memory are left", shorten(folder),
                               needed >> 20, dtype_name(config.dtype), available >> 20);
@@ -55,16 +46,16 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Backend& ba
   } else {
     FOVEA_ASSIGN_OR_RETURN(weights, open_weights(folder));
   }
-  return Transformer::create(std::move(config), std::move(weights), backend, options);
+  return Transformer::create(std::move(config), std::move(weights), device, options);
 }
 
 Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::unique_ptr<WeightSource> weights,
-                                                   Backend& backend, const ModelLoadOptions& options) {
-  std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), backend, options));
+                                                   Device& device, const ModelLoadOptions& options) {
+  std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), device, options));
   FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
   transformer->weights_ = std::move(weights);
   if (options.streaming) FOVEA_RETURN_IF_ERROR(check_head_profile(*options.streaming, transformer->config_));
-  transformer->layout_ = make_kv_layout(transformer->config_, options.streaming ? &*options.streaming : nullptr);
+  transformer->layout_ = make_kv_grouping(transformer->config_, options.streaming ? &*options.streaming : nullptr);
   FOVEA_RETURN_IF_ERROR(transformer->allocate());
   return std::unique_ptr<Model>(std::move(transformer));
 }
@@ -73,6 +64,11 @@ Result<TensorView> Transformer::load_vector(WeightSource& weights, const std::st
   FOVEA_ASSIGN_OR_RETURN(const TensorView view, weights.get(name, {size}));
   weight_bytes_ += static_cast<std::size_t>(size * dtype_bits(view.dtype) / 8);
   return view;
+}
+
+Result<TensorView> Transformer::load_norm(WeightSource& weights, const std::string& name, std::int64_t size) {
+  FOVEA_ASSIGN_OR_RETURN(const TensorView view, load_vector(weights, name, size));
+  return device_.hold(view);
 }
 
 Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, const std::vector<Part>& parts,
@@ -88,7 +84,7 @@ Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, 
       biases.push_back(vector);
     }
   }
-  auto linear = backend_.create_linear(matrices, biases);
+  auto linear = device_.create_linear(matrices, biases);
   if (!linear.ok()) return make_status(linear.status().code(), "{}: {}", parts[0].name, linear.status().message());
   return linear;
 }
@@ -103,21 +99,21 @@ Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
   // With post norms, post_attention_layernorm is one; without, it is the norm before the MLP.
   const std::string after = prefix + "post_attention_layernorm.weight";
   if (c.pre_norms) {
-    FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_vector(weights, prefix + "input_layernorm.weight", hidden));
+    FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_norm(weights, prefix + "input_layernorm.weight", hidden));
     const std::string before_mlp = c.post_norms ? prefix + "pre_feedforward_layernorm.weight" : after;
-    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_vector(weights, before_mlp, hidden));
+    FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_norm(weights, before_mlp, hidden));
   }
   if (c.post_norms) {
-    FOVEA_ASSIGN_OR_RETURN(layer.post_attention_norm, load_vector(weights, after, hidden));
+    FOVEA_ASSIGN_OR_RETURN(layer.post_attention_norm, load_norm(weights, after, hidden));
     FOVEA_ASSIGN_OR_RETURN(layer.post_mlp_norm,
-                           load_vector(weights, prefix + "post_feedforward_layernorm.weight", hidden));
+                           load_norm(weights, prefix + "post_feedforward_layernorm.weight", hidden));
   }
   if (c.qk_norm != QkNorm::kNone) {
     const bool whole = c.qk_norm == QkNorm::kProjection;
     FOVEA_ASSIGN_OR_RETURN(layer.q_norm,
-                           load_vector(weights, prefix + "self_attn.q_norm.weight", whole ? q_size : c.head_dim));
+                           load_norm(weights, prefix + "self_attn.q_norm.weight", whole ? q_size : c.head_dim));
     FOVEA_ASSIGN_OR_RETURN(layer.k_norm,
-                           load_vector(weights, prefix + "self_attn.k_norm.weight", whole ? kv_size : c.head_dim));
+                           load_norm(weights, prefix + "self_attn.k_norm.weight", whole ? kv_size : c.head_dim));
   }
   std::vector<Part> qkv = {{prefix + "self_attn.q_proj", q_size},
                            {prefix + "self_attn.k_proj", kv_size},
@@ -140,19 +136,20 @@ Status Transformer::load(WeightSource& weights) {
   FOVEA_ASSIGN_OR_RETURN(embedding_, weights.get("model.embed_tokens.weight", {config_.vocab_size, hidden}));
   layers_.reserve(static_cast<std::size_t>(config_.num_layers));
   for (std::int32_t i = 0; i < config_.num_layers; ++i) FOVEA_RETURN_IF_ERROR(load_layer(weights, i));
-  FOVEA_ASSIGN_OR_RETURN(final_norm_, load_vector(weights, "model.norm.weight", hidden));
+  FOVEA_ASSIGN_OR_RETURN(final_norm_, load_norm(weights, "model.norm.weight", hidden));
   const bool tied = config_.tie_word_embeddings && !has_own_head(weights);
   if (tied) {
     weight_bytes_ += static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
-    FOVEA_ASSIGN_OR_RETURN(lm_head_, backend_.create_linear({&embedding_, 1}, {}));
+    FOVEA_ASSIGN_OR_RETURN(lm_head_, device_.create_linear({&embedding_, 1}, {}));
   } else {
     FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size}}, hidden, false));
   }
+  FOVEA_ASSIGN_OR_RETURN(embedding_, device_.hold(embedding_));
   // Gemma's scale has the precision of the activations, in transformers as here.
   embedding_scale_ = config_.embedding_scale;
-  if (backend_.activation_dtype() == DType::kBF16) {
+  if (device_.activation_dtype() == DType::kBF16) {
     embedding_scale_ = bf16_to_float(float_to_bf16(embedding_scale_));
-  } else if (backend_.activation_dtype() == DType::kF16) {
+  } else if (device_.activation_dtype() == DType::kF16) {
     embedding_scale_ = f16_to_float(float_to_f16(embedding_scale_));
   }
   return ok_status();
@@ -171,10 +168,10 @@ bool Transformer::has_own_head(WeightSource& weights) const {
 }
 
 Status Transformer::allocate() {
-  const std::size_t element = static_cast<std::size_t>(dtype_bits(backend_.activation_dtype()) / 8);
+  const std::size_t element = static_cast<std::size_t>(dtype_bits(device_.activation_dtype()) / 8);
   const std::int64_t rows = std::max(options_.max_forward_tokens, options_.max_logit_rows);
   const auto make = [&](std::shared_ptr<void>& buffer, std::int64_t width) -> Status {
-    FOVEA_ASSIGN_OR_RETURN(buffer, backend_.allocate(static_cast<std::size_t>(rows * width) * element));
+    FOVEA_ASSIGN_OR_RETURN(buffer, device_.allocate(static_cast<std::size_t>(rows * width) * element));
     return ok_status();
   };
   FOVEA_RETURN_IF_ERROR(make(hidden_, config_.hidden_size));
@@ -186,37 +183,28 @@ Status Transformer::allocate() {
   return make(activated_, config_.intermediate_size);
 }
 
-AttentionOpConfig Transformer::attention_config(std::size_t /*attention_group*/) const {
-  AttentionOpConfig attention;
-  attention.planner.num_qo_heads = config_.num_qo_heads;
-  attention.planner.num_kv_heads = config_.num_kv_heads;
-  attention.planner.head_dim = config_.head_dim;
+AttentionOptions Transformer::attention_options(std::size_t /*attention_group*/) const {
+  AttentionOptions attention;
+  attention.num_qo_heads = config_.num_qo_heads;
+  attention.num_kv_heads = config_.num_kv_heads;
+  attention.head_dim = config_.head_dim;
   attention.sm_scale = config_.attention_scale;
   attention.softcap = config_.attention_softcap;
   return attention;
 }
 
 TensorView Transformer::rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const {
-  return cpu_tensor(buffer.get(), backend_.activation_dtype(), rows, width);
-}
-
-TensorView Transformer::heads_of(std::int64_t rows, std::int64_t first, std::int64_t count) const {
-  TensorView view = cpu_tensor(qkv_.get(), backend_.activation_dtype(), rows, count, config_.head_dim);
-  view.strides[0] = qkv_heads() * config_.head_dim;
-  const std::int64_t offset = first * config_.head_dim * dtype_bits(view.dtype) / 8;
-  view.data = static_cast<std::byte*>(qkv_.get()) + offset;
-  return view;
+  return device_.tensor(buffer.get(), device_.activation_dtype(), rows, width);
 }
 
 Status Transformer::norm(const TensorView& x, const TensorView& weight, const TensorView& residual,
                          const TensorView& out) {
-  const float offset = config_.norm_plus_one ? 1.0f : 0.0f;
-  return backend_.rms_norm(x, weight, offset, config_.rms_norm_eps, residual, out);
+  return device_.rms_norm(x, weight, norm_offset(), config_.rms_norm_eps, residual, out);
 }
 
 Status Transformer::add_residual(const TensorView& delta, const TensorView& weight, const TensorView& hidden,
                                  const TensorView& normed) {
-  if (weight.data == nullptr) return backend_.add(hidden, delta);
+  if (weight.data == nullptr) return device_.add(hidden, delta);
   return norm(delta, weight, hidden, normed);
 }
 
@@ -282,37 +270,34 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   const auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = qkv_heads() * c.head_dim;
   FOVEA_RETURN_IF_ERROR(layer.qkv->forward(block_input(rows), rows_of(qkv_, rows, width)));
-  const TensorView q = heads_of(rows, 0, c.num_qo_heads);
-  const TensorView k_heads = heads_of(rows, c.num_qo_heads, c.num_kv_heads);
-  if (c.qk_norm == QkNorm::kHead) {
-    FOVEA_RETURN_IF_ERROR(norm(q, layer.q_norm, {}, q));
-    FOVEA_RETURN_IF_ERROR(norm(k_heads, layer.k_norm, {}, k_heads));
-  } else if (c.qk_norm == QkNorm::kProjection) {
-    FOVEA_RETURN_IF_ERROR(norm(as_row(q), layer.q_norm, {}, as_row(q)));
-    FOVEA_RETURN_IF_ERROR(norm(as_row(k_heads), layer.k_norm, {}, as_row(k_heads)));
-  }
-  // Query and key heads stand side by side, so one call rotates both.
-  const TensorView q_and_k = heads_of(rows, 0, c.num_qo_heads + c.num_kv_heads);
-  const bool windowed = c.layer_window[index] > 0;
-  FOVEA_RETURN_IF_ERROR(
-      backend_.rope(q_and_k, batch.positions.data(), windowed && c.window_rope ? *c.window_rope : c.rope));
   const std::size_t group = layout_.attention_of[index];
   const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
+  targets_.clear();
   for (std::size_t r = 0; r < pools.size(); ++r) {
     const HeadRange& range = layout_.attention[group].ranges[r];
-    const std::int32_t count = range.head_end - range.head_begin;
-    const TensorView k = heads_of(rows, c.num_qo_heads + range.head_begin, count);
-    const TensorView v = heads_of(rows, c.num_qo_heads + c.num_kv_heads + range.head_begin, count);
-    FOVEA_RETURN_IF_ERROR(
-        backend_.append_kv(k, v, batch.slots[range.kv_group].data(), abi::shift_heads(pools[r], -range.head_begin)));
+    targets_.push_back({range.head_begin, range.head_end, slots()[range.kv_group], pools[r]});
   }
-  const TensorView out = cpu_tensor(attended_.get(), backend_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
+  const bool windowed = c.layer_window[index] > 0;
+  QkvHeads heads;
+  heads.qkv = device_.tensor(qkv_.get(), device_.activation_dtype(), rows, qkv_heads(), c.head_dim);
+  heads.num_qo_heads = c.num_qo_heads;
+  heads.num_kv_heads = c.num_kv_heads;
+  heads.q_norm = layer.q_norm;
+  heads.k_norm = layer.k_norm;
+  heads.norm_offset = norm_offset();
+  heads.norm_eps = c.rms_norm_eps;
+  heads.positions = arrays_[kPositions];
+  heads.rope = windowed && c.window_rope ? &*c.window_rope : &c.rope;
+  FOVEA_RETURN_IF_ERROR(device_.rope_append(heads, targets_));
+  TensorView q = heads.qkv;
+  q.shape[1] = c.num_qo_heads;
+  const TensorView out = device_.tensor(attended_.get(), device_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
   if (batch.selection != nullptr) {
-    FOVEA_RETURN_IF_ERROR(batch.selection->appended(static_cast<std::int32_t>(index)));
+    FOVEA_RETURN_IF_ERROR(batch.selection->appended(static_cast<std::int32_t>(index), slots(), rows));
     FOVEA_ASSIGN_OR_RETURN(const bool attended, batch.selection->attend(static_cast<std::int32_t>(index), q, out));
     if (attended) return ok_status();
   }
-  return batch.attention[group]->run(q, pools, out, nullptr);
+  return batch.attention[group]->run(q, pools, out, {}, device_.stream());
 }
 
 Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
@@ -321,12 +306,15 @@ Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
   const TensorView activated = rows_of(activated_, rows, width);
   const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
   FOVEA_RETURN_IF_ERROR(layer.gate_up->forward(block_input(rows), gate_up));
-  FOVEA_RETURN_IF_ERROR(backend_.gated_activation(config_.activation, gate_up, activated));
+  FOVEA_RETURN_IF_ERROR(device_.gated_activation(config_.activation, gate_up, activated));
   return layer.down->forward(activated, delta);
 }
 
 Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits) {
   FOVEA_RETURN_IF_ERROR(check(batch, logits));
+  std::vector<std::span<const std::int32_t>> arrays = {batch.tokens, batch.positions, batch.logit_rows};
+  arrays.insert(arrays.end(), batch.slots.begin(), batch.slots.end());
+  FOVEA_RETURN_IF_ERROR(device_.upload(arrays, arrays_));
   auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = config_.hidden_size;
   const std::int64_t attended_width = std::int64_t{config_.num_qo_heads} * config_.head_dim;
@@ -334,7 +322,7 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   TensorView normed = rows_of(normed_, rows, width);
   TensorView delta = rows_of(delta_, rows, width);
   TensorView attended = rows_of(attended_, rows, attended_width);
-  FOVEA_RETURN_IF_ERROR(backend_.embed(embedding_, batch.tokens.data(), embedding_scale_, hidden));
+  FOVEA_RETURN_IF_ERROR(device_.embed(embedding_, arrays_[kTokens], embedding_scale_, hidden));
   if (config_.pre_norms) FOVEA_RETURN_IF_ERROR(norm(hidden, layers_[0].input_norm, {}, normed));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
@@ -346,10 +334,10 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
       rows = static_cast<std::int64_t>(batch.logit_rows.size());
       if (rows == 0) return ok_status();
       const TensorView kept = rows_of(qkv_, rows, attended_width);
-      FOVEA_RETURN_IF_ERROR(backend_.embed(attended, batch.logit_rows.data(), 1.0f, kept));
+      FOVEA_RETURN_IF_ERROR(device_.embed(attended, arrays_[kLogitRows], 1.0f, kept));
       attended = kept;
       normed = rows_of(normed_, rows, width);
-      FOVEA_RETURN_IF_ERROR(backend_.embed(hidden, batch.logit_rows.data(), 1.0f, normed));
+      FOVEA_RETURN_IF_ERROR(device_.embed(hidden, arrays_[kLogitRows], 1.0f, normed));
       std::swap(hidden_, normed_);
       hidden = rows_of(hidden_, rows, width);
       normed = rows_of(normed_, rows, width);
@@ -363,7 +351,7 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
     FOVEA_RETURN_IF_ERROR(add_residual(delta, last ? final_norm_ : layers_[i + 1].input_norm, hidden, normed));
   }
   FOVEA_RETURN_IF_ERROR(lm_head_->forward(normed, logits));
-  if (config_.final_softcap > 0.0f) return backend_.softcap(logits, config_.final_softcap);
+  if (config_.final_softcap > 0.0f) return device_.softcap(logits, config_.final_softcap);
   return ok_status();
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/kv_layout.h"
+#include "engine/model/kv_grouping.h"
 #include "engine/model/model.h"
 #include "engine/model/weights.h"
 
@@ -15,12 +15,12 @@ namespace fovea {
 class Transformer : public Model {
  public:
   static Result<std::unique_ptr<Model>> create(ModelConfig config, std::unique_ptr<WeightSource> weights,
-                                               Backend& backend, const ModelLoadOptions& options);
+                                               Device& device, const ModelLoadOptions& options);
 
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
-  AttentionOpConfig attention_config(std::size_t attention_group) const override;
+  AttentionOptions attention_options(std::size_t attention_group) const override;
   Status forward(const ForwardBatch& batch, const TensorView& logits) override;
   std::size_t weight_bytes() const override { return weight_bytes_; }
 
@@ -34,8 +34,8 @@ class Transformer : public Model {
     std::unique_ptr<Linear> qkv, output, gate_up, down;
   };
 
-  Transformer(ModelConfig config, Backend& backend, const ModelLoadOptions& options)
-      : config_(std::move(config)), backend_(backend), options_(options) {}
+  Transformer(ModelConfig config, Device& device, const ModelLoadOptions& options)
+      : config_(std::move(config)), device_(device), options_(options) {}
 
   Status load(WeightSource& weights);
   Status load_layer(WeightSource& weights, std::int32_t index);
@@ -47,6 +47,7 @@ class Transformer : public Model {
   Result<std::unique_ptr<Linear>> load_linear(WeightSource& weights, const std::vector<Part>& parts, std::int64_t in,
                                               bool bias);
   Result<TensorView> load_vector(WeightSource& weights, const std::string& name, std::int64_t size);
+  Result<TensorView> load_norm(WeightSource& weights, const std::string& name, std::int64_t size);
   Status allocate();
   Status check(const ForwardBatch& batch, const TensorView& logits) const;
 
@@ -64,21 +65,26 @@ class Transformer : public Model {
 
   // [rows, width] of a buffer.
   TensorView rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const;
-  // Heads [first, first + count) of qkv_ as [rows, count, head_dim].
-  TensorView heads_of(std::int64_t rows, std::int64_t first, std::int64_t count) const;
+  float norm_offset() const { return config_.norm_plus_one ? 1.0f : 0.0f; }
+  // By KV group.
+  std::span<const std::int32_t* const> slots() const { return std::span(arrays_).subspan(kSlots); }
   std::int64_t qkv_heads() const { return config_.num_qo_heads + 2 * std::int64_t{config_.num_kv_heads}; }
 
   ModelConfig config_;
-  Backend& backend_;
+  Device& device_;
   ModelLoadOptions options_;
   std::unique_ptr<WeightSource> weights_;  // the embedding and the norms point into it
-  KvLayout layout_;
+  KvGrouping layout_;
   std::vector<Layer> layers_;
   TensorView embedding_;
   TensorView final_norm_;
   std::unique_ptr<Linear> lm_head_;
   float embedding_scale_ = 1.0f;
   std::size_t weight_bytes_ = 0;
+  // Of the forward, as operators read them.
+  enum : std::size_t { kTokens, kPositions, kLogitRows, kSlots };
+  std::vector<const std::int32_t*> arrays_;
+  std::vector<KvTarget> targets_;  // of the layer
   std::shared_ptr<void> hidden_, normed_, delta_, qkv_, attended_, gate_up_, activated_;
 };
 

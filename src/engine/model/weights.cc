@@ -93,7 +93,7 @@ class DummyWeights : public WeightSource {
   std::uint64_t seed_;
   DType dtype_;
   float norm_center_;
-  ThreadPool pool_;  // alive only while a model loads, when the backend's own pool sleeps
+  ThreadPool pool_;  // alive only while a model loads, when the device's own pool sleeps
   std::map<std::string, std::vector<std::byte>> tensors_;
 };
 

@@ -26,7 +26,7 @@ struct PageTables {
   std::uint32_t begin(std::size_t group, std::size_t request) const { return begins[group][request]; }
 };
 
-// True when every query sees all, or a window without sinks, so that AttentionOp::plan() serves.
+// True when every query sees all, or a window without sinks, so that PagedAttention::plan() serves.
 bool plans_by_request(const AttentionGroupSpec& attention, const std::vector<KvGroupSpec>& groups);
 
 class HeadBatch {

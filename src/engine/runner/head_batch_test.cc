@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/random.h"
-#include "engine/model/kv_layout.h"
+#include "engine/model/kv_grouping.h"
 
 namespace fovea {
 namespace {
@@ -24,14 +24,14 @@ struct Random {
   }
 };
 
-KvLayout layout(std::int32_t prompt_window) {
+KvGrouping layout(std::int32_t prompt_window) {
   ModelConfig config;
   config.num_layers = 1;
   config.num_kv_heads = kHeads;
   config.head_dim = 64;
   config.layer_window = {0};
   const HeadProfile profile{"", 64, 100, prompt_window, {{0, 1}, {0, 3}}};
-  return make_kv_layout(config, &profile);
+  return make_kv_grouping(config, &profile);
 }
 
 PlannerOptions planner_options(bool invariant, bool share) {
@@ -82,7 +82,7 @@ struct Batch {
 // Tokens that a row sees under a head, and the pages it reads them from.
 using Seen = std::map<std::int32_t, std::int32_t>;
 
-void expect_seen(const KvLayout& layout, const Batch& b, const BlockRowBatch& rows, bool selecting) {
+void expect_seen(const KvGrouping& layout, const Batch& b, const BlockRowBatch& rows, bool selecting) {
   std::map<std::pair<std::uint32_t, std::int32_t>, Seen> seen;
   for (const abi::BlockRow& block : rows.block_rows) {
     EXPECT_EQ(block.pool, block.head_begin);  // one range a head here
@@ -128,7 +128,7 @@ TEST(HeadBatch, EveryQuerySeesItsTokensOnce) {
   for (int trial = 0; trial < 28; ++trial) {
     SCOPED_TRACE(trial);
     const bool invariant = trial % 3 == 1;
-    const KvLayout made = layout(trial % 2 == 0 ? 0 : 300);
+    const KvGrouping made = layout(trial % 2 == 0 ? 0 : 300);
     PlannerOptions options = planner_options(invariant, trial % 7 != 0);
     HeadBatch heads(made.attention[0], made.groups, {}, options);
     heads.raise_limits(options.limits);
@@ -154,7 +154,7 @@ TEST(HeadBatch, SharesWhatAPlanOfRequestsShares) {
   Random random{PhiloxRng(12)};
   for (int trial = 0; trial < 20; ++trial) {
     SCOPED_TRACE(trial);
-    const KvLayout made = layout(0);
+    const KvGrouping made = layout(0);
     PlannerOptions options = planner_options(trial % 2 == 1, true);
     const Batch batch(random, trial % 3 != 0);
     std::vector<std::int32_t> q_lens, kv_lens;

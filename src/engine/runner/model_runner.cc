@@ -9,10 +9,10 @@
 
 namespace fovea {
 
-Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model& model, KvPool& pool,
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& model, KvPool& pool,
                                                          const ReqToTokenPool& rows,
                                                          const ModelRunnerOptions& options) {
-  auto runner = std::unique_ptr<ModelRunner>(new ModelRunner(model, pool, rows, options));
+  auto runner = std::unique_ptr<ModelRunner>(new ModelRunner(device, model, pool, rows, options));
   const std::vector<KvGroupSpec>& specs = model.kv_groups();
   for (std::size_t g = 0; g < specs.size(); ++g) {
     Group& group = runner->groups_.emplace_back();
@@ -22,49 +22,51 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Backend& backend, Model
   }
   for (std::size_t a = 0; a < model.attention_groups().size(); ++a) {
     const AttentionGroupSpec& spec = model.attention_groups()[a];
-    Attention attention;
+    AttentionGroup attention;
     attention.num_layers = spec.layers.size();
-    attention.config = model.attention_config(a);
-    const auto dtype_of = [&](const HeadRange& range) {
-      return KvPool::format_of(specs[range.kv_group], options.kv_format).dtype;
-    };
+    AttentionConfig& config = attention.config;
+    config.options = model.attention_options(a);
+    for (const HeadRange& range : spec.ranges) {
+      config.pools.push_back(KvPool::format_of(specs[range.kv_group], options.kv_format));
+    }
     // The type of most of what is read: that of heads which see all.
     const auto full = std::find_if(spec.ranges.begin(), spec.ranges.end(),
                                    [&](const HeadRange& range) { return specs[range.kv_group].window_tokens == 0; });
-    attention.config.kv_dtype = dtype_of(full == spec.ranges.end() ? spec.ranges[0] : *full);
-    PlannerOptions& planner = attention.config.planner;
-    planner.num_workers = backend.num_threads();
-    planner.kv_element_bits = dtype_bits(attention.config.kv_dtype);
-    planner.page_tokens = pool.page_tokens();
-    planner.share_prefixes = options.share_prefixes;
-    planner.batch_invariant = options.batch_invariant;
-    planner.limits.max_requests = options.max_requests;
-    planner.limits.max_rows = options.max_forward_tokens;
-    planner.limits.max_pages_per_request = rows.stride();
+    config.set_format(config.pools[full == spec.ranges.end() ? 0 : full - spec.ranges.begin()]);
+    config.options.q_dtype = device.activation_dtype();
+    config.options.page_tokens = pool.page_tokens();
+    config.options.share_prefixes = options.share_prefixes;
+    config.options.batch_invariant = options.batch_invariant;
+    config.options.max_requests = options.max_requests;
+    config.options.max_rows = options.max_forward_tokens;
+    config.options.max_pages_per_request = rows.stride();
     if (plans_by_request(spec, specs)) {
       attention.kv_group = spec.ranges[0].kv_group;
       attention.window_left = specs[attention.kv_group].window_tokens - 1;
     } else {
+      const PlannerOptions planner = planner_options(config);
       attention.head_rows = std::make_unique<HeadBatch>(spec, specs, options.kv_format, planner);
-      attention.head_rows->raise_limits(planner.limits);
+      config.limits = planner.limits;
+      attention.head_rows->raise_limits(*config.limits);
     }
-    FOVEA_ASSIGN_OR_RETURN(attention.op, backend.create_attention(attention.config));
+    FOVEA_ASSIGN_OR_RETURN(attention.op, device.create_attention(config));
+    attention.planner = attention.op->planner().options();
     runner->attention_.push_back(std::move(attention));
   }
   if (options.selection.has_value()) {
-    std::vector<AttentionOpConfig> configs;
-    for (const Attention& attention : runner->attention_) configs.push_back(attention.config);
-    FOVEA_ASSIGN_OR_RETURN(runner->selection_, Selection::create(backend, model, pool, rows, configs, options.kv_format,
+    std::vector<AttentionConfig> configs;
+    for (const AttentionGroup& attention : runner->attention_) configs.push_back(attention.config);
+    FOVEA_ASSIGN_OR_RETURN(runner->selection_, Selection::create(device, model, pool, rows, configs, options.kv_format,
                                                                  *options.selection));
   }
   const std::size_t logits = static_cast<std::size_t>(options.max_logit_rows) * model.config().vocab_size;
-  FOVEA_ASSIGN_OR_RETURN(runner->logits_, backend.allocate(logits * sizeof(float)));
+  FOVEA_ASSIGN_OR_RETURN(runner->logits_, device.allocate(logits * sizeof(float)));
   return runner;
 }
 
 std::span<const float> ModelRunner::logits(std::size_t row) const {
   const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-  return {static_cast<const float*>(logits_.get()) + row * vocab, vocab};
+  return {host_logits_ + row * vocab, vocab};
 }
 
 void ModelRunner::lay_out(const Step& step) {
@@ -114,14 +116,14 @@ void ModelRunner::copy_tables(const Step& step, std::size_t g) {
   }
 }
 
-AttentionBatch ModelRunner::batch_of(const Attention& attention) const {
-  AttentionBatch batch;
+RequestBatch ModelRunner::batch_of(const AttentionGroup& attention) const {
+  RequestBatch batch;
   batch.num_requests = static_cast<std::int32_t>(q_lens_.size());
   batch.q_lens = q_lens_.data();
   batch.kv_lens = kv_lens_.data();
-  batch.page_table = tables_.entries.data() + tables_.begin(attention.kv_group, 0);
-  batch.page_table_stride = rows_.stride();
-  batch.mask = attention.window_left >= 0 ? abi::MaskKind::kWindow : abi::MaskKind::kCausal;
+  batch.page_indices = tables_.entries.data() + tables_.begin(attention.kv_group, 0);
+  batch.page_stride = rows_.stride();
+  batch.mask = attention.window_left >= 0 ? AttentionMask::kWindow : AttentionMask::kCausal;
   batch.window_left = attention.window_left;
   return batch;
 }
@@ -137,7 +139,7 @@ Status ModelRunner::plan(const Step& step) {
   planned_.clear();
   row_requests_.clear();
   for (std::size_t g = 0; g < groups_.size(); ++g) copy_tables(step, g);
-  for (Attention& attention : attention_) FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
+  for (AttentionGroup& attention : attention_) FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
   planned_ = std::move(ids);
   for (const StepItem& item : step.items) {
     row_requests_.insert(row_requests_.end(), static_cast<std::size_t>(item.count), item.sequence->arrival);
@@ -156,16 +158,16 @@ void ModelRunner::count_bytes() {
   }
 }
 
-Status ModelRunner::plan_attention(const Step& step, Attention& attention, bool same_requests) {
+Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, bool same_requests) {
   const bool first = &attention == attention_.data();
   if (attention.head_rows != nullptr) {
     const BlockRowBatch batch = attention.head_rows->make(step, positions_, tables_);
-    FOVEA_RETURN_IF_ERROR(attention.op->plan_block_rows(batch));
+    FOVEA_RETURN_IF_ERROR(attention.op->plan_block_rows(batch, device_.stream()));
     if (first) keep_snapshot(attention, &batch);
     return ok_status();
   }
-  if (same_requests && !groups_[attention.kv_group].changed) return attention.op->grow(kv_lens_.data());
-  FOVEA_RETURN_IF_ERROR(attention.op->plan(batch_of(attention)));
+  if (same_requests && !groups_[attention.kv_group].changed) return attention.op->grow(kv_lens_, device_.stream());
+  FOVEA_RETURN_IF_ERROR(attention.op->plan(batch_of(attention), device_.stream()));
   if (first) keep_snapshot(attention, nullptr);
   return ok_status();
 }
@@ -177,8 +179,8 @@ Status ModelRunner::run(const Step& step) {
                           step.num_tokens, options_.max_requests, options_.max_forward_tokens);
   }
   for (const PageCopy& copy : step.copies) {
-    pool_.copy_page(copy.group, copy.from, copy.to);
-    if (selection_ != nullptr) selection_->copy_page(copy.group, copy.from, copy.to);
+    FOVEA_RETURN_IF_ERROR(pool_.copy_page(copy.group, copy.from, copy.to));
+    if (selection_ != nullptr) FOVEA_RETURN_IF_ERROR(selection_->copy_page(copy.group, copy.from, copy.to));
   }
   lay_out(step);
   FOVEA_RETURN_IF_ERROR(plan(step));
@@ -187,19 +189,21 @@ Status ModelRunner::run(const Step& step) {
   batch.positions = positions_;
   batch.logit_rows = logit_rows_;
   for (const Group& group : groups_) batch.slots.emplace_back(group.slots.data(), tokens_.size());
-  for (const Attention& attention : attention_) batch.attention.push_back(attention.op.get());
+  for (const AttentionGroup& attention : attention_) batch.attention.push_back(attention.op.get());
   batch.layer_kv = pool_.layer_views();
   if (selection_ != nullptr) {
-    selection_->begin(step, positions_, batch.slots);
+    selection_->begin(step, positions_);
     batch.selection = selection_.get();
   }
-  FOVEA_RETURN_IF_ERROR(
-      model_.forward(batch, cpu_tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size)));
+  const TensorView logits = device_.tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size);
+  FOVEA_RETURN_IF_ERROR(model_.forward(batch, logits));
+  FOVEA_ASSIGN_OR_RETURN(const void* const read, device_.read(logits));
+  host_logits_ = static_cast<const float*>(read);
   count_bytes();
   return ok_status();
 }
 
-void ModelRunner::keep_snapshot(const Attention& attention, const BlockRowBatch* head_rows) {
+void ModelRunner::keep_snapshot(const AttentionGroup& attention, const BlockRowBatch* head_rows) {
   const std::lock_guard lock(snapshot_mutex_);
   if (q_lens_.size() < 2 && snapshot_.q_lens.size() >= 2) return;
   snapshot_.q_lens = q_lens_;
@@ -221,7 +225,7 @@ void ModelRunner::keep_snapshot(const Attention& attention, const BlockRowBatch*
 }
 
 Result<Planner> ModelRunner::plan_snapshot() const {
-  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(attention_[0].config.planner));
+  FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(attention_[0].planner));
   if (attention_[0].head_rows != nullptr) {
     BlockRowBatch batch;
     batch.num_rows = static_cast<std::int32_t>(snapshot_.q_pos.size());

@@ -34,7 +34,7 @@ struct ModelRunnerOptions {
 class ModelRunner {
  public:
   // All must outlive the runner.
-  static Result<std::unique_ptr<ModelRunner>> create(Backend& backend, Model& model, KvPool& pool,
+  static Result<std::unique_ptr<ModelRunner>> create(Device& device, Model& model, KvPool& pool,
                                                      const ReqToTokenPool& rows, const ModelRunnerOptions& options);
 
   // After it, logits(i) is row i of what the items with `sample` give: a row each, and one for each draft after it.
@@ -66,11 +66,11 @@ class ModelRunner {
     std::vector<std::uint64_t> version;  // ..., for the row at this version
     bool changed = false;                // entries that were planned before have changed
   };
-  // An attention group.
-  struct Attention {
+  struct AttentionGroup {
     std::size_t num_layers = 0;
-    AttentionOpConfig config;
-    std::unique_ptr<AttentionOp> op;
+    AttentionConfig config;
+    std::unique_ptr<PagedAttention> op;
+    PlannerOptions planner;    // of op
     std::size_t kv_group = 0;  // where requests are planned:
     std::int32_t window_left = -1;
     std::unique_ptr<HeadBatch> head_rows;  // else
@@ -87,8 +87,9 @@ class ModelRunner {
     std::vector<std::int32_t> q_pos;
   };
 
-  ModelRunner(Model& model, KvPool& pool, const ReqToTokenPool& rows, const ModelRunnerOptions& options)
+  ModelRunner(Device& device, Model& model, KvPool& pool, const ReqToTokenPool& rows, const ModelRunnerOptions& options)
       : options_(options),
+        device_(device),
         model_(model),
         pool_(pool),
         rows_(rows),
@@ -99,19 +100,20 @@ class ModelRunner {
   // Brings the group's page table up to date.
   void copy_tables(const Step& step, std::size_t group);
   Status plan(const Step& step);
-  Status plan_attention(const Step& step, Attention& attention, bool same_requests);
+  Status plan_attention(const Step& step, AttentionGroup& attention, bool same_requests);
   // What the latest forward read: layers that selected have plans of their own.
   void count_bytes();
-  AttentionBatch batch_of(const Attention& attention) const;
-  void keep_snapshot(const Attention& attention, const BlockRowBatch* head_rows);
+  RequestBatch batch_of(const AttentionGroup& attention) const;
+  void keep_snapshot(const AttentionGroup& attention, const BlockRowBatch* head_rows);
   Result<Planner> plan_snapshot() const;
 
   ModelRunnerOptions options_;
+  Device& device_;
   Model& model_;
   KvPool& pool_;
   const ReqToTokenPool& rows_;
   std::vector<Group> groups_;
-  std::vector<Attention> attention_;
+  std::vector<AttentionGroup> attention_;
   std::unique_ptr<Selection> selection_;  // or null
   PageTables tables_;
   std::vector<std::int32_t> tokens_;
@@ -122,6 +124,7 @@ class ModelRunner {
   std::vector<RequestId> row_requests_;  // of the latest plan, by query token; empty when there is none
   std::vector<std::uint64_t> planned_;   // ids of the sequences of the last plan when each had one token, else empty
   std::shared_ptr<void> logits_;         // [max_logit_rows, vocab] f32
+  const float* host_logits_ = nullptr;   // of the latest run
   std::uint64_t kv_bytes_ = 0;
   std::uint64_t kv_bytes_unshared_ = 0;
 

@@ -54,13 +54,13 @@ std::int32_t heads_that_select(const Model& model, std::span<const std::int32_t>
   return heads;
 }
 
-Result<std::unique_ptr<Selection>> Selection::create(Backend& backend, const Model& model, const KvPool& pool,
+Result<std::unique_ptr<Selection>> Selection::create(Device& device, const Model& model, const KvPool& pool,
                                                      const ReqToTokenPool& rows,
-                                                     const std::vector<AttentionOpConfig>& attention,
+                                                     const std::vector<AttentionConfig>& attention,
                                                      const KvFormat& format, const SelectionOptions& options) {
   const std::size_t kv_groups = model.kv_groups().size();
   auto selection = std::unique_ptr<Selection>(new Selection(pool, rows, format, kv_groups, options));
-  selection->backend_ = &backend;
+  selection->device_ = &device;
   selection->layer_group_.assign(pool.layer_views().size(), 0);
   selection->layer_index_.assign(pool.layer_views().size(), -1);
   selection->head_dim_ = model.config().head_dim;
@@ -76,14 +76,14 @@ Result<std::unique_ptr<Selection>> Selection::create(Backend& backend, const Mod
     layers.push_back(static_cast<std::int32_t>(layer));
   }
   if (layers.empty()) return internal_error("page selection without a layer that selects");
-  FOVEA_ASSIGN_OR_RETURN(selection->stats_, PageStats::create(backend, model.kv_groups(), pool, options.stat,
+  FOVEA_ASSIGN_OR_RETURN(selection->stats_, PageStats::create(device, model.kv_groups(), pool, options.stat,
                                                               selection->options_.codes, options.rotary_dim, layers));
   selection->memory_.resize(static_cast<std::size_t>(rows.num_slots()));
   for (Memory& memory : selection->memory_) memory.heads.resize(layers.size() * selection->heads_a_layer_);
   return selection;
 }
 
-Status Selection::add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionOpConfig& config) {
+Status Selection::add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionConfig& config) {
   Group& group = groups_.emplace_back();
   group.config = config;
   for (std::size_t r = 0; r < spec.ranges.size(); ++r) {
@@ -97,20 +97,22 @@ Status Selection::add_group(const Model& model, const AttentionGroupSpec& spec, 
     any = true;
   }
   if (!any) return ok_status();
-  PlannerOptions& planner = group.config.planner;
-  planner.page_tokens = kEntryTokens;
-  planner.limits.max_pages_per_request = rows_.stride() * (pool_.page_tokens() / kEntryTokens);
+  AttentionOptions& options = group.config.options;
+  options.page_tokens = kEntryTokens;
+  options.max_pages_per_request = rows_.stride() * (pool_.page_tokens() / kEntryTokens);
+  const PlannerOptions planner = planner_options(group.config);
   group.head_rows = std::make_unique<HeadBatch>(spec, model.kv_groups(), format_, planner);
-  group.head_rows->raise_limits(planner.limits);
+  PlanLimits& limits = group.config.limits.emplace(planner.limits);
+  group.head_rows->raise_limits(limits);
   // A selecting query has a block row for each of its heads.
-  planner.limits.max_covered_rows += planner.limits.max_rows * planner.num_kv_heads;
-  planner.limits.max_block_rows += planner.limits.max_rows * planner.num_kv_heads;
-  FOVEA_ASSIGN_OR_RETURN(group.attention, backend_->create_attention(group.config));
+  limits.max_covered_rows += limits.max_rows * options.num_kv_heads;
+  limits.max_block_rows += limits.max_rows * options.num_kv_heads;
+  FOVEA_ASSIGN_OR_RETURN(group.attention, device_->create_attention(group.config));
   return ok_status();
 }
 
-void Selection::copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to) {
-  stats_->copy_page(kv_group, from, to);
+Status Selection::copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to) {
+  return stats_->copy_page(kv_group, from, to);
 }
 
 ChooseRule Selection::rule_of(const Sequence& sequence, std::int32_t tokens) const {
@@ -123,9 +125,7 @@ ChooseRule Selection::rule_of(const Sequence& sequence, std::int32_t tokens) con
   return rule;
 }
 
-void Selection::begin(const Step& step, std::span<const std::int32_t> positions,
-                      std::span<const std::span<const std::int32_t>> slots) {
-  slots_ = slots;
+void Selection::begin(const Step& step, std::span<const std::int32_t> positions) {
   queries_.clear();
   selecting_.clear();
   chained_ = false;
@@ -208,12 +208,11 @@ std::int32_t Selection::begin_item(const StepItem& item, std::int32_t row) {
   return static_cast<std::int32_t>(queries_.size() - before);
 }
 
-Status Selection::appended(std::int32_t layer) {
+Status Selection::appended(std::int32_t layer, std::span<const std::int32_t* const> slots, std::int64_t rows) {
   if (!selects(layer)) return ok_status();
   for (const FullHeads& full : group_of(layer).full) {
-    const std::span<const std::int32_t> slots = slots_[full.heads.kv_group];
-    FOVEA_RETURN_IF_ERROR(backend_->update_page_stats(slots.data(), static_cast<std::int64_t>(slots.size()),
-                                                      pool_of(layer, full), stats_->view(layer, full.heads)));
+    FOVEA_RETURN_IF_ERROR(device_->update_page_stats(slots[full.heads.kv_group], rows, pool_of(layer, full),
+                                                     stats_->view(layer, full.heads)));
   }
   return ok_status();
 }
@@ -280,7 +279,7 @@ void Selection::set_prompt_job(const Query& query, SelectJob& job) const {
 
 Status Selection::make_lists(std::int32_t layer, const Group& group, const TensorView& q) {
   if (lists_.size() < queries_.size() * heads_a_layer_) lists_.resize(queries_.size() * heads_a_layer_);
-  const PlannerOptions& planner = group.config.planner;
+  const AttentionOptions& options = group.config.options;
   // What goes by a scan of this forward comes after it.
   for (const bool after : {false, true}) {
     if (after && !chained_) break;
@@ -293,9 +292,9 @@ Status Selection::make_lists(std::int32_t layer, const Group& group, const Tenso
         }
       }
       if (jobs_.empty()) continue;
-      const TensorView part = queries_of(q, full.heads, planner.num_qo_heads / planner.num_kv_heads);
-      FOVEA_RETURN_IF_ERROR(backend_->select_pages(part, group.config.sm_scale, pool_of(layer, full),
-                                                   stats_->view(layer, full.heads), jobs_));
+      const TensorView part = queries_of(q, full.heads, options.num_qo_heads / options.num_kv_heads);
+      FOVEA_RETURN_IF_ERROR(
+          device_->select_pages(part, options.sm_scale, pool_of(layer, full), stats_->view(layer, full.heads), jobs_));
     }
   }
   return ok_status();

@@ -62,17 +62,16 @@ std::int32_t heads_that_select(const Model& model, std::span<const std::int32_t>
 class Selection final : public LayerSelection {
  public:
   // All must outlive it. attention: of each attention group, as ModelRunner made it (heads, limits, workers).
-  static Result<std::unique_ptr<Selection>> create(Backend& backend, const Model& model, const KvPool& pool,
+  static Result<std::unique_ptr<Selection>> create(Device& device, const Model& model, const KvPool& pool,
                                                    const ReqToTokenPool& rows,
-                                                   const std::vector<AttentionOpConfig>& attention,
+                                                   const std::vector<AttentionConfig>& attention,
                                                    const KvFormat& format, const SelectionOptions& options);
 
   // A page of a KV group was copied.
-  void copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
-  // Before a forward. positions: of its tokens; slots: where the tokens go, by group; borrowed until the forward ends.
-  void begin(const Step& step, std::span<const std::int32_t> positions,
-             std::span<const std::span<const std::int32_t>> slots);
-  Status appended(std::int32_t layer) override;
+  Status copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
+  // Before a forward. positions: of its tokens; borrowed until the forward ends.
+  void begin(const Step& step, std::span<const std::int32_t> positions);
+  Status appended(std::int32_t layer, std::span<const std::int32_t* const> slots, std::int64_t rows) override;
   Result<bool> attend(std::int32_t layer, const TensorView& q, const TensorView& out) override;
 
   const SelectionCounts& counts() const { return counts_; }
@@ -93,10 +92,10 @@ class Selection final : public LayerSelection {
   // An attention group.
   struct Group {
     std::vector<FullHeads> full;
-    AttentionOpConfig config;
-    std::unique_ptr<AttentionOp> attention;  // null: its layers never select
-    std::unique_ptr<HeadBatch> head_rows;    // of what reads no selected pages
-    BlockRowBatch unselected;                // of the forward
+    AttentionConfig config;
+    std::unique_ptr<PagedAttention> attention;  // null: its layers never select
+    std::unique_ptr<HeadBatch> head_rows;       // of what reads no selected pages
+    BlockRowBatch unselected;                   // of the forward
     std::size_t layers_selected = 0;
   };
   // A query of the forward that selects, or several of a prompt.
@@ -126,7 +125,7 @@ class Selection final : public LayerSelection {
   Selection(const KvPool& pool, const ReqToTokenPool& rows, const KvFormat& format, std::size_t kv_groups,
             const SelectionOptions& options)
       : pool_(pool), rows_(rows), options_(options), format_(format), tables_(kv_groups, 0, 0) {}
-  Status add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionOpConfig& config);
+  Status add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionConfig& config);
   // The pool of some heads of a layer, its head 0 the first of them.
   abi::KvPoolView pool_of(std::int32_t layer, const FullHeads& full) const;
   bool selects(std::int32_t layer) const { return layer_index_[static_cast<std::size_t>(layer)] >= 0; }
@@ -155,7 +154,7 @@ class Selection final : public LayerSelection {
   const ReqToTokenPool& rows_;
   SelectionOptions options_;
   KvFormat format_;
-  Backend* backend_ = nullptr;
+  Device* device_ = nullptr;
   std::unique_ptr<PageStats> stats_;
   std::vector<Group> groups_;
   std::vector<std::int32_t> layer_group_;  // by layer
@@ -170,7 +169,6 @@ class Selection final : public LayerSelection {
   std::uint64_t statistics_read_ = 0;
 
   // Of the forward.
-  std::span<const std::span<const std::int32_t>> slots_;
   std::vector<Query> queries_;
   std::vector<std::int32_t> selecting_;  // by item of the step: queries of it that select
   bool chained_ = false;                 // some query goes by the scan of another one of this forward

@@ -97,7 +97,7 @@ Status Selection::run_plan(std::int32_t layer, Group& group, const TensorView& q
   batch.block_rows = block_rows_;
   batch.page_entries = tables_.entries.data();
   batch.kv_positions = positions_.data();
-  FOVEA_RETURN_IF_ERROR(group.attention->plan_block_rows(batch));
+  FOVEA_RETURN_IF_ERROR(group.attention->plan_block_rows(batch, device_->stream()));
   const PlanStats stats = group.attention->stats();
   kv_bytes_ += stats.kv_bytes;
   kv_bytes_unshared_ += stats.kv_bytes_unshared;
@@ -106,7 +106,7 @@ Status Selection::run_plan(std::int32_t layer, Group& group, const TensorView& q
     pool.entry_tokens = kEntryTokens;
     pool.entries_per_page = pool_.page_tokens() / kEntryTokens;
   }
-  return group.attention->run(q, pools_, out, nullptr);
+  return group.attention->run(q, pools_, out, {}, device_->stream());
 }
 
 }  // namespace fovea

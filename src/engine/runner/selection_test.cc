@@ -9,7 +9,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
-#include "engine/model/kv_layout.h"
+#include "engine/model/kv_grouping.h"
 
 namespace fovea {
 namespace {
@@ -30,16 +30,16 @@ class OneLayer final : public Model {
     config_.num_kv_heads = kHeads;
     config_.head_dim = kDim;
     config_.layer_window = {0};
-    layout_ = make_kv_layout(config_, &profile);
+    layout_ = make_kv_grouping(config_, &profile);
   }
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
-  AttentionOpConfig attention_config(std::size_t) const override {
-    AttentionOpConfig attention;
-    attention.planner.num_qo_heads = kHeads * kGroup;
-    attention.planner.num_kv_heads = kHeads;
-    attention.planner.head_dim = kDim;
+  AttentionOptions attention_options(std::size_t) const override {
+    AttentionOptions attention;
+    attention.num_qo_heads = kHeads * kGroup;
+    attention.num_kv_heads = kHeads;
+    attention.head_dim = kDim;
     attention.sm_scale = 0.5f;
     return attention;
   }
@@ -48,7 +48,7 @@ class OneLayer final : public Model {
 
  private:
   ModelConfig config_;
-  KvLayout layout_;
+  KvGrouping layout_;
 };
 
 // Multiples of 1/8, so that fp16 statistics are exact and choices have no ties by rounding.
@@ -68,31 +68,31 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
     const std::int32_t page_tokens = GetParam();
     OneLayer model({"", kSinks, kWindow, 0, {{0, 1}, {0, 3}}});
     ASSERT_EQ(model.kv_groups().size(), 2u);
-    BackendOptions threads;
+    DeviceOptions threads;
     threads.num_threads = 2;
     threads.bf16_products = false;
-    auto backend = create_backend("cpu", threads);
-    ASSERT_TRUE(backend.ok());
+    auto device = create_device("cpu", threads);
+    ASSERT_TRUE(device.ok());
     KvPoolOptions memory;
     memory.format.dtype = DType::kF32;
     memory.page_tokens = page_tokens;
     memory.bytes = std::int64_t{kPages} * page_tokens * kHeads * kDim * 8;
     memory.max_running = 8;
-    auto pool = KvPool::create(**backend, model.kv_groups(), model.attention_groups(), memory);
+    auto pool = KvPool::create(**device, model.kv_groups(), model.attention_groups(), memory);
     ASSERT_TRUE(pool.ok()) << pool.status().message();
     ReqToTokenPool rows(static_cast<std::int32_t>(lengths.size()), 2, kPages);
 
-    AttentionOpConfig config = model.attention_config(0);
-    config.kv_dtype = DType::kF32;
-    config.planner.num_workers = 2;
-    config.planner.kv_element_bits = 32;
-    config.planner.page_tokens = page_tokens;
-    config.planner.limits = {8, 64, kPages};
+    AttentionConfig config{model.attention_options(0), {}, {}};
+    config.options.q_dtype = config.options.kv_dtype = DType::kF32;
+    config.options.page_tokens = page_tokens;
+    config.options.max_requests = 8;
+    config.options.max_rows = 64;
+    config.options.max_pages_per_request = kPages;
     SelectionOptions options;
     options.stat = abi::StatKind::kMinMaxF16;
     options.layers = {0};
     options.rotary_dim = kDim;
-    auto selection = Selection::create(**backend, model, **pool, rows, {config}, memory.format, options);
+    auto selection = Selection::create(**device, model, **pool, rows, {config}, memory.format, options);
     ASSERT_TRUE(selection.ok()) << selection.status().message();
 
     // All tokens are appended, in this forward's append; queries are the last of each request.
@@ -138,18 +138,28 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
         for (std::int32_t h = heads.head_begin; h < heads.head_end; ++h) {
           const auto at = static_cast<std::size_t>(h);
           const abi::KvPoolView view = abi::shift_heads((*pool)->layer_views()[0][range], -h);
-          ASSERT_TRUE((*backend)
-                          ->append_kv(cpu_tensor(k[r][at].data(), DType::kF32, lengths[r], 1, kDim),
-                                      cpu_tensor(v[r][at].data(), DType::kF32, lengths[r], 1, kDim), to.data(), view)
-                          .ok());
+          std::vector<float> qkv(static_cast<std::size_t>(lengths[r]) * 3 * kDim);
+          for (std::int32_t i = 0; i < lengths[r] * kDim; ++i) {
+            float* const token = qkv.data() + i / kDim * 3 * kDim + i % kDim;
+            token[kDim] = k[r][at][static_cast<std::size_t>(i)];
+            token[2 * kDim] = v[r][at][static_cast<std::size_t>(i)];
+          }
+          RopeConfig none;
+          none.kind = RopeKind::kNone;
+          QkvHeads one;
+          one.qkv = cpu_tensor(qkv.data(), DType::kF32, lengths[r], 3, kDim);
+          one.num_qo_heads = one.num_kv_heads = 1;
+          one.rope = &none;
+          const KvTarget target{0, 1, to.data(), view};
+          ASSERT_TRUE((*device)->rope_append(one, {&target, 1}).ok());
         }
         if (range == 0) slots[0].insert(slots[0].end(), to.begin(), to.end());
         if (range == 1) slots[1].insert(slots[1].end(), to.begin(), to.end());
       }
     }
-    const std::vector<std::span<const std::int32_t>> all_slots(slots.begin(), slots.end());
-    (*selection)->begin(step, positions, all_slots);
-    ASSERT_TRUE((*selection)->appended(0).ok());
+    const std::int32_t* const all_slots[] = {slots[0].data(), slots[1].data()};
+    (*selection)->begin(step, positions);
+    ASSERT_TRUE((*selection)->appended(0, all_slots, static_cast<std::int64_t>(slots[0].size())).ok());
     std::vector<float> q = numbers(rng, positions.size() * kHeads * kGroup * kDim);
     for (float& x : q) x /= 16.0f;
     std::vector<float> out(q.size(), std::nanf(""));

@@ -1,4 +1,4 @@
-#include "engine/model/kv_layout.h"
+#include "engine/model/kv_grouping.h"
 
 #include <algorithm>
 
@@ -29,8 +29,8 @@ bool same(const std::vector<HeadRange>& a, const std::vector<HeadRange>& b) {
 
 }  // namespace
 
-KvLayout make_kv_layout(const ModelConfig& config, const HeadProfile* streaming) {
-  KvLayout layout;
+KvGrouping make_kv_grouping(const ModelConfig& config, const HeadProfile* streaming) {
+  KvGrouping layout;
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
   const auto num_heads = static_cast<std::size_t>(config.num_kv_heads);
   std::vector<std::vector<bool>> streams(num_layers, std::vector<bool>(num_heads, false));

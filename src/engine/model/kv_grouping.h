@@ -9,13 +9,13 @@
 
 namespace fovea {
 
-struct KvLayout {
+struct KvGrouping {
   std::vector<KvGroupSpec> groups;  // streaming heads last
   std::vector<AttentionGroupSpec> attention;
   std::vector<std::size_t> attention_of;  // [num_layers]
 };
 
 // streaming: null, or a profile that fits the model (check_head_profile).
-KvLayout make_kv_layout(const ModelConfig& config, const HeadProfile* streaming);
+KvGrouping make_kv_grouping(const ModelConfig& config, const HeadProfile* streaming);
 
 }  // namespace fovea
