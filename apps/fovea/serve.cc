@@ -1,6 +1,8 @@
 // `fovea serve`: the OpenAI-compatible server. Prints its URL, serves until SIGTERM or SIGINT, then drains.
 #include <fmt/format.h>
+#include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -25,7 +27,16 @@ struct ServeState {
   std::int32_t stream_buffer_kib = 256;
   double drain_seconds = 30.0;
   bool quiet = false;
+  std::string log_format = "text";
 };
+
+// A line is lost rather than waited for: nobody may stop the server by not reading its log.
+void write_log_line(const std::string& line) {
+  pollfd entry{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&entry, 1, 0) == 1 && (entry.revents & POLLOUT) != 0) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+}
 
 int run_serve(ServeState& state) {
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
@@ -36,6 +47,11 @@ int run_serve(ServeState& state) {
   }
   state.server.http.max_body_bytes = static_cast<std::size_t>(state.max_body_mib) << 20;
   state.server.http.stream_buffer_bytes = static_cast<std::size_t>(state.stream_buffer_kib) << 10;
+  if (!state.quiet && state.log_format != "off") {
+    state.server.service.on_request = [json = state.log_format == "json"](const server::RequestRecord& record) {
+      write_log_line(json ? server::request_line_json(record) : "fovea: " + server::request_line(record));
+    };
+  }
   // Blocked before any thread starts, so that all inherit it and sigwait below gets the signals.
   sigset_t signals;
   sigemptyset(&signals);
@@ -84,8 +100,13 @@ RunFunction declare_serve(Options& options) {
               "Name of the model in the API, instead of its own; more than one may be given");
   options.add_flag("lenient", state->server.service.lenient,
                    "Log and ignore fields of requests that this server does not do, instead of refusing them");
-  options.add("api-key", state->server.service.api_key, "Ask for Authorization: Bearer KEY; empty: for nothing");
-  options.add("cors-origin", http.cors_origin, "Web origin that may call; *: any; empty: none");
+  options.add("api-key", state->server.service.api_keys,
+              "Ask for Authorization: Bearer KEY; more than one may be given, any of them will do");
+  options.add("cors-origin", http.cors_origin, "Web origin whose pages may call; *: any; empty: none");
+  options.add("allowed-host", state->server.service.allowed_hosts,
+              "A name besides those of this machine that a server on a loopback address answers to");
+  options.add_choice("log-format", state->log_format, {"text", "json", "off"},
+                     "How each request is logged on stderr, a line at its end");
   options.add("drain-seconds", state->drain_seconds, "After SIGTERM, wait this long for requests that run");
   options.add_flag("page", state->server.service.page, "A page for browsers at /: chat, and what the engine does");
   options.add_flag("quiet", state->quiet, "Say nothing on stderr but what goes wrong");

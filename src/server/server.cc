@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "base/status.h"
+#include "server/http/local_host.h"
 
 namespace fovea::server {
 
 Server::Server(Engine& engine, const ServerOptions& options) : engine_(engine), options_(options) {
   ServiceOptions service = options.service;
   service.cors_origin = options.http.cors_origin;
+  service.loopback = is_loopback(options.http.host);
   service_ = std::make_unique<Service>(engine, std::move(service));
 }
 

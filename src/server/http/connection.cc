@@ -192,6 +192,7 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
     request->headers.emplace_back(std::move(name), std::string(field.value()));
   }
   request->body = std::move(message.body());
+  request->arrival = std::chrono::steady_clock::now();
   const std::string_view id = request->header("x-request-id");
   request->id =
       is_sane_id(id) ? std::string(id) : fmt::format("req-{:016x}", context_.id_salt + context_.next_id.fetch_add(1));
@@ -287,7 +288,9 @@ awaitable<void> Connection::run(bool refuse) {
       });
     });
     watch_peer(exchange_);
-    const bool has_body = !request.body.empty();
+    const bool quick = request.method != "POST";
+    asio::thread_pool& pool =
+        request.body.size() > context_.options.large_body_bytes ? *context_.large_pool : *context_.pool;
     HttpRequest handed = std::move(request);
     request = {};
     request.id = handed.id;
@@ -298,10 +301,10 @@ awaitable<void> Connection::run(bool refuse) {
         exchange->respond(error_response(500, fmt::format("internal error: {}", error.what())));
       }
     };
-    if (has_body) {
-      asio::post(*context_.pool, std::move(call));
-    } else {
+    if (quick) {
       call();
+    } else {
+      asio::post(pool, std::move(call));
     }
     const bool again = co_await answer(exchange_, request);
     detach();

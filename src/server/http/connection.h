@@ -17,6 +17,7 @@ struct ConnectionContext {
   HttpOptions options;
   HttpHandler handler;
   boost::asio::thread_pool* pool = nullptr;
+  boost::asio::thread_pool* large_pool = nullptr;  // for large bodies
   std::atomic<std::int64_t> active{0};
   std::atomic<std::int64_t> connections{0};
   std::atomic<bool> draining{false};

@@ -32,10 +32,14 @@ using boost::system::error_code;
 class HttpServerImpl final : public HttpServer {
  public:
   HttpServerImpl(const HttpOptions& options, HttpHandler handler)
-      : pool_(static_cast<std::size_t>(options.handler_threads)), io_(options.io_threads), acceptor_(io_) {
+      : pool_(static_cast<std::size_t>(options.handler_threads)),
+        large_pool_(1),
+        io_(options.io_threads),
+        acceptor_(io_) {
     context_.options = options;
     context_.handler = std::move(handler);
     context_.pool = &pool_;
+    context_.large_pool = &large_pool_;
     context_.id_salt = (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
   }
   ~HttpServerImpl() override { stop(); }
@@ -51,8 +55,8 @@ class HttpServerImpl final : public HttpServer {
   awaitable<void> accept_loop();
 
   ConnectionContext context_;
-  asio::thread_pool pool_;
-  asio::io_context io_;  // destroyed before the context and the pool that its coroutines refer to
+  asio::thread_pool pool_, large_pool_;
+  asio::io_context io_;  // destroyed before the context and the pools that its coroutines refer to
   tcp::acceptor acceptor_;
   std::vector<std::thread> threads_;
   std::int32_t port_ = 0;
@@ -106,6 +110,7 @@ void HttpServerImpl::stop() {
   }
   threads_.clear();
   pool_.join();
+  large_pool_.join();
 }
 
 }  // namespace

@@ -18,18 +18,19 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   std::int32_t port = 8000;  // 0: a free one
   std::int32_t io_threads = 1;
-  std::int32_t handler_threads = 1;              // run handlers of requests that have a body
+  std::int32_t handler_threads = 1;              // run handlers of POST requests
   std::int32_t max_connections = 4096;           // more are answered 503
   std::size_t max_header_bytes = 16u << 10;      // more: 431
   std::size_t max_body_bytes = 32u << 20;        // more: 413
   std::size_t stream_buffer_bytes = 256u << 10;  // waiting for one client; more: the client is cut
+  std::size_t large_body_bytes = 64u << 10;      // more: handled on a thread of its own, so that others need not wait
   double idle_seconds = 75.0;                    // for the next request on a connection
   double read_seconds = 60.0;                    // for one request to come in whole
   double write_seconds = 30.0;                   // for the client to take what was written
-  std::string cors_origin = "*";                 // Access-Control-Allow-Origin; empty: no CORS headers
+  std::string cors_origin;                       // Access-Control-Allow-Origin; empty: no CORS headers
 };
 
-// Runs on a handler thread (requests with a body) or the I/O thread (others: must be quick). It may keep the exchange
+// Runs on a handler thread (POST) or the I/O thread (others: must be quick). It may keep the exchange
 // and answer later from any thread.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<Exchange>)>;
 

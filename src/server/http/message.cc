@@ -30,6 +30,7 @@ std::size_t utf8_length(std::string_view text, std::size_t i) {
 std::string_view error_type(std::int32_t status) {
   switch (status) {
     case 401: return "authentication_error";
+    case 403: return "permission_error";
     case 404: return "not_found_error";
     case 429: return "rate_limit_error";
     case 503: return "service_unavailable_error";
@@ -79,6 +80,7 @@ std::string_view reason_phrase(std::int32_t status) {
     case 204: return "No Content";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";

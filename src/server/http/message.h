@@ -1,6 +1,7 @@
 // An HTTP request and response as the handlers see them; no socket, no library type. Used by http/ and openai/.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ struct HttpRequest {
   std::string body;
   std::string id;  // the client's x-request-id if it is sane, else one of our own
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::chrono::steady_clock::time_point arrival;             // when all of it was there
 
   // The first header of that (lower-case) name, or "".
   std::string_view header(std::string_view name) const;

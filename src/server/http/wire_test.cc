@@ -37,7 +37,7 @@ TEST_F(WireTest, ReadsAHeaderSplitInTheMiddleOfALine) {
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   ASSERT_TRUE(socket.send("lth HTTP/1.1\r\nHo"));
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  ASSERT_TRUE(socket.send("st: x\r\n\r\n"));
+  ASSERT_TRUE(socket.send("st: localhost\r\n\r\n"));
   EXPECT_TRUE(socket.read_until("{\"status\":\"ok\"}"));
 }
 
@@ -46,7 +46,7 @@ TEST_F(WireTest, AnswersPipelinedRequestsInOrder) {
   RawSocket socket(server_->port());
   ASSERT_TRUE(socket.send(raw_post("/v1/completions", R"({"prompt":"one"})") +
                           raw_post("/v1/completions", R"({"prompt":"two"})") +
-                          "GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+                          "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
   ASSERT_TRUE(socket.read_to_end()) << socket.received();
   const std::size_t one = socket.received().find("\"text\":\"one\"");
   const std::size_t two = socket.received().find("\"text\":\"two\"");
@@ -102,7 +102,7 @@ TEST_F(WireTest, RefusesABodyThatIsTooLarge) {
   options.http.max_body_bytes = 1 << 20;
   start({}, options);
   RawSocket socket(server_->port());
-  ASSERT_TRUE(socket.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n"));
+  ASSERT_TRUE(socket.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n"));
   const std::string piece(1 << 16, 'x');
   for (int i = 0; i < 1600 && socket.send(piece); ++i) {
   }
@@ -116,18 +116,18 @@ TEST_F(WireTest, RefusesALargeChunkedBodyAndALargeHeader) {
   options.http.max_body_bytes = 1000;
   start({}, options);
   RawSocket chunked(server_->port());
-  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 20; ++i) chunked.send("100\r\n" + std::string(256, 'x') + "\r\n");
   EXPECT_TRUE(chunked.read_until("HTTP/1.1 413 ")) << chunked.received();
   RawSocket header(server_->port());
-  header.send("GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + std::string(40000, 'y') + "\r\n\r\n");
+  header.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + std::string(40000, 'y') + "\r\n\r\n");
   EXPECT_TRUE(header.read_until("HTTP/1.1 431 ")) << header.received();
 }
 
 TEST_F(WireTest, ReadsAChunkedBody) {
   start();
   RawSocket socket(server_->port());
-  socket.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  socket.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
   socket.send("a\r\n{\"prompt\":\r\n8\r\n\"chunky\"\r\n1\r\n}\r\n0\r\n\r\n");
   EXPECT_TRUE(socket.read_until("\"text\":\"chunky\"")) << socket.received();
 }
@@ -135,7 +135,7 @@ TEST_F(WireTest, ReadsAChunkedBody) {
 TEST_F(WireTest, TakesAnAbsoluteTarget) {
   start();
   RawSocket socket(server_->port());
-  socket.send("GET http://example.org:1234/v1/models HTTP/1.1\r\nHost: example.org:1234\r\n\r\n");
+  socket.send("GET http://localhost:1234/v1/models HTTP/1.1\r\nHost: localhost:1234\r\n\r\n");
   EXPECT_TRUE(socket.read_until("HTTP/1.1 200 ")) << socket.received();
 }
 
@@ -144,7 +144,8 @@ TEST_F(WireTest, AnswersExpectContinue) {
   RawSocket socket(server_->port());
   const std::string body = R"({"prompt":"late"})";
   socket.send(fmt::format(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n", body.size()));
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+      body.size()));
   ASSERT_TRUE(socket.read_until("100 Continue\r\n\r\n")) << socket.received();
   socket.send(body);
   EXPECT_TRUE(socket.read_until("\"text\":\"late\""));
@@ -246,7 +247,7 @@ TEST_F(WireTest, ServesHttp10WithoutChunks) {
 TEST_F(WireTest, HeadHasNoBody) {
   start();
   RawSocket socket(server_->port());
-  socket.send("HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  socket.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   ASSERT_TRUE(socket.read_to_end());
   EXPECT_TRUE(socket.received().ends_with("\r\n\r\n"));
   EXPECT_NE(socket.received().find("Content-Length: 15"), std::string::npos) << socket.received();

@@ -335,6 +335,7 @@ std::optional<ApiError> parse_tokenize_request(std::string_view body, TokenizeRe
   if (auto error = parse_object(body, &object)) return error;
   FieldReader fields(object);
   fields.boolean("add_special_tokens", &out->add_special_tokens);
+  fields.boolean("return_token_strs", &out->return_token_strs);
   if (const Json* messages = fields.find("messages"); messages != nullptr) {
     read_messages(*messages, fields, &out->messages);
   } else if (!fields.string("prompt", &out->prompt)) {

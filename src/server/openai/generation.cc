@@ -121,13 +121,13 @@ void Generation::cancel_all() {
   for (const RequestId id : ids) engine_.cancel(id);
 }
 
-void Generation::report_done(std::int32_t status) {
+void Generation::report_done(std::int32_t status, const Usage* usage) {
   DoneCallback done;
   {
     const std::scoped_lock lock(ids_mutex_);
     done.swap(done_);
   }
-  if (done) done(status);
+  if (done) done(status, first_token_seconds_.load(), usage);
 }
 
 void Generation::emit_locked(std::string&& bytes) {
@@ -141,9 +141,9 @@ void Generation::emit_locked(std::string&& bytes) {
 void Generation::observe(Choice& choice, const GenerationEvent& event) {
   if (event.tokens.empty()) return;
   const auto now = std::chrono::steady_clock::now();
-  if (!has_first_token_) {
-    has_first_token_ = true;
-    metrics_.time_to_first_token.observe(seconds_since(spec_.arrival));
+  if (first_token_seconds_.load() < 0.0) {
+    first_token_seconds_.store(seconds_since(spec_.arrival));
+    metrics_.time_to_first_token.observe(first_token_seconds_.load());
   }
   if (choice.has_token) {
     metrics_.inter_token_latency.observe(std::chrono::duration<double>(now - choice.last_token).count());
@@ -223,6 +223,7 @@ void Generation::end_locked() {
   metrics_.request_latency.observe(seconds_since(spec_.arrival));
   metrics_.prompt_tokens.observe(static_cast<double>(usage_.prompt_tokens));
   metrics_.completion_tokens.observe(static_cast<double>(usage_.completion_tokens));
+  report_done(200, &usage_);  // before the client sees the end, and asks again
   if (spec_.params.stream) {
     std::string bytes;
     if (spec_.params.include_usage) writer_.append_usage_chunk(&bytes, usage_);
@@ -232,7 +233,6 @@ void Generation::end_locked() {
   } else {
     answer_whole_locked();
   }
-  report_done(200);
 }
 
 void Generation::answer_whole_locked() {
@@ -270,6 +270,7 @@ void Generation::answer_whole_locked() {
 void Generation::fail_locked(const Status& status) {
   ended_ = true;
   const ApiError error = api_error(status);
+  report_done(error.status);
   if (spec_.params.stream && admitted_) {
     std::string bytes;
     ChunkWriter::append_error(&bytes, error.message,
@@ -279,7 +280,6 @@ void Generation::fail_locked(const Status& status) {
   } else {
     exchange_->respond(error_response(error.status, error.message, error.param, error.code));
   }
-  report_done(error.status);
 }
 
 }  // namespace fovea::server

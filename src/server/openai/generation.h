@@ -2,6 +2,7 @@
 // into chunks or a whole answer, cancels when the client leaves, and feeds the metrics. Made by Service.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -33,7 +34,8 @@ struct GenerationSpec {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   // Called once with the status that the request ended with (200 for streams that began), for counting.
-  using DoneCallback = std::function<void(std::int32_t status)>;
+  // first_token_seconds: from the arrival, negative when there was none; usage: null unless the answer is whole.
+  using DoneCallback = std::function<void(std::int32_t status, double first_token_seconds, const Usage* usage)>;
 
   Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec spec, std::shared_ptr<Exchange> exchange,
              DoneCallback done);
@@ -62,7 +64,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void answer_whole_locked();
   void emit_locked(std::string&& bytes);
   void cancel_all();
-  void report_done(std::int32_t status);
+  void report_done(std::int32_t status, const Usage* usage = nullptr);
 
   Engine& engine_;
   ServerMetrics& metrics_;
@@ -83,7 +85,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool ended_ = false;
   std::string early_;  // chunks that came before admission
   Usage usage_;
-  bool has_first_token_ = false;
+  std::atomic<double> first_token_seconds_{-1.0};  // written under the lock, read without
 };
 
 GenerateRequest request_for(const GenerationParams& params, std::vector<std::int32_t> prompt);

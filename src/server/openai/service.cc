@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/quote.h"
 #include "fovea/version.h"
+#include "server/http/local_host.h"
 #include "server/openai/chunk_writer.h"
 #include "server/page/page.h"
 
@@ -68,7 +69,7 @@ Service::Service(Engine& engine, ServiceOptions options)
       id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
 
 void Service::reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response) {
-  metrics_.count_request(request.path, response.status);
+  record(start_of(request), response.status);
   exchange->respond(std::move(response));
 }
 
@@ -77,14 +78,55 @@ void Service::reply_error(const std::shared_ptr<Exchange>& exchange, const HttpR
   reply(exchange, request, error_response(error.status, error.message, error.param, error.code));
 }
 
+Service::RequestStart Service::start_of(const HttpRequest& request) {
+  return {request.method, request.path, request.id, request.arrival};
+}
+
+void Service::record(const RequestStart& start, std::int32_t status, double first_token_seconds, const Usage* usage) {
+  metrics_.count_request(start.path, status);
+  // Probes that found all well say nothing.
+  const bool probe = start.path == "/health" || start.path == "/ready" || start.path == "/metrics";
+  if (!options_.on_request || (probe && status == 200)) return;
+  RequestRecord record;
+  record.method = start.method;
+  record.path = start.path;
+  record.id = start.id;
+  record.status = status;
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start.arrival).count();
+  record.first_token_seconds = first_token_seconds;
+  if (usage != nullptr) {
+    record.prompt_tokens = usage->prompt_tokens;
+    record.cached_tokens = usage->cached_tokens;
+    record.completion_tokens = usage->completion_tokens;
+  }
+  options_.on_request(record);
+}
+
 bool Service::authorized(const HttpRequest& request) const {
-  if (options_.api_key.empty()) return true;
+  if (options_.api_keys.empty()) return true;
   constexpr std::string_view kBearer = "bearer ";  // the scheme in any case, RFC 9110 section 11.1
   const std::string_view header = request.header("authorization");
   const std::string_view scheme = header.substr(0, kBearer.size());
-  return std::equal(scheme.begin(), scheme.end(), kBearer.begin(), kBearer.end(),
-                    [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; }) &&
-         equal_constant_time(header.substr(kBearer.size()), options_.api_key);
+  const bool bearer = std::equal(scheme.begin(), scheme.end(), kBearer.begin(), kBearer.end(),
+                                 [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
+  const std::string_view given = bearer ? header.substr(kBearer.size()) : std::string_view();
+  bool known = false;
+  for (const std::string& key : options_.api_keys) known |= equal_constant_time(given, key);  // all, whichever it is
+  return known && bearer;
+}
+
+std::string Service::foreign(const HttpRequest& request) const {
+  const std::string_view host = host_name(request.header("host"));
+  const auto& allowed = options_.allowed_hosts;
+  if (options_.loopback && !host.empty() && !is_local_name(host) &&
+      std::find(allowed.begin(), allowed.end(), host) == allowed.end()) {
+    return fmt::format("this server answers to names of this machine, not to {}; --allowed-host adds a name",
+                       shorten(host));
+  }
+  if (options_.cors_origin.empty() && request.method == "POST" && request.header("sec-fetch-site") == "cross-site") {
+    return "web pages of other origins may not call this server; --cors-origin lets them";
+  }
+  return "";
 }
 
 void Service::preflight(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -100,6 +142,10 @@ void Service::preflight(const HttpRequest& request, const std::shared_ptr<Exchan
 }
 
 void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
+  if (std::string why = foreign(request); !why.empty()) {
+    reply_error(exchange, request, {403, std::move(why), "", "forbidden"});
+    return;
+  }
   if (request.method == "OPTIONS") {
     preflight(request, exchange);
     return;
@@ -295,13 +341,15 @@ void Service::generate(GenerationSpec spec, const std::string& prompt_field, con
   }
   std::make_shared<Generation>(
       engine_, metrics_, std::move(spec), exchange,
-      [this, path = request.path](std::int32_t status) { metrics_.count_request(path, status); })
+      [this, start = start_of(request)](std::int32_t status, double first_token_seconds, const Usage* usage) {
+        record(start, status, first_token_seconds, usage);
+      })
       ->start();
 }
 
 void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   GenerationSpec spec;
-  spec.arrival = std::chrono::steady_clock::now();
+  spec.arrival = request.arrival;
   if (draining_.load()) {
     reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
     return;
@@ -332,7 +380,7 @@ void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& 
 
 void Service::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   GenerationSpec spec;
-  spec.arrival = std::chrono::steady_clock::now();
+  spec.arrival = request.arrival;
   if (draining_.load()) {
     reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
     return;
@@ -386,6 +434,14 @@ void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchang
   std::string body =
       fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":", tokens->size(), engine_.max_context());
   append_token_ids(&body, *tokens);
+  if (parsed.return_token_strs) {
+    body += ",\"token_strs\":[";
+    for (std::size_t i = 0; i < tokens->size(); ++i) {
+      if (i > 0) body.push_back(',');
+      append_json_string(&body, engine_.token_bytes((*tokens)[i]));
+    }
+    body.push_back(']');
+  }
   reply(exchange, request, json_response(body + "}"));
 }
 

@@ -3,13 +3,16 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "fovea/engine.h"
 #include "server/http/exchange.h"
+#include "server/metrics/request_log.h"
 #include "server/metrics/server_metrics.h"
 #include "server/openai/api_request.h"
 #include "server/openai/generation.h"
@@ -18,12 +21,16 @@
 namespace fovea::server {
 
 struct ServiceOptions {
-  std::vector<std::string> served_names;  // in /v1/models, the first is shown in answers; empty: the engine's
-  bool lenient = false;                   // fields that this server does not do are logged and ignored, not refused
-  std::string api_key;                    // empty: none asked for
-  std::string cors_origin = "*";          // for preflight answers; empty: no CORS
-  bool page = true;                       // the page at /
-  double stuck_seconds = 60.0;            // a forward that takes longer makes /health 503
+  std::vector<std::string> served_names;   // in /v1/models, the first is shown in answers; empty: the engine's
+  bool lenient = false;                    // fields that this server does not do are logged and ignored, not refused
+  std::vector<std::string> api_keys;       // any of them will do; empty: none asked for
+  std::string cors_origin;                 // of web pages that may call, "*": any; empty: none
+  bool loopback = false;                   // listens on a loopback address: Host must name this machine, or
+  std::vector<std::string> allowed_hosts;  // one of these
+  std::function<void(const RequestRecord&)>
+      on_request;               // told of each request at its end, from any thread; may be null
+  bool page = true;             // the page at /
+  double stuck_seconds = 60.0;  // a forward that takes longer makes /health 503
 };
 
 class Service {
@@ -38,6 +45,12 @@ class Service {
 
  private:
   struct Route;
+  // What the log needs of a request when that itself is gone.
+  struct RequestStart {
+    std::string method, path, id;
+    std::chrono::steady_clock::time_point arrival;
+  };
+  static RequestStart start_of(const HttpRequest& request);
   static const Route kRoutes[];
 
   void health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -58,7 +71,12 @@ class Service {
   void reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response);
   void reply_error(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, const ApiError& error);
   void preflight(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  // Counts and logs; first_token_seconds and usage: of a generation.
+  void record(const RequestStart& start, std::int32_t status, double first_token_seconds = -1.0,
+              const Usage* usage = nullptr);
   bool authorized(const HttpRequest& request) const;
+  // Why a browser may have been led here by a page that is none of ours; empty: it was not.
+  std::string foreign(const HttpRequest& request) const;
   bool known_model(std::string_view name) const;
   std::string model_json(std::string_view name) const;
   bool unknown_model(std::string_view name, const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);

@@ -1,6 +1,8 @@
 // The OpenAI API over real sockets: shapes, streams, errors, extensions.
 #include <gtest/gtest.h>
 
+#include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "server/testing/server_fixture.h"
@@ -370,7 +372,7 @@ TEST_F(ServiceTest, ReportsAnEngineErrorInBothForms) {
 
 TEST_F(ServiceTest, AsksForTheKey) {
   ServerOptions options;
-  options.service.api_key = "secret";
+  options.service.api_keys = {"another", "secret"};
   start({}, options);
   EXPECT_EQ(get("/health").status, 200);
   EXPECT_EQ(get("/v1/models").status, 401);
@@ -386,26 +388,97 @@ TEST_F(ServiceTest, AsksForTheKey) {
   auto four = client();
   four->set_header("Authorization", "Basic secret");
   EXPECT_EQ(four->get("/v1/models")->status, 401);
+  auto five = client();
+  five->set_header("Authorization", "Bearer another");
+  EXPECT_EQ(five->get("/v1/models")->status, 200);
 }
 
 TEST_F(ServiceTest, EchoesTheRequestIdAndAllowsOrigins) {
-  start();
+  ServerOptions options;
+  options.http.cors_origin = "*";
+  start({}, options);
   RawSocket socket(server_->port());
-  socket.send("GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: abc-1\r\n\r\n");
+  socket.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: abc-1\r\n\r\n");
   ASSERT_TRUE(socket.read_until("ok"));
   EXPECT_NE(socket.received().find("x-request-id: abc-1\r\n"), std::string::npos);
   EXPECT_NE(socket.received().find("Access-Control-Allow-Origin: *\r\n"), std::string::npos);
   RawSocket preflight(server_->port());
-  preflight.send("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Headers: a, b\r\n\r\n");
+  preflight.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAccess-Control-Request-Headers: a, b\r\n\r\n");
   ASSERT_TRUE(preflight.read_until("\r\n\r\n"));
   EXPECT_EQ(preflight.received().substr(0, 12), "HTTP/1.1 204");
   EXPECT_NE(preflight.received().find("Access-Control-Allow-Headers: a, b\r\n"), std::string::npos);
 }
 
+TEST_F(ServiceTest, ALoopbackServerAnswersToLocalNamesAlone) {
+  ServerOptions options;
+  options.service.allowed_hosts = {"box.example"};
+  start({}, options);
+  const auto ask = [&](const std::string& head) {
+    RawSocket socket(server_->port());
+    socket.send(head + "\r\n\r\n");
+    EXPECT_TRUE(socket.read_until("\r\n\r\n"));
+    EXPECT_EQ(socket.received().find("Access-Control-Allow-Origin"), std::string::npos);
+    return socket.received().substr(9, 3);
+  };
+  EXPECT_EQ(ask("GET /v1/models HTTP/1.1\r\nHost: localhost:8000"), "200");
+  EXPECT_EQ(ask("GET /v1/models HTTP/1.1\r\nHost: box.example"), "200");
+  EXPECT_EQ(ask("GET /v1/models HTTP/1.1\r\nHost: rebound.example:8000"), "403");
+  EXPECT_EQ(ask("POST /flush_cache HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\nContent-Length: 0"),
+            "403");
+  EXPECT_EQ(engine_->flushes(), 0);
+}
+
+TEST_F(ServiceTest, ALargeBodyHoldsUpNoSmallOne) {
+  std::promise<void> small_is_answered;
+  FakeEngine::Options engine;
+  engine.on_encode = [done = small_is_answered.get_future().share()](std::string_view text) {
+    if (text.size() > 100'000) done.wait();
+  };
+  start(engine);
+  auto large = std::async(std::launch::async, [&] {
+    return post("/v1/completions", R"({"prompt":")" + std::string(200'000, 'x') + "\"}").status;
+  });
+  EXPECT_TRUE(eventually([&] { return server_->http().active() == 1; }));
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"x"})").status, 200);
+  small_is_answered.set_value();
+  EXPECT_EQ(large.get(), 400);
+}
+
+TEST_F(ServiceTest, LogsEachRequestAtItsEnd) {
+  std::mutex mutex;
+  std::vector<RequestRecord> records;
+  ServerOptions options;
+  options.service.on_request = [&](const RequestRecord& record) {
+    const std::scoped_lock lock(mutex);
+    records.push_back(record);
+  };
+  start({}, options);
+  get("/health");
+  stream("/v1/chat/completions", chat_body(R"(,"stream":true)", "ab"));
+  post("/v1/completions", "{");
+  server_.reset();
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].path, "/v1/chat/completions");
+  EXPECT_EQ(records[0].status, 200);
+  EXPECT_EQ(records[0].completion_tokens, 2);
+  EXPECT_GE(records[0].seconds, records[0].first_token_seconds);
+  EXPECT_GE(records[0].first_token_seconds, 0.0);
+  EXPECT_EQ(records[1].status, 400);
+  EXPECT_EQ(records[1].completion_tokens, -1);
+  RequestRecord record = records[0];
+  record.id = "a\"b";
+  const json line = json::parse(request_line_json(record));
+  EXPECT_EQ(line["id"], "a\"b");
+  EXPECT_EQ(line["completion_tokens"], 2);
+  EXPECT_NE(request_line(record).find(" completion=2\n"), std::string::npos);
+}
+
 TEST_F(ServiceTest, RefusesOtherContentTypes) {
   start();
   RawSocket socket(server_->port());
-  socket.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  socket.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   EXPECT_TRUE(socket.read_until("HTTP/1.1 415 "));
 }
 
@@ -413,6 +486,8 @@ TEST_F(ServiceTest, TokenizesAndFlushes) {
   start();
   EXPECT_EQ(json::parse(post("/tokenize", R"({"prompt":"hi"})").body)["tokens"], json::array({104, 105}));
   EXPECT_EQ(json::parse(post("/tokenize", R"({"messages":[{"role":"user","content":"hi"}]})").body)["count"], 2);
+  EXPECT_EQ(json::parse(post("/tokenize", R"({"prompt":"hi","return_token_strs":true})").body)["token_strs"],
+            json::array({"h", "i"}));
   EXPECT_EQ(json::parse(post("/detokenize", R"({"tokens":[104,105]})").body)["prompt"], "hi");
   EXPECT_EQ(post("/detokenize", R"({"tokens":[1000]})").status, 400);
   EXPECT_EQ(post("/flush_cache", "").status, 200);

@@ -81,7 +81,7 @@ TEST_F(LiveViewTest, IsSmallEvenWhenFull) {
 
 TEST_F(LiveViewTest, AsksForTheKey) {
   ServerOptions options;
-  options.service.api_key = "secret";
+  options.service.api_keys = {"secret"};
   start({}, options);
   EXPECT_EQ(get("/engine.json").status, 401);
   const auto with_key = client();

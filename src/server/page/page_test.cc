@@ -57,7 +57,7 @@ TEST_F(PageTest, CanBeSwitchedOff) {
 
 TEST_F(PageTest, NeedsNoKey) {
   ServerOptions options;
-  options.service.api_key = "secret";
+  options.service.api_keys = {"secret"};
   start({}, options);
   EXPECT_EQ(get("/").status, 200);
   EXPECT_EQ(get("/page/main.js").status, 200);

@@ -5,7 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -27,10 +27,11 @@ class FakeEngine final : public Engine {
     std::int64_t fail_after_tokens = -1;  // >= 0: each request then ends with kError
     std::string answer;                   // empty: the prompt
     std::string refusal, refused;         // refusal not empty: check() says so of every request, about `refused`
-    bool has_bos = false;                 // encode() adds a first token where it is asked to
-    std::string chat_template;            // its source
-    bool endless = false;                 // repeat the answer until max_tokens
-    EngineView view;                      // what view() shows, beside the stats
+    std::function<void(std::string_view)> on_encode;  // called with each text, on the thread that encodes it
+    bool has_bos = false;                             // encode() adds a first token where it is asked to
+    std::string chat_template;                        // its source
+    bool endless = false;                             // repeat the answer until max_tokens
+    EngineView view;                                  // what view() shows, beside the stats
   };
 
   explicit FakeEngine(Options options) : options_(std::move(options)), thread_([this] { loop(); }) {}
@@ -109,6 +110,7 @@ class FakeEngine final : public Engine {
   SamplingParams default_sampling() const override { return {}; }
   // Special tokens are "^" in front.
   Result<std::vector<std::int32_t>> encode(std::string_view text, bool add_special_tokens) const override {
+    if (options_.on_encode) options_.on_encode(text);
     std::vector<std::int32_t> tokens;
     if (add_special_tokens && options_.has_bos) tokens.push_back('^');
     for (unsigned char c : text) tokens.push_back(c);

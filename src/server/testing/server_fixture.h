@@ -70,7 +70,7 @@ class ServerTest : public ::testing::Test {
   }
   static std::string raw_post(const std::string& path, const std::string& body, const std::string& more = "") {
     return fmt::format(
-        "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}", path,
+        "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}", path,
         body.size(), more, body);
   }
 
