@@ -61,7 +61,7 @@ def test_random_schemas_are_kept(client, model):
     rng = random.Random(15)
     for number in range(SCHEMAS):
         schema = {"type": "object", "properties": {"it": schema_of(rng, 3)}, "required": ["it"]}
-        answer = ask(client, model, "Say something.", temperature=1.5, seed=number, n=2, max_tokens=1500,
+        answer = ask(client, model, "Say something.", temperature=1.5, seed=number, n=2, max_tokens=4000,
                      response_format={"type": "json_schema", "json_schema": {"name": "it", "strict": True, "schema": schema}})
         for choice in answer.choices:
             assert choice.finish_reason == "stop", schema
