@@ -175,9 +175,14 @@ struct Places {
   }
 };
 
-inline cpu::RopeParams rope_params(Random& random, int rotary_dim) {
-  cpu::RopeParams p;
-  p.scaling = static_cast<cpu::RopeScaling>(random() % 4);
+inline RopeConfig rope_config(Random& random, int rotary_dim) {
+  constexpr RopeKind kKinds[] = {RopeKind::kPlain, RopeKind::kLinear, RopeKind::kLlama3, RopeKind::kYarn,
+                                 RopeKind::kLongRope};
+  RopeConfig p;
+  p.kind = kKinds[random() % std::size(kKinds)];
+  if (p.kind == RopeKind::kLongRope) {
+    for (int i = 0; i < rotary_dim / 2; ++i) p.frequency_divisors.push_back(between(random, 1, 20));
+  }
   p.theta = random() % 2 == 0 ? 10000.0 : 500000.0;
   p.rotary_dim = rotary_dim;
   p.factor = 4.0;
@@ -230,13 +235,13 @@ void check_append(std::uint64_t seed, Run&& run) {
   Memory<std::int32_t> positions(rows);
   for (std::int32_t& position : positions) position = between(random, 0, random() % 2 == 0 ? 1000 : 200000);
   const int rotary_dim = 2 * kVec * between(random, 1, kHeadDim / (2 * kVec));
-  const cpu::RopeParams rope = rope_params(random, rotary_dim);
-  const std::vector<float> frequencies = cpu::rope_frequencies(rope);
+  const RopeConfig rope = rope_config(random, rotary_dim);
+  const std::vector<float> frequencies = rope_frequencies(rope);
   const Memory<float> inv_freq(frequencies.begin(), frequencies.end());
   const float* cos_sin = kRotate ? cache.prepare(positions.data(), rows, rope, threads) : nullptr;
   args.rope_positions = positions.data();
   args.inv_freq = inv_freq.data();
-  args.attention_factor = cpu::rope_attention_factor(rope);
+  args.attention_factor = rope_attention_factor(rope);
   args.rotary_dim = kRotate ? static_cast<std::uint32_t>(rotary_dim) : 0;
   ASSERT_GE(append_vec(args, kHeadDim, type_bytes(kIn), type_bytes(kPool)), kVec);
 
