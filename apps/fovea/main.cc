@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "command.h"
@@ -100,14 +101,26 @@ std::string unknown_command(const CLI::App& root, int argc, char** argv) {
   return "";
 }
 
+std::vector<std::string> environment_variables() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  return variables;
+}
+
+// FOVEA_PORT=tcp://.. would be taken for --port.
+void forget_service_links() {
+  for (const std::string& variable : environment_variables()) {
+    if (is_service_link(variable)) unsetenv(variable.substr(0, variable.find('=')).c_str());
+  }
+}
+
 // Names in the environment that no command reads: most likely slips.
 void warn_about_environment(const std::vector<Declared>& declared) {
-  std::vector<std::string> known, environment;
+  std::vector<std::string> known;
   for (const Declared& command : declared) {
     for (const OptionEntry& entry : command.options->entries()) known.push_back(entry.env);
   }
-  for (char** variable = environ; *variable != nullptr; ++variable) environment.emplace_back(*variable);
-  for (const std::string& line : unknown_variables(environment, std::move(known))) {
+  for (const std::string& line : unknown_variables(environment_variables(), std::move(known))) {
     fmt::print(stderr, "fovea: {}\n", line);
   }
 }
@@ -124,7 +137,7 @@ int run(int argc, char** argv) {
   root.set_version_flag("--version", std::string("fovea ") + kVersion);
   root.require_subcommand(1);
   root.failure_message([argc, argv](const CLI::App* app, const CLI::Error& error) {
-    return shorten_given(CLI::FailureMessage::simple(app, error), argc, argv);
+    return shorten_given(name_variable(CLI::FailureMessage::simple(app, error), environment_variables()), argc, argv);
   });
   root.footer(
       "Each command has --help with examples. Every flag is also an environment variable (--max-context is\n"
@@ -180,6 +193,9 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // The library logs nothing unless told to; whoever runs a command wants to hear what goes wrong.
   setenv("FOVEA_LOG_LEVEL", "warning", 0);
+  const auto level = fovea::parse_log_level(std::getenv("FOVEA_LOG_LEVEL"));
+  if (!level.ok()) return fovea::app::usage_error(fmt::format("FOVEA_LOG_LEVEL: {}", level.status().message()));
+  fovea::app::forget_service_links();
   try {
     return fovea::app::finish(fovea::app::run(argc, argv));
   } catch (const std::exception& error) {  // stdout that cannot be written, or no memory

@@ -18,6 +18,24 @@
 namespace fovea::app {
 namespace {
 
+TEST(Environment, KubernetesLinksAreNoOptions) {
+  for (const char* link : {"FOVEA_PORT=tcp://10.0.0.1:80", "FOVEA_PORT_80_TCP=tcp://10.0.0.1:80",
+                           "FOVEA_PORT_80_TCP_ADDR=10.0.0.1", "FOVEA_SERVICE_HOST=10.0.0.1", "FOVEA_SERVICE_PORT=80"}) {
+    EXPECT_TRUE(is_service_link(link)) << link;
+    EXPECT_TRUE(unknown_variables({link}, {}).empty()) << link;
+  }
+  EXPECT_FALSE(is_service_link("FOVEA_PORT=8000"));
+  EXPECT_FALSE(is_service_link("FOVEA_PORT"));
+  EXPECT_FALSE(is_service_link("FOVEA_PORTS=1"));
+}
+
+TEST(Environment, ErrorsNameTheVariable) {
+  const std::string message = "Could not convert: --port = many\n";
+  EXPECT_EQ(name_variable(message, {"FOVEA_HOST=many", "FOVEA_PORT=many"}),
+            message + "(FOVEA_PORT is set in the environment)\n");
+  EXPECT_EQ(name_variable(message, {"FOVEA_PORT=80", "FOVEA_PORT="}), message);
+}
+
 TEST(Environment, NamesThatNothingReadsAreSaidWithTheNearest) {
   const auto lines = unknown_variables({"PATH=/bin", "FOVEA_CACHE_DIR=/tmp", "FOVEA_MAX_CONTEXT=4096",
                                         "FOVEA_MAX_CONTXT=1=2", "FOVEA_LOG_LEVL", "FOVEA_ZZZZ=1"},

@@ -219,7 +219,11 @@ class Borrowed:
         elif x.__dlpack_device__()[0] == CUDA:
             capsule = x.__dlpack__(stream=-1)  # no synchronization: the caller's stream orders things
         else:
-            capsule = x.__dlpack__()
+            try:
+                capsule = x.__dlpack__()
+            except BufferError as error:  # NumPy exports no array that is read-only
+                raise InvalidArgument(f"an array of shape {tuple(x.shape)} cannot be read through DLPack ({error}); "
+                                      "if it is read-only, hand over a copy") from None
         self._capsules.append(capsule)
         return _capsule_pointer(capsule, b"dltensor")
 

@@ -122,6 +122,10 @@ Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& 
   if (!is_empty(lse)) {
     FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {rows, o.num_qo_heads}, DType::kF32, place));
   }
+  // First, because what else a pool must have follows from its type.
+  if (kv.k.data != nullptr && kv.k.dtype != o.kv_dtype) {
+    return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(o.kv_dtype));
+  }
   FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place));
   FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
   FOVEA_RETURN_IF_ERROR(impl_->check_pages(pool.num_pages));

@@ -234,9 +234,6 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
 }
 
 Status check_storage(const AttentionOptions& options, const PagedKv& kv, const abi::KvPoolView& pool) {
-  if (kv.k.dtype != options.kv_dtype) {
-    return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(options.kv_dtype));
-  }
   const bool token_scales = pool.granularity == abi::ScaleGranularity::kTokenHead;
   if (options.kv_dtype == DType::kF8E4M3 && token_scales != options.kv_token_scales) {
     return invalid_argument("k_scale holds a scale for each {}, declared was kv_token_scales = {}",

@@ -248,6 +248,12 @@ Status EngineCore::set_up_memory() {
                                 pool.bytes, tokens, window);
     }
   }
+  if (max_context_ < options.max_context) {
+    return resource_exhausted(
+        "max_context is {}, but a KV cache of {} bytes holds {} tokens; give it more (kv_cache_bytes), or ask for a "
+        "shorter context",
+        options.max_context, pool.bytes, max_context_);
+  }
   if (max_context_ < 2) return resource_exhausted("the KV cache of {} bytes holds no sequence", pool.bytes);
   return ok_status();
 }

@@ -200,6 +200,15 @@ def test_errors():
     attention.run(batch.q, (batch.k, batch.v))
 
 
+def test_arrays_that_are_read_only_are_refused_by_shape():
+    batch = Batch([1], [9])
+    attention = attention_for(batch)
+    attention.plan([1], [9], batch.indices, batch.indptr)
+    batch.q.flags.writeable = False
+    with pytest.raises(fovea.InvalidArgument, match=r"shape \(1, .*read-only, hand over a copy"):
+        attention.run(batch.q, (batch.k, batch.v))
+
+
 def test_what_is_no_tensor_is_named():
     batch = Batch([1, 4], [30, 17])
     attention = attention_for(batch)

@@ -82,6 +82,18 @@ Result<const Family*> find_family(const JsonReader& json) {
   return unsupported("{} is {}, expected one of {}", json.path("model_type"), quote(type), known);
 }
 
+// A classifier or an encoder of a known family has other weights behind the last layer.
+Status check_architectures(const JsonReader& json) {
+  if (!json.has("architectures")) return ok_status();
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<std::string> names, json.strings("architectures"));
+  for (const std::string& name : names) {
+    if (name.ends_with("ForCausalLM")) return ok_status();
+  }
+  if (names.empty()) return ok_status();
+  return unsupported("{} is {}, expected a language model (..ForCausalLM)", json.path("architectures"),
+                     quote(names[0]));
+}
+
 Status read_sizes(const JsonReader& json, const Family& family, ModelConfig& config) {
   const auto read = [&](std::string_view key, std::int64_t max, std::int32_t& to) -> Status {
     FOVEA_ASSIGN_OR_RETURN(const std::int64_t value, json.integer(key, 1, max));
@@ -261,6 +273,7 @@ Result<ModelConfig> parse(const std::string& config_json, const std::string& con
   FOVEA_ASSIGN_OR_RETURN(const Json document, parse_json(config_json, config_name, {.max_bytes = kMaxConfigBytes}));
   FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(document, shorten(config_name)));
   FOVEA_ASSIGN_OR_RETURN(const Family* family, find_family(json));
+  FOVEA_RETURN_IF_ERROR(check_architectures(json));
   if (json.has("quantization_config")) {
     return unsupported("{} is set: quantized weights cannot be loaded, use the bf16, f16 or f32 original",
                        json.path("quantization_config"));

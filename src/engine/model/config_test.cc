@@ -219,6 +219,8 @@ INSTANTIATE_TEST_SUITE_P(
     Fields, BadConfigs,
     ::testing::Values(
         BadField{"Family", "llama", "model_type", "\"bert\"", kUnsupported},
+        BadField{"Classifier", "llama", "architectures", "[\"LlamaForSequenceClassification\"]", kUnsupported},
+        BadField{"Architectures", "llama", "architectures", "\"LlamaForCausalLM\"", kInvalid},
         BadField{"FamilyType", "llama", "model_type", "3", kInvalid},
         BadField{"HiddenZero", "llama", "hidden_size", "0", kInvalid},
         BadField{"HiddenHuge", "llama", "hidden_size", "1e12", kInvalid},

@@ -42,6 +42,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& dev
   }
   std::unique_ptr<WeightSource> weights;
   if (options.format == LoadFormat::kDummy) {
+    log_warning("{}: the weights are random numbers (load_format \"dummy\"), and so are its answers", shorten(folder));
     weights = dummy_weights(options.dummy_seed, config.dtype, config.norm_plus_one ? 0.0f : 1.0f);
   } else {
     FOVEA_ASSIGN_OR_RETURN(weights, open_weights(folder));
