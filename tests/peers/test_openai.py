@@ -225,7 +225,7 @@ def test_errors_are_the_clients_exceptions(client, model):
         ask(client, model, "x", extra_body={"temprature": 0})
     assert typo.value.param == "temprature"
     with pytest.raises(openai.BadRequestError) as spaces:
-        ask(client, model, " " * 1_500_000)
+        ask(client, model, " " * 4_500_000)  # more tokens than the context, in one run
     assert spaces.value.code == "context_length_exceeded"
     with pytest.raises(openai.BadRequestError, match="tools"):
         ask(client, model, "x", tools=[{"type": "function", "function": {"name": "f"}}])
