@@ -81,7 +81,7 @@ def test_what_quantized_pools_need():
     plain = fovea.Attention(num_qo_heads=batch.heads, num_kv_heads=batch.kv_heads, head_dim=batch.dim,
                             page_tokens=batch.page, q_dtype="f32", kv_dtype="f32")
     plain.plan([1], [9], batch.indices, batch.indptr)
-    with pytest.raises(fovea.InvalidArgument, match=r"k is int8 .*declared was f32"):
+    with pytest.raises(fovea.InvalidArgument, match=r"k is u8 .*declared was f32"):
         plain.run(batch.q, tuple(quantized(batch, "int8", "NHD")[0]))
 
 
