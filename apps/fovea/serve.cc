@@ -100,6 +100,8 @@ RunFunction declare_serve(Options& options) {
               "Name of the model in the API, instead of its own; more than one may be given");
   options.add_flag("lenient", state->server.service.lenient,
                    "Log and ignore fields of requests that this server does not do, instead of refusing them");
+  options.add_choice("tool-parser", state->server.service.tool_parser, {"auto", "hermes", "llama3_json", "mistral"},
+                     "How the model writes calls of tools; auto: as its chat template says");
   options.add("api-key", state->server.service.api_keys,
               "Ask for Authorization: Bearer KEY; more than one may be given, any of them will do");
   options.add("cors-origin", http.cors_origin, "Web origin whose pages may call; *: any; empty: none");

@@ -12,6 +12,7 @@
 #include "server/openai/field_reader.h"
 #include "server/openai/other_fields.h"
 #include "server/openai/response_format.h"
+#include "server/openai/tools.h"
 
 namespace fovea::server {
 namespace {
@@ -28,14 +29,8 @@ std::optional<ApiError> parse_object(std::string_view body, Json* out) {
   return std::nullopt;
 }
 
-bool is_empty(const Json& value) { return (value.is_array() || value.is_object()) && value.empty(); }
-
 // Fields that change the answer and that this server does not do: refused rather than ignored.
 void refuse_unsupported(FieldReader& fields) {
-  if (const Json* choice = fields.find("tool_choice"); choice != nullptr && *choice != "none" && *choice != "auto") {
-    fields.refuse("tool_choice", "tools are not supported by this server; tool_choice must be \"none\" or \"auto\"",
-                  "unsupported_parameter");
-  }
   if (const Json* modalities = fields.find("modalities");
       modalities != nullptr && *modalities != Json::array({"text"})) {
     fields.refuse("modalities", "only the modality \"text\" is supported by this server", "unsupported_parameter");
@@ -199,16 +194,12 @@ void read_messages(const Json& list, FieldReader& fields, std::vector<ChatMessag
     ChatMessage chat;
     chat.role = message["role"].get<std::string>();
     if (chat.role == "developer") chat.role = "system";  // the newer name of the same role
-    if (chat.role != "system" && chat.role != "user" && chat.role != "assistant") {
-      fields.fail(where + ".role",
-                  fmt::format("{}.role is {}, expected system, developer, user or assistant", where, quote(chat.role)));
+    if (chat.role != "system" && chat.role != "user" && chat.role != "assistant" && chat.role != "tool") {
+      fields.fail(where + ".role", fmt::format("{}.role is {}, expected system, developer, user, assistant or tool",
+                                               where, quote(chat.role)));
       return;
     }
-    const auto calls = message.find("tool_calls");
-    if (calls != message.end() && !calls->is_null() && !is_empty(*calls)) {
-      fields.fail(where + ".tool_calls", "tool_calls are not supported by this server", "unsupported_parameter");
-      return;
-    }
+    if (!read_tool_members(message, where, fields, &chat)) return;
     if (!read_content(message, where, fields, &chat.content)) return;
     out->push_back(std::move(chat));
   }
@@ -276,6 +267,14 @@ std::optional<ApiError> parse_chat_request(std::string_view body, const RequestL
   }
   read_params(fields, limits, &out->params);
   read_response_format(fields, body, &out->params);
+  read_tools(fields, body, &out->tools);
+  if (!out->tools.tools.empty() && out->params.grammar.has_value()) {
+    fields.fail(out->params.grammar_field,
+                fmt::format("{} together with tools is not supported by this server; leave one of them out, or set "
+                            "tool_choice to \"none\"",
+                            out->params.grammar_field),
+                "unsupported_parameter");
+  }
   fields.boolean("add_generation_prompt", &out->add_generation_prompt);
   Json variables = Json::object();
   if (const Json* extra = fields.find("chat_template_kwargs"); extra != nullptr) {

@@ -51,11 +51,24 @@ struct GenerationParams {
   std::vector<std::string> ignored;         // fields that a lenient server passed over
 };
 
+struct Tool {
+  std::string name;
+  std::string parameters;  // JSON schema
+};
+
+struct ToolUse {
+  std::vector<Tool> tools;  // those that may be called; empty: none
+  std::string json;         // the field tools, as the template sees it
+  bool required = false;    // the answer must call one
+  bool parallel = true;     // it may call several
+};
+
 struct ChatRequest {
   std::string model;  // empty: not given
   std::vector<ChatMessage> messages;
   bool add_generation_prompt = true;
   std::string template_json;  // chat_template_kwargs, or ""
+  ToolUse tools;
   GenerationParams params;
 };
 

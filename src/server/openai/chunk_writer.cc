@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "server/http/message.h"
 
@@ -47,15 +48,36 @@ void append_chat_token(std::string* out, const Engine& engine, const TokenLogpro
   append_logprob(out, entry.logprob);
 }
 
+// {"id":..,"type":"function","function":{"name":..,"arguments":..}}; where it goes on, the arguments alone. index: in a
+// stream.
+void append_call(std::string* out, const ToolCall& call, std::optional<int> index) {
+  out->push_back('{');
+  if (index.has_value()) fmt::format_to(std::back_inserter(*out), "\"index\":{},", *index);
+  if (!call.id.empty()) {
+    *out += "\"id\":";
+    append_json_string(out, call.id);
+    *out += ",\"type\":\"function\",";
+  }
+  *out += "\"function\":{";
+  if (!call.name.empty()) {
+    *out += "\"name\":";
+    append_json_string(out, call.name);
+    out->push_back(',');
+  }
+  *out += "\"arguments\":";
+  append_json_string(out, call.arguments);
+  *out += "}}";
+}
+
 void comma(std::string* out) {
   if (!out->empty()) out->push_back(',');
 }
 
 }  // namespace
 
-std::string_view finish_reason_json(FinishReason reason) {
+std::string_view finish_reason_json(FinishReason reason, bool called) {
   switch (reason) {
-    case FinishReason::kStop: return "\"stop\"";
+    case FinishReason::kStop: return called ? "\"tool_calls\"" : "\"stop\"";
     case FinishReason::kLength: return "\"length\"";
     default: return "null";
   }
@@ -171,7 +193,7 @@ void ChunkWriter::append_delta(std::string* out, const Delta& delta) const {
     *out += ",\"logprobs\":";
     *out += with_ids ? delta.logprobs_json : "null";
     *out += ",\"finish_reason\":";
-    *out += finish_reason_json(finish);
+    *out += finish_reason_json(finish, delta.called);
     if (with_ids && delta.token_ids != nullptr) {
       *out += ",\"token_ids\":";
       append_token_ids(out, *delta.token_ids);
@@ -186,13 +208,20 @@ void ChunkWriter::append_delta(std::string* out, const Delta& delta) const {
     end(delta.finish, true);
     return;
   }
-  const bool has_content = delta.first || !delta.text.empty() || delta.logprobs_json != "null" ||
-                           (delta.token_ids != nullptr && !delta.token_ids->empty());
+  const bool has_content = delta.first || !delta.text.empty() || delta.call != nullptr ||
+                           delta.logprobs_json != "null" || (delta.token_ids != nullptr && !delta.token_ids->empty());
   if (has_content) {
     open(out);
-    fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":{{{}\"content\":", delta.index,
+    fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":{{{}", delta.index,
                    delta.first ? "\"role\":\"assistant\"," : "");
-    append_json_string(out, delta.text);
+    if (delta.call == nullptr) {
+      *out += "\"content\":";
+      append_json_string(out, delta.text);
+    } else {
+      *out += delta.first ? "\"content\":null,\"tool_calls\":[" : "\"tool_calls\":[";
+      append_call(out, *delta.call, delta.call_index);
+      out->push_back(']');
+    }
     out->push_back('}');
     end(FinishReason::kNone, true);
   }
@@ -229,11 +258,23 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
     const FinishedChoice& choice = choices[i];
     out += fmt::format("{}{{\"index\":{},", i == 0 ? "" : ",", choice.index);
     out += chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":";
-    append_json_string(&out, choice.text);
-    out += chat ? ",\"refusal\":null},\"logprobs\":" : ",\"logprobs\":";
+    if (choice.text.empty() && !choice.calls.empty()) {
+      out += "null";
+    } else {
+      append_json_string(&out, choice.text);
+    }
+    if (chat) {
+      out += ",\"refusal\":null";
+      for (std::size_t call = 0; call < choice.calls.size(); ++call) {
+        out += call == 0 ? ",\"tool_calls\":[" : ",";
+        append_call(&out, choice.calls[call], std::nullopt);
+      }
+      out += choice.calls.empty() ? "}" : "]}";
+    }
+    out += ",\"logprobs\":";
     out += choice.logprobs_json;
     out += ",\"finish_reason\":";
-    out += finish_reason_json(choice.finish);
+    out += finish_reason_json(choice.finish, !choice.calls.empty());
     if (choice.token_ids != nullptr) {
       out += ",\"token_ids\":";
       append_token_ids(&out, *choice.token_ids);

@@ -21,8 +21,8 @@ struct Usage {
   std::int64_t accepted_tokens = 0;
 };
 
-// "stop", "length" or null, quotes included.
-std::string_view finish_reason_json(FinishReason reason);
+// "stop", "length" or null, quotes included; "tool_calls" where an answer that called tools stopped.
+std::string_view finish_reason_json(FinishReason reason, bool called = false);
 // {"prompt_tokens":..,"completion_tokens":..,"total_tokens":..,"prompt_tokens_details":{"cached_tokens":..},
 // "completion_tokens_details":{"reasoning_tokens":0}}; with accepted_prediction_tokens and rejected_prediction_tokens
 // where tokens were guessed.
@@ -54,11 +54,20 @@ class LogprobsWriter {
   std::string first_, token_logprobs_, top_logprobs_, offsets_;
 };
 
+// A call of a tool, or a piece of one.
+struct ToolCall {
+  std::string id, name;   // both empty: more of its arguments
+  std::string arguments;  // JSON, as the model wrote it
+};
+
 // One piece of one choice.
 struct Delta {
   std::int32_t index = 0;
   bool first = false;                                    // chat: carries the role
   std::string_view text;                                 // new text
+  const ToolCall* call = nullptr;                        // chat: in place of text
+  int call_index = 0;                                    // which of the choice's calls that is
+  bool called = false;                                   // the choice called tools
   std::string_view logprobs_json = "null";               // object or null
   FinishReason finish = FinishReason::kNone;             // with kNone, finish_reason is null
   const std::vector<std::int32_t>* token_ids = nullptr;  // extension return_token_ids
@@ -90,6 +99,7 @@ class ChunkWriter {
 struct FinishedChoice {
   std::int32_t index = 0;
   std::string text;
+  std::vector<ToolCall> calls;  // chat
   std::string logprobs_json = "null";
   FinishReason finish = FinishReason::kStop;
   const std::vector<std::int32_t>* token_ids = nullptr;

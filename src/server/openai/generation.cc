@@ -1,7 +1,10 @@
 #include "server/openai/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 namespace fovea::server {
@@ -63,6 +66,11 @@ Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec sp
     if (spec_.params.sampling.logprobs >= 0) {
       choice.logprobs.emplace(engine_, spec_.kind);
       if (!spec_.echo.empty()) choice.logprobs->set_text_offset(count_characters(spec_.echo[choice.prompt]));
+    }
+    if (spec_.tool_format != nullptr) {
+      std::vector<std::string> names;
+      for (const Tool& tool : spec_.tools.tools) names.push_back(tool.name);
+      choice.calls.emplace(*spec_.tool_format, std::move(names));
     }
   }
   left_ = choices_.size();
@@ -212,9 +220,72 @@ void Generation::stream_event(std::size_t index, Choice& choice, const Generatio
   delta.logprobs_json = logprobs;
   delta.finish = event.finish;
   if (ids) delta.token_ids = &event.tokens;
-  choice.started = true;
-  writer_.append_delta(&bytes, delta);
-  emit_locked(std::move(bytes));
+  if (choice.calls) {
+    stream_calls(delta, choice, event, &bytes);
+  } else {
+    choice.started = true;
+    writer_.append_delta(&bytes, delta);
+  }
+  if (!bytes.empty()) emit_locked(std::move(bytes));
+}
+
+void Generation::stream_calls(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes) {
+  std::vector<ToolDelta> pieces = choice.calls->append(event.text);
+  if (event.finish != FinishReason::kNone) {
+    for (ToolDelta& piece : choice.calls->finish()) pieces.push_back(std::move(piece));
+  }
+  if (!spec_.tools.parallel) std::erase_if(pieces, [](const ToolDelta& piece) { return piece.call > 0; });
+  Delta one = delta;
+  one.text = {};
+  one.called = choice.calls->num_calls() > 0;
+  if (pieces.empty()) {
+    const bool bare = one.logprobs_json == "null" && one.token_ids == nullptr;
+    if (bare && event.finish == FinishReason::kNone) return;  // held back until it is known what it is
+    choice.started = true;
+    writer_.append_delta(bytes, one);
+    return;
+  }
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const ToolCall call = tool_call(static_cast<std::size_t>(delta.index), pieces[i]);
+    one.first = !choice.started;
+    one.text = pieces[i].content;
+    one.call = pieces[i].call >= 0 ? &call : nullptr;
+    one.call_index = pieces[i].call;
+    one.finish = i + 1 == pieces.size() ? delta.finish : FinishReason::kNone;
+    choice.started = true;
+    writer_.append_delta(bytes, one);
+    one.logprobs_json = "null";  // they go with the first
+    one.token_ids = nullptr;
+  }
+}
+
+ToolCall Generation::tool_call(std::size_t index, const ToolDelta& piece) const {
+  ToolCall call{"", piece.name, piece.arguments};
+  if (piece.name.empty()) return call;
+  std::uint64_t hash = std::hash<std::string>()(fmt::format("{}/{}/{}", spec_.id, index, piece.call));
+  if (!spec_.tool_format->short_ids) {
+    call.id = fmt::format("call_{:016x}", hash);
+    return call;
+  }
+  for (int i = 0; i < 9; ++i, hash /= 36) call.id += "0123456789abcdefghijklmnopqrstuvwxyz"[hash % 36];
+  return call;
+}
+
+void Generation::finish_calls(std::size_t index, Choice& choice, FinishedChoice* out) {
+  std::vector<ToolDelta> pieces = choice.calls->append(choice.text);
+  for (ToolDelta& piece : choice.calls->finish()) pieces.push_back(std::move(piece));
+  out->text.clear();
+  for (const ToolDelta& piece : pieces) {
+    if (piece.call < 0) {
+      out->text += piece.content;
+    } else if (piece.call > 0 && !spec_.tools.parallel) {
+      continue;
+    } else if (!piece.name.empty()) {
+      out->calls.push_back(tool_call(index, piece));
+    } else {
+      out->calls.back().arguments += piece.arguments;
+    }
+  }
 }
 
 void Generation::end_locked() {
@@ -253,6 +324,7 @@ void Generation::answer_whole_locked() {
       FinishedChoice finished;
       finished.index = static_cast<std::int32_t>(out.size());
       finished.text = (spec_.echo.empty() ? "" : spec_.echo[choice.prompt]) + choice.text;
+      if (choice.calls) finish_calls(out.size(), choice, &finished);
       if (choice.logprobs) {
         finished.logprobs_json.clear();
         choice.logprobs->append_json(&finished.logprobs_json);

@@ -17,6 +17,7 @@
 #include "server/metrics/server_metrics.h"
 #include "server/openai/api_request.h"
 #include "server/openai/chunk_writer.h"
+#include "server/openai/tool_calls.h"
 
 namespace fovea::server {
 
@@ -26,8 +27,10 @@ struct GenerationSpec {
   std::string id;     // "chatcmpl-..." or "cmpl-..."
   std::string model;  // name to show
   GenerationParams params;
-  std::vector<GenerateRequest> requests;  // one a prompt, as request_for() makes them
-  std::vector<std::string> echo;          // text to put before each prompt's choices, or empty
+  std::vector<GenerateRequest> requests;    // one a prompt, as request_for() makes them
+  std::vector<std::string> echo;            // text to put before each prompt's choices, or empty
+  const ToolFormat* tool_format = nullptr;  // how calls of tools stand in the text; null: text is text
+  ToolUse tools;
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -48,6 +51,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::string text;
     std::vector<std::int32_t> tokens;
     std::optional<LogprobsWriter> logprobs;
+    std::optional<ToolCallParser> calls;  // where there are tools
     double logprob_sum = 0.0;
     std::int64_t logprob_count = 0;
     FinishReason finish = FinishReason::kNone;
@@ -59,6 +63,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void on_event(std::size_t prompt, const GenerationEvent& event);
   void observe(Choice& choice, const GenerationEvent& event);
   void stream_event(std::size_t index, Choice& choice, const GenerationEvent& event);
+  // One chunk after another, for as many pieces as the event's text makes certain; delta: what they have in common.
+  void stream_calls(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes);
+  void finish_calls(std::size_t index, Choice& choice, FinishedChoice* out);
+  ToolCall tool_call(std::size_t index, const ToolDelta& piece) const;
   void end_locked();
   void fail_locked(const Status& status);
   void answer_whole_locked();

@@ -39,6 +39,7 @@ struct Unsupported {
 };
 constexpr Unsupported kUnsupported[] = {
     {"tools"},
+    {"tool_choice", "\"auto\""},
     {"functions"},
     {"function_call"},
     {"audio"},

@@ -14,6 +14,7 @@
 #include "fovea/version.h"
 #include "server/http/local_host.h"
 #include "server/openai/chunk_writer.h"
+#include "server/openai/tools.h"
 #include "server/page/page.h"
 
 namespace fovea::server {
@@ -64,6 +65,8 @@ Service::Service(Engine& engine, ServiceOptions options)
       options_(std::move(options)),
       metrics_(engine),
       name_(options_.served_names.empty() ? engine.model_name() : options_.served_names.front()),
+      tool_format_(options_.tool_parser == "auto" ? tool_format_of(engine.chat_template())
+                                                  : tool_format_named(options_.tool_parser)),
       live_view_(engine, metrics_, name_),
       created_(static_cast<std::int64_t>(std::time(nullptr))),
       id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
@@ -320,6 +323,39 @@ std::optional<ApiError> Service::check(const GenerateRequest& request, const Gen
                   params.max_tokens_field, "context_length_exceeded"};
 }
 
+std::optional<ApiError> Service::use_tools(ChatRequest* request, GenerationSpec* spec) const {
+  ToolUse& use = request->tools;
+  GenerationParams& params = request->params;
+  if (tool_format_ == nullptr) {
+    const bool in_messages = std::any_of(request->messages.begin(), request->messages.end(),
+                                         [](const ChatMessage& message) { return !message.extra_json.empty(); });
+    if (use.tools.empty() && !in_messages) return std::nullopt;
+    const std::string field = use.tools.empty() ? "messages" : "tools";
+    if (options_.lenient) {
+      params.ignored.push_back(field);
+      return std::nullopt;
+    }
+    return ApiError{400,
+                    "the chat template of this model takes no tools, or calls them in a way that this server does not "
+                    "read; fovea serve --tool-parser names one that it does",
+                    field, "unsupported_parameter"};
+  }
+  if (use.tools.empty()) return std::nullopt;
+  using OrderedJson = nlohmann::ordered_json;
+  OrderedJson variables = request->template_json.empty() ? OrderedJson() : OrderedJson::parse(request->template_json);
+  variables["tools"] = OrderedJson::parse(use.json);
+  request->template_json = variables.dump();
+  // What opens a call may be a special token.
+  if (!tool_format_->opening.empty()) params.sampling.skip_special_tokens = false;
+  if (use.required) {
+    params.grammar = forced_calls(use, *tool_format_);
+    params.grammar_field = "tools";
+  }
+  spec->tool_format = tool_format_;
+  spec->tools = std::move(use);
+  return std::nullopt;
+}
+
 std::optional<ApiError> Service::compile_grammar(GenerationParams* params) {
   if (!params->grammar.has_value()) return std::nullopt;
   Result<std::shared_ptr<const Grammar>> compiled = engine_.compile_grammar(*params->grammar);
@@ -360,6 +396,10 @@ void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& 
     return;
   }
   if (unknown_model(parsed.model, request, exchange)) return;
+  if (auto error = use_tools(&parsed, &spec)) {
+    reply_error(exchange, request, *error);
+    return;
+  }
   if (auto error = compile_grammar(&parsed.params)) {
     reply_error(exchange, request, *error);
     return;

@@ -22,6 +22,7 @@ namespace fovea::server {
 
 struct ServiceOptions {
   std::vector<std::string> served_names;   // in /v1/models, the first is shown in answers; empty: the engine's
+  std::string tool_parser = "auto";        // how calls of tools are written: a ToolFormat's name; auto: by the template
   bool lenient = false;                    // fields that this server does not do are logged and ignored, not refused
   std::vector<std::string> api_keys;       // any of them will do; empty: none asked for
   std::string cors_origin;                 // of web pages that may call, "*": any; empty: none
@@ -84,6 +85,8 @@ class Service {
   // prompt_field: what the API calls the prompt.
   std::optional<ApiError> check(const GenerateRequest& request, const GenerationParams& params,
                                 const std::string& prompt_field) const;
+  // Tells the template of the request's tools, and the engine and the Generation what calls look like.
+  std::optional<ApiError> use_tools(ChatRequest* request, GenerationSpec* spec) const;
   // The form of the answer, if one is asked for, ready for the engine.
   std::optional<ApiError> compile_grammar(GenerationParams* params);
   void generate(GenerationSpec spec, const std::string& prompt_field, const HttpRequest& request,
@@ -96,6 +99,7 @@ class Service {
   ServiceOptions options_;
   ServerMetrics metrics_;
   std::string name_;
+  const ToolFormat* tool_format_;  // of the model; null: it takes no tools
   LiveView live_view_;
   const std::int64_t created_;
   std::uint64_t id_salt_;

@@ -1,0 +1,25 @@
+// Tools of a chat: the fields tools, tool_choice and parallel_tool_calls, calls and results in messages, and the
+// grammar that forces calls. Called by api_request.cc and Service.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "fovea/engine.h"
+#include "server/openai/api_request.h"
+#include "server/openai/field_reader.h"
+#include "server/openai/tool_format.h"
+
+namespace fovea::server {
+
+// Errors go to fields. body: what fields reads; tools are taken from it again for the order of their keys.
+void read_tools(FieldReader& fields, std::string_view body, ToolUse* out);
+
+// Calls in a message of the assistant, and whose result a message of the role tool is. where: of the message, for
+// errors, which go to fields; false then.
+bool read_tool_members(const Json& message, const std::string& where, FieldReader& fields, ChatMessage* out);
+
+// Lets through calls of these tools in this format, and nothing else.
+GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format);
+
+}  // namespace fovea::server
