@@ -59,7 +59,6 @@ GenerateRequest request_of(Engine& engine, const std::string& prompt, std::share
 
 TEST(EngineGrammar, HoldsForEveryChoiceThroughRetractions) {
   EngineOptions options;
-  options.max_context = 512;
   options.kv_cache_bytes = 2 << 20;  // less than the choices of the first request fill
   auto engine = Engine::create(options);
   ASSERT_TRUE(engine.ok()) << engine.status().message();
