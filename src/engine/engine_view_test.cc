@@ -46,23 +46,23 @@ class EngineViewTest : public ::testing::Test {
   // then. `prompt`: that one's.
   std::vector<RequestId> submit_together(Tokens prompt, std::vector<GenerateRequest> requests,
                                          const std::function<EventCallback(std::size_t)>& callback) {
-    std::latch held(1), submitted(1);
+    // Shared with the callback, which may still look at them when this has returned.
+    const auto held = std::make_shared<std::latch>(1), submitted = std::make_shared<std::latch>(1);
     EXPECT_TRUE(engine_
                     ->submit(request(std::move(prompt), 1),
-                             [&](const GenerationEvent&) {
-                               held.count_down();
-                               submitted.wait();
+                             [held, submitted](const GenerationEvent&) {
+                               held->count_down();
+                               submitted->wait();
                              })
                     .ok());
-    held.wait();
+    held->wait();
     std::vector<RequestId> ids;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const auto id = engine_->submit(std::move(requests[i]), callback(i));
       EXPECT_TRUE(id.ok()) << id.status().message();
       ids.push_back(id.ok() ? *id : 0);
     }
-    submitted.count_down();
-    view();  // the engine is past the wait
+    submitted->count_down();
     return ids;
   }
   static GenerateRequest request(Tokens prompt, std::int32_t max_tokens) {
