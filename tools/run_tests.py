@@ -26,7 +26,7 @@ OUT = ROOT / "build" / "test-results"
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 FUZZ_SECONDS = 60 if IN_CI else 5
 # A binary that takes longer hangs.
-BINARY_TIMEOUT_S = 900
+BINARY_TIMEOUT_S = 1800
 
 
 @dataclass
