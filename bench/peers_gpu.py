@@ -22,7 +22,7 @@ import h200_figures as figures
 
 STALL_SECONDS = 60  # without a sign of life, the engine at work hangs
 # Relative error against fp32 that bf16 and e4m3 storage may cost; right results stay below a third of it.
-MOST_ERROR = {"bf16": 0.012, "fp8_e4m3": 0.08}
+MOST_ERROR = {"bf16": 0.012, "f16": 0.012, "fp8_e4m3": 0.08}
 
 
 def load(path):
@@ -39,10 +39,14 @@ def save(path, document):
 
 
 def listed_cases(args):
-    done = subprocess.run([args.fovea, "bench", "attention", "--list", "--suite", args.suite], capture_output=True, text=True)
+    drawn = ["--seed", str(args.seed), "--cases", str(args.cases)]
+    done = subprocess.run([args.fovea, "bench", "attention", "--list", "--suite", args.suite, *drawn],
+                          capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{args.fovea} lists no cases: {done.stderr.strip()}")
     cases = [case for case in json.loads(done.stdout)["cases"] if any(part in case["id"] for part in args.only.split(","))]
+    # No library here reads integers.
+    cases = [case for case in cases if case["kv_dtype"] in MOST_ERROR]
     return sorted(cases, key=lambda case: figures.rank(case["id"]))
 
 
@@ -69,7 +73,7 @@ def measure(name, data):
     first_error = data.error_of(call(0), 0, by_leaf)[1]
     if not first_error < MOST_ERROR[case["kv_dtype"]]:
         raise ArithmeticError(f"wrong: relative error {first_error:.3g}")
-    guess = max((case["kv_bytes"] + case["qo_bytes"]) / 4e6, 5.0)
+    guess = max((case["kv_bytes"] + case["qo_bytes"]) / 4e6, case["flops"] / 5e8, 5.0)
     us, calls, wrote = timing.replay_us(call, data.sets, guess)
     error = data.error_of(wrote, 0, by_leaf)[1]
     if not error < MOST_ERROR[case["kv_dtype"]]:
@@ -84,6 +88,9 @@ def rows_of(case, results, machine):
     bytes_moved = case["kv_bytes"] + case["qo_bytes"]
     floor = case["floor_us"]
     limit = floor or (bytes_moved / machine["read_gb_per_s"] / 1e3 if "read_gb_per_s" in machine else None)
+    if limit and case["suite"] in ("sweep", "cliffs"):
+        rate = machine.get("matrix_tflop_per_s", 0)
+        limit = max(limit, case["flops"] / rate / 1e6 if rate else 0) + machine.get("empty_node_us", 0)
     rows = []
     for name, peer in peers:
         us = ours and ours["us"]
@@ -91,7 +98,7 @@ def rows_of(case, results, machine):
         base = {"suite": case["suite"], "case": case["id"].split("/", 1)[1], "peer": name}
         rows.append({**base, "metric": "time", "value": us, "unit": "us", "limit": limit,
                      "share": limit / us if limit and us else None, "peer_value": peer_us})
-        if not case["tree"]:
+        if not case["tree"] and not case["runs"]:
             rate = lambda t: bytes_moved / t / 1e3 if t else None
             read = machine.get("read_gb_per_s")
             rows.append({**base, "metric": "read", "value": rate(us), "unit": "GB/s", "limit": read,
@@ -205,6 +212,8 @@ def main():
     parser.add_argument("--suite", default="decode,skew,single,fp8,page,variant,append,prefix")
     parser.add_argument("--engines", default="", help="some of fovea, " + ", ".join(PEER_NAMES) + ", with commas; all")
     parser.add_argument("--only", default="", help="cases whose id holds this, or one of these, with commas between")
+    parser.add_argument("--seed", type=int, default=1, help="of suite sweep")
+    parser.add_argument("--cases", type=int, default=100, help="of suite sweep")
     parser.add_argument("--json", required=True)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no case after this long")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

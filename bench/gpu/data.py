@@ -4,6 +4,7 @@ import math
 
 import torch
 
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 ROTATED_BYTES = 400e6  # KV copies hold this much together, so that no replay finds its KV in the L2
 
 
@@ -24,7 +25,7 @@ class CaseData:
         self.requests, self.rows = len(self.q_lens), sum(self.q_lens)
         self.max_q, self.max_kv = max(self.q_lens), max(self.kv_lens)
         self.scale = case["head_dim"] ** -0.5
-        self.sets = sets or max(1, math.ceil(ROTATED_BYTES / case["kv_bytes"]))
+        self.sets = sets or min(400, max(1, math.ceil(ROTATED_BYTES / max(case["kv_bytes"], 1))))
         self.place_pages()
         counts = [len(pages) for pages in self.pages]
         self.indptr_host = cumulative(counts)
@@ -40,15 +41,20 @@ class CaseData:
         random = torch.Generator(device=device).manual_seed(1 + self.requests + self.max_kv)
         shape = (self.sets, self.num_pages, self.page, case["kv_heads"], case["head_dim"])
         self.k, self.v = self.normal(shape, random, case["kv_dtype"]), self.normal(shape, random, case["kv_dtype"])
-        self.q = self.normal((self.sets, self.rows, case["qo_heads"], case["head_dim"]), random, "bf16")
+        self.q = self.normal((self.sets, self.rows, case["qo_heads"], case["head_dim"]), random, case["q_dtype"])
+        self.sinks = None
+        if case["sinks"]:
+            self.sinks = torch.empty(case["qo_heads"], device=device).normal_(generator=random)
 
     def normal(self, shape, random, dtype):
-        values = torch.empty(shape, dtype=torch.bfloat16, device=self.device).normal_(generator=random)
-        return values if dtype == "bf16" else values.to(torch.float8_e4m3fn)
+        values = torch.empty(shape, dtype=TYPES.get(dtype, torch.bfloat16), device=self.device).normal_(generator=random)
+        return values.to(torch.float8_e4m3fn) if dtype == "fp8_e4m3" else values
 
     def place_pages(self):
         """Sets pages (int32 page ids of each request) and num_pages: any order; in a prefix tree sequential in a node."""
         random = torch.Generator().manual_seed(11)
+        if self.case["runs"]:
+            return self.place_runs(random)
         if not self.case["tree"]:
             counts = [-(-n // self.page) for n in self.kv_lens]
             self.num_pages = sum(counts)
@@ -61,6 +67,24 @@ class CaseData:
         self.num_pages = sum(sizes)
         self.leaf_of_row = torch.randperm(self.requests, generator=random)  # row r is this leaf of the tree
         self.pages = [self.path(leaf) for leaf in self.leaf_of_row.tolist()]
+
+    def place_runs(self, random):
+        """Requests whose leading pages are those of a run and its parents; pages in any order."""
+        self.num_pages, leading = 0, []
+
+        def take(count):
+            self.num_pages += count
+            return list(range(self.num_pages - count, self.num_pages))
+
+        for parent, tokens in self.case["runs"]:
+            leading.append((leading[parent] if parent >= 0 else []) + take(tokens // self.page))
+        lists = []
+        for run, tokens in zip(self.case["run_of"], self.kv_lens):
+            count = -(-tokens // self.page)
+            shared = leading[run][:count] if run >= 0 else []
+            lists.append(shared + take(count - len(shared)))
+        place = torch.randperm(self.num_pages, generator=random).int()
+        self.pages = [place[torch.tensor(pages, dtype=torch.long)] for pages in lists]
 
     def path(self, leaf):
         runs = [first + leaf * count // self.requests * pages + torch.arange(pages)
@@ -90,6 +114,8 @@ class CaseData:
         longest = max(range(self.requests), key=lambda r: self.kv_lens[r])
         for request in sorted({0, self.requests // 3, self.requests - 1, longest}):
             queries, tokens = self.q_lens[request], self.kv_lens[request]
+            if tokens == 0:
+                continue
             picked = torch.tensor(sorted({0, queries // 2, queries - 1}), device=self.device)
             rows = self.cu_q_host[request].item() + picked
             if rows_by_leaf:
@@ -104,7 +130,11 @@ class CaseData:
             seen = token <= at
             if case["window"]:
                 seen &= token > at - case["window"]
-            weights = logits.masked_fill(~seen[:, None, None], -math.inf).softmax(-1)
+            logits = logits.masked_fill(~seen[:, None, None], -math.inf)
+            if self.sinks is not None:
+                extra = self.sinks.unflatten(0, (case["kv_heads"], -1))[None, :, :, None].expand(*logits.shape[:-1], 1)
+                logits = torch.cat([logits, extra], -1)
+            weights = logits.softmax(-1)[..., :tokens]
             truth = torch.einsum("rhgt,thd->rhgd", weights, v).flatten(1, 2)
             error = out[rows].float() - truth
             worst = max(worst, error.abs().max().item())

@@ -22,6 +22,7 @@ OF_SUITE = {
     "decode": "cudnn fa3 fi_xqa fi_tc fi_tc0 fi_cc fi_cc0", "skew": "fa3 fi_xqa fi_tc fi_cc fi_persist",
     "single": "cudnn fa3 fi_xqa fi_tc fi_tc0", "fp8": "fa3 fi_xqa fi_tc", "page": "fa3 fi_xqa fi_tc",
     "variant": "fa3 fi_xqa fi_tc fi_tc0", "append": "fa3 fi_fa2 fi_persist", "prefix": "fa3 fi_tc fi_tc0 fi_casc",
+    "sweep": "fa3 fi_xqa fi_tc fi_tc0 fi_fa2", "cliffs": "fa3 fi_xqa fi_tc fi_tc0 fi_fa2",
 }
 CONTIGUOUS = {"cudnn"}
 
@@ -75,6 +76,8 @@ def fa3_operators():
 
 def fa3(data):
     case, ops = data.case, fa3_operators()
+    needs(not case["sinks"], "no sinks in this build")
+    needs(case["kv_dtype"] != "fp8_e4m3" or case["head_dim"] in (64, 128, 256), "fp8 of whole tiles")
     decode = data.max_q == 1
     q = data.q.to(data.k.dtype)
     q = q.unsqueeze(2) if decode else q
@@ -96,7 +99,7 @@ def fa3(data):
 def batch_decode(data, tensor_cores, for_graphs):
     import flashinfer
     case = data.case
-    needs(data.max_q == 1, "one query a request")
+    needs(data.max_q == 1 and not case["sinks"], "one query a request, no sinks")
     fixed = {}
     if for_graphs:
         fixed = {"paged_kv_indptr_buffer": data.indptr_host.cuda(), "paged_kv_indices_buffer": data.indices.clone(),
@@ -113,7 +116,7 @@ def batch_decode(data, tensor_cores, for_graphs):
 def fi_xqa(data):
     import flashinfer
     case = data.case
-    needs(data.max_q == 1 and not case["softcap"] and data.page in (16, 32, 64, 128), "not offered by XQA")
+    needs(data.max_q == 1 and not case["softcap"] and not case["sinks"] and data.page in (16, 32, 64, 128), "not in XQA")
     out = torch.empty_like(data.q)
     return lambda copy: flashinfer.decode.xqa_batch_decode_with_kv_cache(
         data.q[copy], (data.k[copy], data.v[copy]), scratch("xqa"), data.table, data.lens, data.max_kv,
@@ -134,7 +137,7 @@ def fi_persist(data):
 def paged_prefill(data, backend):
     import flashinfer
     case = data.case
-    needs(data.max_q > 1, "long queries")
+    needs(data.max_q > 1 and not case["sinks"], "long queries, no sinks")
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch("flashinfer"), "NHD", backend=backend)
     wrapper.plan(data.cu_q_host, data.indptr_host, data.indices, data.last_host, case["qo_heads"], case["kv_heads"],
                  case["head_dim"], data.page, causal=case["causal"], window_left=window_left(case),

@@ -165,13 +165,105 @@ Cases quarter() {
   return cases;
 }
 
+// Shapes at which kernels or the choice among them once fell far below their speed next door.
+Cases cliffs() {
+  Cases cases;
+  const auto add = [&](std::string name, Heads heads, std::vector<std::int32_t> kv_lens, std::int32_t q_len = 1,
+                       DType dtype = DType::kBF16, std::int32_t head_dim = 128) -> MeasuredCase& {
+    MeasuredCase c = decode_case("cliffs", std::move(name), heads, std::move(kv_lens));
+    c.q_lens.assign(c.kv_lens.size(), q_len);
+    c.kv_dtype = dtype;
+    c.head_dim = head_dim;
+    c.causal = true;
+    return cases.emplace_back(std::move(c));
+  };
+  constexpr Heads kUsual{32, 8};
+  for (const auto& [requests, tokens] : {std::pair{1024, 128}, {512, 256}, {256, 512}, {64, 2048}}) {
+    add(fmt::format("fp8/B{}/S{}", requests, tokens), kUsual, constant_lengths(requests, tokens), 1, DType::kF8E4M3);
+  }
+  for (const std::int32_t requests : {63, 64}) {
+    add(fmt::format("int4/B{}/S8192", requests), kUsual, constant_lengths(requests, 8192), 1, DType::kI4);
+  }
+  add("decodes255/S2048", kUsual, constant_lengths(255, 2048));
+  for (const std::int32_t chunk : {16, 256}) {
+    add(fmt::format("decodes255/S2048+q{}", chunk), kUsual, constant_lengths(256, 2048)).q_lens[100] = chunk;
+  }
+  for (const std::int32_t q_len : {1, 8, 9, 16, 64}) {
+    add(fmt::format("q{}/B16/S4096", q_len), kUsual, constant_lengths(16, 4096), q_len);
+  }
+  for (const std::int32_t head_dim : {80, 96, 112, 128}) {
+    add(fmt::format("D{}/B32/S2048", head_dim), kUsual, constant_lengths(32, 2048), 1, DType::kBF16, head_dim);
+  }
+  add("48x4/B8/S8192", {48, 4}, constant_lengths(8, 8192));
+  add("32x2/B1/S32768", {32, 2}, constant_lengths(1, 32768));
+  add("64x2/B16/S8192", {64, 2}, constant_lengths(16, 8192));
+  add("71x1/B32/S8192", {71, 1}, constant_lengths(32, 8192));
+  add("128x1/B32/S8192", {128, 1}, constant_lengths(32, 8192));
+  add("B1/S1048576", kUsual, constant_lengths(1, 1 << 20));
+  std::vector<std::int32_t> some_empty = uniform_lengths(40, 100, 1500, 1);
+  for (std::size_t i = 0; i < some_empty.size(); i += 3) some_empty[i] = 0;
+  add("B40/some_empty", kUsual, some_empty);
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    add(fmt::format("28x4/{}/B37/S3001", dtype_name(dtype)), {28, 4}, constant_lengths(37, 3001), 1, dtype);
+  }
+  // One run shared by all, or by pairs, before the requests' own tokens.
+  const auto shared = [](MeasuredCase& c, std::int32_t tokens, std::int32_t requests_a_run) {
+    const auto requests = static_cast<std::int32_t>(c.kv_lens.size());
+    for (std::int32_t i = 0; i < requests; ++i) {
+      const std::int32_t run = requests_a_run > 0 ? i / requests_a_run : 0;
+      if (run == static_cast<std::int32_t>(c.runs.size())) c.runs.push_back({-1, tokens});
+      c.run_of.push_back(run);
+      c.kv_lens[static_cast<std::size_t>(i)] += tokens;
+    }
+  };
+  const std::vector<std::int32_t> own = uniform_lengths(64, 200, 500, 2);
+  shared(add("document/bf16", kUsual, own), 16384, 0);
+  shared(add("document/fp8", kUsual, own, 1, DType::kF8E4M3), 16384, 0);
+  MeasuredCase& capped = add("document/softcap", kUsual, own);
+  capped.softcap = 30.0f;
+  shared(capped, 16384, 0);
+  shared(add("document/D96", kUsual, own, 1, DType::kBF16, 96), 16384, 0);
+  shared(add("prompt3k", kUsual, uniform_lengths(64, 50, 400, 3)), 3072, 0);
+  shared(add("pairs/B128", kUsual, uniform_lengths(128, 2000, 3000, 4)), 48, 2);
+  return cases;
+}
+
 struct Suite {
   std::string_view name;
   Cases (*make)();
 };
-constexpr Suite kSuites[] = {{"decode", decode},     {"skew", skew},      {"single", single},   {"fp8", fp8},
-                             {"integers", integers}, {"page", page},      {"variant", variant}, {"append", append},
-                             {"prefix", prefix},     {"quarter", quarter}};
+constexpr Suite kSuites[] = {{"decode", decode},     {"skew", skew},       {"single", single},   {"fp8", fp8},
+                             {"integers", integers}, {"page", page},       {"variant", variant}, {"append", append},
+                             {"prefix", prefix},     {"quarter", quarter}, {"cliffs", cliffs}};
+
+}  // namespace
+
+namespace {
+
+// Tokens that some request sees: of a run, those behind the first that one of its requests sees.
+std::int64_t forest_tokens(const MeasuredCase& c) {
+  std::vector<std::int32_t> begins, ends, seen_from, seen_to;  // by run
+  for (const SharedRun& run : c.runs) {
+    begins.push_back(run.parent >= 0 ? ends[static_cast<std::size_t>(run.parent)] : 0);
+    ends.push_back(begins.back() + run.tokens);
+    seen_from.push_back(ends.back());
+    seen_to.push_back(begins.back());
+  }
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < c.kv_lens.size(); ++i) {
+    const std::int32_t first = c.window > 0 ? std::max(0, c.kv_lens[i] - c.window - c.q_lens[i] + 1) : 0;
+    std::int32_t own = 0;
+    for (std::int32_t r = c.run_of[i]; r >= 0; r = c.runs[static_cast<std::size_t>(r)].parent) {
+      const auto run = static_cast<std::size_t>(r);
+      own = std::max(own, ends[run]);
+      seen_from[run] = std::min(seen_from[run], std::max(first, begins[run]));
+      seen_to[run] = std::max(seen_to[run], std::min(c.kv_lens[i], ends[run]));
+    }
+    total += std::max(0, c.kv_lens[i] - std::max(own, first));
+  }
+  for (std::size_t r = 0; r < c.runs.size(); ++r) total += std::max(0, seen_to[r] - seen_from[r]);
+  return total;
+}
 
 }  // namespace
 
@@ -182,6 +274,7 @@ std::int64_t MeasuredCase::unique_kv_tokens() const {
     for (std::size_t i = 0; i < parsed.nodes.size(); ++i) total += std::int64_t{parsed.nodes[i]} * parsed.tokens[i];
     return total;
   }
+  if (!runs.empty()) return forest_tokens(*this);
   for (std::size_t i = 0; i < kv_lens.size(); ++i) {
     total += window > 0 ? std::min(kv_lens[i], window + q_lens[i] - 1) : kv_lens[i];
   }
@@ -208,9 +301,23 @@ double MeasuredCase::qo_bytes() const {
   return static_cast<double>(rows) * qo_heads * head_dim * 2 * 2;
 }
 
+double MeasuredCase::flops() const {
+  double pairs = 0.0;
+  for (std::size_t i = 0; i < kv_lens.size(); ++i) {
+    for (std::int32_t token = 0; token < q_lens[i]; ++token) {
+      const std::int32_t before = kv_lens[i] - q_lens[i] + token + 1;
+      const std::int32_t seen = window > 0 ? std::min(before, window) : causal ? before : kv_lens[i];
+      pairs += std::max(seen, 0);
+    }
+  }
+  return 4.0 * qo_heads * head_dim * pairs;
+}
+
 PagedBatch MeasuredCase::batch(std::uint64_t seed) const {
-  PagedBatch batch = tree.empty() ? flat_batch(q_lens, kv_lens, page_tokens, PageOrder::kRandom, seed)
-                                  : tree_batch(*parse_prefix_tree(tree), page_tokens, 1, PageOrder::kSequential, seed);
+  PagedBatch batch = !runs.empty() ? forest_batch(q_lens, kv_lens, runs, run_of, page_tokens, PageOrder::kRandom, seed)
+                     : tree.empty()
+                         ? flat_batch(q_lens, kv_lens, page_tokens, PageOrder::kRandom, seed)
+                         : tree_batch(*parse_prefix_tree(tree), page_tokens, 1, PageOrder::kSequential, seed);
   // A single query sees its whole request either way.
   batch.mask = causal ? abi::MaskKind::kCausal : abi::MaskKind::kNone;
   if (window > 0) set_window(batch, window - 1);
@@ -251,23 +358,30 @@ std::string measured_cases_json(const std::vector<MeasuredCase>& cases) {
     return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
   };
   for (const MeasuredCase& c : cases) {
+    nlohmann::ordered_json runs = nlohmann::ordered_json::array();
+    for (const SharedRun& run : c.runs) runs.push_back({run.parent, run.tokens});
     list.push_back({{"suite", c.suite},
                     {"id", c.id()},
                     {"qo_heads", c.qo_heads},
                     {"kv_heads", c.kv_heads},
                     {"head_dim", c.head_dim},
                     {"page", c.page_tokens},
+                    {"q_dtype", dtype_name(c.q_dtype)},
                     {"kv_dtype", dtype_name(c.kv_dtype)},
                     {"q_lens", c.q_lens},
                     {"kv_lens", c.kv_lens},
                     {"causal", c.causal},
                     {"window", c.window},
                     {"softcap", c.softcap},
+                    {"sinks", c.sinks},
                     {"tree", c.tree},
+                    {"runs", runs},
+                    {"run_of", c.run_of},
                     {"floor_us", optional(c.floor_us)},
                     {"unshared_floor_us", optional(c.unshared_floor_us)},
                     {"kv_bytes", c.kv_bytes()},
-                    {"qo_bytes", c.qo_bytes()}});
+                    {"qo_bytes", c.qo_bytes()},
+                    {"flops", c.flops()}});
   }
   return nlohmann::ordered_json{{"cases", list}}.dump();
 }

@@ -22,13 +22,18 @@ struct MeasuredCase {
   std::int32_t kv_heads = 8;
   std::int32_t head_dim = 128;
   std::int32_t page_tokens = 16;
-  DType kv_dtype = DType::kBF16;      // kBF16 or kF8E4M3; queries and outputs are bf16
+  DType q_dtype = DType::kBF16;       // of queries and outputs
+  DType kv_dtype = DType::kBF16;      // that of the queries, kF8E4M3, kI8 or kI4
   std::vector<std::int32_t> q_lens;   // the queries are a request's last tokens
   std::vector<std::int32_t> kv_lens;  // of every request, its queries' tokens included
   bool causal = false;
   std::int32_t window = 0;  // KV tokens that a query sees, itself counted; 0: all
   float softcap = 0.0f;     // 0: off
-  std::string tree;         // prefixes shared as parse_prefix_tree() reads them; empty: nothing is shared
+  bool sinks = false;       // a logit a query head that takes weight and gives no value
+  std::string tree;         // prefixes shared as parse_prefix_tree() reads them; empty: see runs
+  // Prefixes shared unevenly, as forest_batch() takes them; empty: nothing is shared.
+  std::vector<SharedRun> runs;
+  std::vector<std::int32_t> run_of;  // by request
   // Prefix cells: microseconds that an H200 needs at least (bytes at 4.8 TB/s or flops at 989 TFLOP/s): with perfect
   // sharing, and for a kernel that shares nothing.
   std::optional<double> floor_us;
@@ -39,6 +44,7 @@ struct MeasuredCase {
   std::int64_t unique_kv_tokens() const;
   double kv_bytes() const;  // K and V of unique_kv_tokens(), as stored
   double qo_bytes() const;  // queries read and outputs written
+  double flops() const;     // of both products, over the pairs that the mask lets through
   // Pages in random order (in a prefix tree: sequential inside a node).
   PagedBatch batch(std::uint64_t seed) const;
 };
@@ -48,11 +54,13 @@ const std::vector<std::string_view>& measured_suites();
 // "decode": heads x shapes of uniform batches. "skew": the same total, unevenly spread. "single": one request. "fp8":
 // e4m3 KV. "integers": int8 and int4 KV. "page": page sizes. "variant": plain, soft-cap, window. "append": long queries
 // over a cache. "prefix": the 20 x 4 grid of PAT (ASPLOS'26). "quarter": every tree of it once, the heads taking turns.
-// kInvalidArgument lists the names; `suites` separates them by commas, "all" is all but "quarter" and "integers".
+// "cliffs": where speed once fell off. kInvalidArgument lists the names; `suites` separates them by commas, "all" is
+// all but "quarter", "integers" and "cliffs".
 Result<std::vector<MeasuredCase>> measured_cases(std::string_view suites);
 
-// {"cases":[{"suite","id","qo_heads","kv_heads","head_dim","page","kv_dtype","q_lens","kv_lens","causal","window",
-//  "softcap","tree","floor_us","unshared_floor_us","kv_bytes","qo_bytes"}]}
+// {"cases":[{"suite","id","qo_heads","kv_heads","head_dim","page","q_dtype","kv_dtype","q_lens","kv_lens","causal",
+//  "window","softcap","sinks","tree","runs","run_of","floor_us","unshared_floor_us","kv_bytes","qo_bytes","flops"}]};
+// runs: [[parent, tokens], ..]
 std::string measured_cases_json(const std::vector<MeasuredCase>& cases);
 
 }  // namespace fovea

@@ -119,6 +119,30 @@ PagedBatch flat_batch(std::vector<std::int32_t> q_lens, std::vector<std::int32_t
   return batch;
 }
 
+PagedBatch forest_batch(std::vector<std::int32_t> q_lens, std::vector<std::int32_t> kv_lens,
+                        const std::vector<SharedRun>& runs, const std::vector<std::int32_t>& run_of,
+                        std::int32_t page_tokens, PageOrder order, std::uint64_t seed) {
+  PagedBatch batch;
+  batch.page_tokens = page_tokens;
+  batch.q_lens = std::move(q_lens);
+  batch.kv_lens = std::move(kv_lens);
+  PageLists lists;
+  std::vector<std::vector<std::int32_t>> leading;  // by run, those of its parents included
+  for (const SharedRun& run : runs) {
+    std::vector<std::int32_t> pages = run.parent >= 0 ? leading[at(run.parent)] : std::vector<std::int32_t>();
+    for (const std::int32_t page : lists.take(run.tokens / page_tokens)) pages.push_back(page);
+    leading.push_back(std::move(pages));
+  }
+  lists.pages.resize(batch.q_lens.size());
+  for (std::size_t i = 0; i < run_of.size(); ++i) {
+    if (run_of[i] < 0) continue;
+    lists.pages[i] = leading[at(run_of[i])];
+    lists.pages[i].resize(std::min(lists.pages[i].size(), at(ceil_div(batch.kv_lens[i], page_tokens))));
+  }
+  lists.finish(batch, order, seed, 0);
+  return batch;
+}
+
 Result<PrefixTree> parse_prefix_tree(std::string_view text) {
   const std::size_t bar = text.find('_');
   PrefixTree tree;

@@ -40,6 +40,17 @@ struct PagedBatch {
 PagedBatch flat_batch(std::vector<std::int32_t> q_lens, std::vector<std::int32_t> kv_lens, std::int32_t page_tokens,
                       PageOrder order = PageOrder::kSequential, std::uint64_t seed = 0, std::int32_t growth = 0);
 
+// A run of tokens at the head of several requests, behind its parent's: whole pages.
+struct SharedRun {
+  std::int32_t parent = -1;  // in the list of runs, before this one; -1: none
+  std::int32_t tokens = 0;
+};
+// Requests of any lengths whose leading pages are those of run run_of[i] and its parents (-1: none), as far as they
+// are long enough.
+PagedBatch forest_batch(std::vector<std::int32_t> q_lens, std::vector<std::int32_t> kv_lens,
+                        const std::vector<SharedRun>& runs, const std::vector<std::int32_t>& run_of,
+                        std::int32_t page_tokens, PageOrder order = PageOrder::kSequential, std::uint64_t seed = 0);
+
 // A tree of prefixes as PAT (ASPLOS'26) writes it, "n1,n2,..,B_l1,l2,..,lk": level i has n_i nodes of l_i tokens, the
 // last level is the requests' own tokens; request r stands under node r / (B / n_i) of level i.
 struct PrefixTree {

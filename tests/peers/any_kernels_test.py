@@ -78,8 +78,12 @@ def test_bulk_reader(nvrtc, threads, stages, tile):  # noqa: F811
     check(compile_kernel(nvrtc, "kernels/any/read_limit.cuh", macros, "sm_90a"), ["fovea_empty", "fovea_read_bulk"], 64)
 
 
+def test_matrix_rate(nvrtc):  # noqa: F811
+    check(compile_kernel(nvrtc, "kernels/any/matrix_limit.cuh", {}, "sm_90a"), ["fovea_matrix_rate"], 128)
+
+
 def test_header_compiles_alone(nvrtc):  # noqa: F811
-    for header in ["append", "merge_states", "read_limit", "vec", "instructions"]:
+    for header in ["append", "matrix_limit", "merge_states", "read_limit", "vec", "instructions"]:
         for arch in ARCHS:
             compile_kernel(nvrtc, f"kernels/any/{header}.cuh", {}, arch)
 

@@ -15,6 +15,9 @@ struct BenchAttentionFlags {
   std::int32_t page = 16;
   std::int32_t repeats = 0;  // 0: 7 on the CPU, 25 on a GPU
   std::string json;
+  std::int32_t seed = 1;      // of suite sweep,
+  std::int32_t cases = 100;   // and how many of it
+  bool alternatives = false;  // beside every schedule that could run a case
   // CPU
   std::int32_t threads = 0;
   std::string simd;
@@ -27,6 +30,9 @@ struct BenchAttentionFlags {
   std::string only;
   bool once = false;
 };
+
+// Whether the id holds one of the texts, which have commas between.
+bool is_wanted(const std::string& id, const std::string& only);
 
 Status bench_attention_cpu(const BenchAttentionFlags& flags);
 Status bench_attention_cuda(const BenchAttentionFlags& flags);

@@ -51,16 +51,6 @@ void add_prefix_rows(const BenchReport& measured, BenchReport& report) {
   }
 }
 
-// Whether the id holds one of the texts, which have commas between.
-bool is_wanted(const std::string& id, const std::string& only) {
-  for (std::size_t begin = 0; begin <= only.size();) {
-    const std::size_t end = std::min(only.find(',', begin), only.size());
-    if (id.find(only.substr(begin, end - begin)) != std::string::npos) return true;
-    begin = end + 1;
-  }
-  return false;
-}
-
 // The launches that a profiler counts: their cases in order, on stdout.
 Status launch_once(const CudaBench& bench, const std::vector<MeasuredCase>& cases, bool heads_first) {
   for (const MeasuredCase& c : cases) {
@@ -99,6 +89,7 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   report.set_machine("layout", flags.layout);
   report.set_machine("reader", limits.reader);
   report.set_machine("read_gb_per_s", limits.read_bytes_per_second / 1e9);
+  report.set_machine("matrix_tflop_per_s", limits.flops_per_second / 1e12);
   report.set_machine("empty_node_us", limits.empty_node_us);
   int failed = 0;
   for (const MeasuredCase& c : cases) {

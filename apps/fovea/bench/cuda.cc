@@ -40,13 +40,15 @@ Result<CudaBench> CudaBench::open(const std::string& device, int repeats) {
 Result<cuda::DeviceBuffer> CudaBench::random(std::size_t bytes, std::uint16_t keep, std::uint16_t set) const {
   const cuda::ScopedContext context(device_);
   FOVEA_ASSIGN_OR_RETURN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::create(device_, bytes));
+  static const std::vector<std::uint64_t> words = [] {
+    std::vector<std::uint64_t> made(kPatternBytes / 8 + 1);
+    PhiloxRng rng(1, 1);
+    for (std::uint64_t& word : made) word = rng.next_u64();
+    return made;
+  }();
   std::vector<std::uint64_t> pattern(std::min(bytes, kPatternBytes) / 8 + 1);
-  PhiloxRng rng(bytes, 1);
   const std::uint64_t keeps = 0x0001000100010001u * keep, sets = 0x0001000100010001u * set;
-  for (std::uint64_t& words : pattern) {
-    words = (std::uint64_t{rng.next_u32()} << 32) | rng.next_u32();
-    words = (words & keeps) | sets;
-  }
+  for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = (words[i] & keeps) | sets;
   auto* data = buffer.as<std::byte>();
   std::size_t done = std::min(bytes, kPatternBytes);
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, data, pattern.data(), done, stream()));

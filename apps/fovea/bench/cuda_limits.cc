@@ -46,9 +46,10 @@ constexpr Reader kReaders[] = {
 };
 
 Result<cuda::Function> compile(const CudaBench& bench, const std::string& kernel,
-                               const std::vector<std::pair<std::string, std::string>>& macros) {
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::kernel_source(kernel, bench.device().info().arch(),
-                                                                            "kernels/any/read_limit.cuh", macros));
+                               const std::vector<std::pair<std::string, std::string>>& macros,
+                               const std::string& header = "kernels/any/read_limit.cuh") {
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source,
+                         jit::kernel_source(kernel, bench.device().info().arch(), header, macros));
   FOVEA_ASSIGN_OR_RETURN(const jit::CubinPtr cubin, jit::Compiler::shared().get(source));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Module module, cuda::Module::load(bench.device(), cubin->bytes));
   return module.function(kernel);
@@ -84,6 +85,27 @@ Result<double> read_rate(const CudaBench& bench, const Reader& r, const cuda::De
   return static_cast<double>(kReadBytes) / us * 1e6;
 }
 
+// As kernels/any/matrix_limit.cuh has them.
+constexpr std::uint32_t kMatrixThreads = 384;
+constexpr double kMatrixRoundFlops = 3 * 16 * 2.0 * 64 * 128 * 16;  // warpgroups, products, and their shape
+
+Result<double> matrix_rate(const CudaBench& bench) {
+  if (bench.device().info().arch() != "sm_90a") return 0.0;
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function kernel,
+                         compile(bench, "fovea_matrix_rate", {}, "kernels/any/matrix_limit.cuh"));
+  const cuda::ScopedContext context(bench.device());
+  FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer out, cuda::DeviceBuffer::create(bench.device(), 4, true));
+  void* to = out.data();
+  std::uint32_t rounds = 512;
+  void* args[] = {&rounds, &to};
+  cuda::LaunchConfig config;
+  config.grid[0] = static_cast<std::uint32_t>(bench.device().info().num_sms);
+  config.block[0] = kMatrixThreads;
+  config.stream = bench.stream();
+  FOVEA_ASSIGN_OR_RETURN(const double us, bench.replay_us(1, [&](int) { return cuda::launch(kernel, config, args); }));
+  return rounds * kMatrixRoundFlops * config.grid[0] / us * 1e6;
+}
+
 }  // namespace
 
 Result<CudaLimits> measure_cuda_limits(const CudaBench& bench) {
@@ -97,6 +119,7 @@ Result<CudaLimits> measure_cuda_limits(const CudaBench& bench) {
   }
   std::uint32_t truth = 0;
   for (const std::uint32_t word : pattern) truth ^= word;
+  FOVEA_ASSIGN_OR_RETURN(limits.flops_per_second, matrix_rate(bench));
   const bool hopper = bench.device().info().major == 9;
   for (const Reader& reader : kReaders) {
     if (reader.stages > 0 && !hopper) continue;

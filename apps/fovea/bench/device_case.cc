@@ -20,38 +20,56 @@ constexpr int kMostCalls = 400;
 
 }  // namespace
 
+AttentionOptions options_of(const MeasuredCase& c, const PagedBatch& batch) {
+  AttentionOptions o;
+  o.num_qo_heads = c.qo_heads;
+  o.num_kv_heads = c.kv_heads;
+  o.head_dim = c.head_dim;
+  o.q_dtype = c.q_dtype;
+  o.kv_dtype = c.kv_dtype;
+  o.page_tokens = c.page_tokens;
+  o.softcap = c.softcap;
+  o.max_requests = batch.num_requests();
+  o.max_rows = std::max(batch.num_rows(), 1);
+  o.max_pages_per_request = batch.stride;
+  // Lists are packed, with some room each.
+  for (const std::int32_t tokens : batch.kv_lens) o.max_page_entries += tokens / batch.page_tokens + 16;
+  return o;
+}
+
 Result<DeviceCase> DeviceCase::create(const CudaBench& bench, const MeasuredCase& c, bool heads_first) {
   DeviceCase d(bench, c, heads_first);
   d.batch_ = c.batch(1);
-  d.sets_ = std::max(1, static_cast<int>(std::ceil(kRotatedBytes / c.kv_bytes())));
+  d.sets_ = static_cast<int>(std::clamp(std::ceil(kRotatedBytes / std::max(c.kv_bytes(), 1.0)), 1.0, 400.0));
   const bool fp8 = c.kv_dtype == DType::kF8E4M3;
   const bool integers = c.kv_dtype == DType::kI8 || c.kv_dtype == DType::kI4;
   const std::size_t bytes = d.pool_bytes() * static_cast<std::size_t>(d.sets_);
   // Both signs; magnitudes from 0.25 up to 1 (e4m3: up to 0.47).
-  const std::uint16_t keep = integers ? 0xffff : fp8 ? 0x8f8f : 0x80ff, set = integers ? 0 : fp8 ? 0x2828 : 0x3e80;
+  const std::uint16_t half = c.q_dtype == DType::kF16 ? 0x3400 : 0x3e80;
+  const std::uint16_t keep = integers ? 0xffff : fp8 ? 0x8f8f : 0x80ff, set = integers ? 0 : fp8 ? 0x2828 : half;
   FOVEA_ASSIGN_OR_RETURN(d.k_, bench.random(bytes, keep, set));
   FOVEA_ASSIGN_OR_RETURN(d.v_, bench.random(bytes, keep, set));
   if (integers) {  // scales and zeros of about 1 / 500
     FOVEA_ASSIGN_OR_RETURN(d.scales_,
                            bench.random(d.scale_bytes() * static_cast<std::size_t>(d.sets_), 0x00f8, 0x1800));
   }
-  FOVEA_ASSIGN_OR_RETURN(d.q_, bench.random(d.row_bytes(), 0x80ff, 0x3e80));
+  FOVEA_ASSIGN_OR_RETURN(d.q_, bench.random(d.row_bytes(), 0x80ff, half));
   FOVEA_ASSIGN_OR_RETURN(d.out_, bench.random(d.row_bytes(), 0, 0x7fff));  // NaN
-  AttentionOptions o;
+  AttentionOptions o = options_of(c, d.batch_);
   o.device = fmt::format("cuda:{}", bench.device().index());
-  o.num_qo_heads = c.qo_heads;
-  o.num_kv_heads = c.kv_heads;
-  o.head_dim = c.head_dim;
-  o.kv_dtype = c.kv_dtype;
-  o.page_tokens = c.page_tokens;
-  o.softcap = c.softcap;
-  o.max_requests = d.batch_.num_requests();
-  o.max_rows = d.batch_.num_rows();
-  o.max_pages_per_request = d.batch_.stride;
-  FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(o));
-  d.attention_.emplace(std::move(attention));
-  FOVEA_RETURN_IF_ERROR(d.plan());
+  if (c.sinks) {
+    const std::size_t sink_bytes = static_cast<std::size_t>(c.qo_heads) * sizeof(float);
+    FOVEA_ASSIGN_OR_RETURN(d.sinks_, bench.random(sink_bytes, 0x80ff, 0x3e80));
+    o.sinks = d.on_device(cpu_tensor(d.sinks_.data(), DType::kF32, c.qo_heads));
+  }
+  FOVEA_RETURN_IF_ERROR(d.use(o));
   return d;
+}
+
+Status DeviceCase::use(AttentionOptions options) {
+  FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(options));
+  attention_.emplace(std::move(attention));
+  return plan();
 }
 
 Status DeviceCase::plan() {
@@ -113,7 +131,7 @@ Status DeviceCase::run(int set) {
 }
 
 Result<double> DeviceCase::time_us() {
-  const double guess = std::max(case_.kv_bytes() / 4e6, 5.0);
+  const double guess = std::max({case_.kv_bytes() / 4e6, case_.flops() / 2e8, 5.0});
   const int calls = std::clamp(static_cast<int>(kGraphUs / guess), sets_, std::max(sets_, kMostCalls));
   FOVEA_ASSIGN_OR_RETURN(const double us, bench_.replay_us(calls, [&](int call) { return run(call % sets_); }));
   FOVEA_RETURN_IF_ERROR(check_output());
@@ -147,7 +165,7 @@ TensorView DeviceCase::pool(const void* data) const {
 }
 
 TensorView DeviceCase::rows(const cuda::DeviceBuffer& buffer) const {
-  return on_device(cpu_tensor(buffer.data(), DType::kBF16, batch_.num_rows(), case_.qo_heads, case_.head_dim));
+  return on_device(cpu_tensor(buffer.data(), case_.q_dtype, batch_.num_rows(), case_.qo_heads, case_.head_dim));
 }
 
 // Averages of values below 1 are below 1. Tests judge results; this catches a benchmark of nothing.
@@ -157,9 +175,10 @@ Status DeviceCase::check_output() const {
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(bench_.device(), out.data(), out_.data(), row_bytes(), bench_.stream()));
   FOVEA_RETURN_IF_ERROR(bench_.device().synchronize());
   for (const std::uint16_t bits : out) {
-    if (!(std::abs(bf16_to_float(bits)) <= 1.0f)) {
+    const float value = case_.q_dtype == DType::kF16 ? f16_to_float(bits) : bf16_to_float(bits);
+    if (!(std::abs(value) <= 1.0f)) {
       return make_status(StatusCode::kInternal, "{}: an output is {}, expected an average of values below 1",
-                         case_.id(), bf16_to_float(bits));
+                         case_.id(), value);
     }
   }
   return ok_status();

@@ -11,10 +11,16 @@
 
 namespace fovea::app {
 
+// What an Attention for the case alone is made with, but for the device and sinks.
+AttentionOptions options_of(const MeasuredCase& c, const PagedBatch& batch);
+
 class DeviceCase {
  public:
   static Result<DeviceCase> create(const CudaBench& bench, const MeasuredCase& c, bool heads_first);
 
+  // Another Attention over the same tensors, planned.
+  Status use(AttentionOptions options);
+  const AttentionOptions& options() const { return attention_->options(); }
   Status plan();
   // Every request one token longer.
   Status grow();
@@ -48,7 +54,7 @@ class DeviceCase {
   bool heads_first_;
   PagedBatch batch_;
   int sets_ = 1;
-  cuda::DeviceBuffer k_, v_, q_, out_, pages_, scales_;
+  cuda::DeviceBuffer k_, v_, q_, out_, pages_, scales_, sinks_;
   std::optional<Attention> attention_;
 };
 
