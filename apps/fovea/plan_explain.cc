@@ -4,7 +4,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "attention/cuda_executor.h"
+#include "attention/plan_chooser.h"
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
@@ -33,7 +37,48 @@ struct ExplainState {
   bool steps = false;
   bool verify = false;
   bool example = false;
+  std::string gpu;
 };
+
+// What an Attention for this batch alone would be made with.
+AttentionOptions options_of(const PlannerOptions& p) {
+  AttentionOptions o;
+  o.num_qo_heads = p.num_qo_heads;
+  o.num_kv_heads = p.num_kv_heads;
+  o.head_dim = p.head_dim;
+  o.kv_dtype = p.kv_element_bits == 8 ? DType::kF8E4M3 : p.kv_element_bits == 4 ? DType::kI4 : DType::kBF16;
+  o.page_tokens = p.page_tokens;
+  o.max_requests = p.limits.max_requests;
+  o.max_rows = p.limits.max_rows;
+  o.max_pages_per_request = p.limits.max_pages_per_request;
+  o.share_prefixes = p.share_prefixes;
+  o.batch_invariant = p.batch_invariant;
+  return o;
+}
+
+// The planner and the line about the kernel that a GPU would run the batch with; needs no GPU.
+struct GpuPlan {
+  Planner planner;
+  std::string kernel;
+};
+Result<GpuPlan> plan_for_gpu(const DescribedBatch& described, const std::string& arch) {
+  const AttentionOptions o = options_of(described.options);
+  constexpr int kSms = 132;
+  FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(o));
+  FOVEA_ASSIGN_OR_RETURN(const AllowedKernels allowed, allowed_kernels(o, variant, arch, kSms));
+  std::vector<Planner> planners;
+  for (const auto& [kernel, choice] : allowed.kernels) {
+    FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options({o, {}, {}}, choice)));
+    planners.push_back(std::move(planner));
+  }
+  std::vector<std::pair<tune::PlanKernel, Planner*>> by_kernel;
+  for (std::size_t i = 0; i < planners.size(); ++i) by_kernel.emplace_back(allowed.kernels[i].first, &planners[i]);
+  PlanChooser chooser(o, allowed.menu);
+  FOVEA_RETURN_IF_ERROR(chooser.plan(described.batch.view(), by_kernel, std::nullopt));
+  std::size_t at = 0;
+  while (by_kernel[at].first != chooser.choice().kernel) ++at;
+  return GpuPlan{std::move(planners[at]), chooser.explain()};
+}
 
 Status explain(const ExplainState& s) {
   std::string text = kExample;
@@ -44,9 +89,16 @@ Status explain(const ExplainState& s) {
   }
   const Result<DescribedBatch> described = parse_batch(text, where);
   if (!described.ok()) return described.status();
+  std::string kernel;
   Result<Planner> planner = Planner::create(described->options);
   if (!planner.ok()) return planner.status();
-  if (Status status = planner->plan(described->batch.view()); !status.ok()) return status;
+  if (s.gpu.empty()) {
+    if (Status status = planner->plan(described->batch.view()); !status.ok()) return status;
+  } else {
+    FOVEA_ASSIGN_OR_RETURN(GpuPlan on_gpu, plan_for_gpu(*described, s.gpu));
+    *planner = std::move(on_gpu.planner);
+    kernel = std::move(on_gpu.kernel);
+  }
   if (s.verify) {
     double pairs = 0.0;
     for (std::size_t i = 0; i < described->batch.q_lens.size(); ++i) {
@@ -84,9 +136,10 @@ Status explain(const ExplainState& s) {
   }
   if (s.json == "-" || s.svg == "-") return ok_status();
   if (!described->title.empty()) fmt::print("{}\n\n", described->title);
+  if (!kernel.empty()) fmt::print("{:<26}{}\n", "kernel", kernel);
   fmt::print("{}", explain_plan(*planner));
   if (s.verify)
-    fmt::print("{:<24}every visible (row, head, token) once, one writer each, merges ascending\n", "verified");
+    fmt::print("{:<26}every visible (row, head, token) once, one writer each, merges ascending\n", "verified");
   if (s.steps) fmt::print("\n{}", explain_steps(*planner));
   if (!s.svg.empty()) fmt::print("\nwrote {}\n", s.svg);
   return ok_status();
@@ -99,11 +152,13 @@ RunFunction declare_plan_explain(Options& options) {
   options.add_positional("file", state->file, "Batch in JSON; - is stdin; without it a small example is planned");
   options.add("svg", state->svg, "Draw the plan here: workers down, time across; - is stdout");
   options.add("json", state->json, "Write the figures as JSON here; - is stdout");
+  options.add("gpu", state->gpu, "Plan for a GPU of this architecture (sm_90a) and say which kernel runs it, and why");
   options.add_flag("steps", state->steps, "Also print what each of the four steps made");
   options.add_flag("verify", state->verify, "Also check the plan pair by pair");
   options.add_flag("example", state->example, "Print the example's JSON and exit");
   options.examples(
       "  fovea plan explain --steps --svg plan.svg\n"
+      "  fovea plan explain --gpu sm_90a\n"
       "  fovea plan explain --example > batch.json && fovea plan explain batch.json\n"
       "  echo '{\"lengths\": {\"kind\": \"zipf\", \"count\": 64, \"average\": 4096}}' | fovea plan explain -");
   return [state] {

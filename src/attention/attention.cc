@@ -134,7 +134,9 @@ Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& 
 bool Attention::recorded() const { return impl_->recorded(); }
 std::size_t Attention::workspace_bytes() const { return impl_->workspace_bytes(); }
 const AttentionOptions& Attention::options() const { return impl_->options(); }
-std::string Attention::explain() const { return explain_plan(impl_->planner()); }
+std::string Attention::explain() const {
+  return fmt::format("{:<26}{}\n{}", "kernel", impl_->kernel_and_reason(), explain_plan(impl_->planner()));
+}
 
 AttentionStats Attention::stats() const {
   const Planner& planner = impl_->planner();

@@ -12,6 +12,7 @@
 #include "cpu/attention/attention.h"
 #include "cpu/attention/variant_compiler.h"
 #include "cpu/merge_states.h"
+#include "cpu/simd.h"
 
 namespace fovea {
 namespace {
@@ -84,6 +85,9 @@ class CpuPagedAttention : public PagedAttention {
   }
   std::size_t plan_bytes() const override { return 0; }
   const Planner& planner() const override { return planner_; }
+  std::string kernel_and_reason() const override {
+    return fmt::format("cpu ({}): it runs all plans", cpu::simd_target());
+  }
 
   Status reserve() {
     const PlannerOptions& p = planner_.options();

@@ -1,5 +1,5 @@
-// Plans of a batch go to the executor that is best for it (cuda_executor.h), and to the device by a copy in the
-// stream of the runs; grown lengths of page lists on the device are cut there (cuda_recut.h).
+// Plans of a batch go to the executor that is best for it (cuda_executor.h, plan_chooser.h), and to the device by a
+// copy in the stream of the runs; grown lengths of page lists on the device are cut there (cuda_recut.h).
 #include "attention/cuda_attention.h"
 
 #include <algorithm>
@@ -31,48 +31,21 @@ struct Staging {
   cuda::Event copied;
 };
 
-// Whether the kernels for decode alone can run the batch, as long as nothing in it is shared.
-bool is_decode(const AttentionBatch& batch) {
-  if (batch.mask == abi::MaskKind::kBits) return false;
-  return std::all_of(batch.q_lens, batch.q_lens + batch.num_requests, [](std::int32_t q_len) { return q_len == 1; });
-}
-
-// Tokens that the requests' last ones see.
-struct SeenTokens {
-  std::int64_t all = 0;
-  std::int64_t longest = 0;  // of one request
-};
-SeenTokens seen_tokens(const AttentionBatch& batch) {
-  SeenTokens seen;
-  for (std::int32_t i = 0; i < batch.num_requests; ++i) {
-    std::int64_t tokens = std::max(batch.kv_lens[i], 0);
-    if (batch.mask == abi::MaskKind::kWindow) tokens = std::min(tokens, std::int64_t{batch.window_left} + 1);
-    seen.all += tokens;
-    seen.longest = std::max(seen.longest, tokens);
-  }
-  return seen;
-}
-
 // Pools whose tensor maps are kept; the layers of a model, some times over.
 constexpr std::size_t kMostPools = 1024;
-
-bool shares_runs(const Planner& planner) {
-  const abi::PlanView plan = planner.view();
-  return !std::all_of(plan.block_rows, plan.block_rows + plan.header->num_block_rows,
-                      [](const abi::BlockRow& row) { return (row.flags & abi::kRowsSolo) != 0; });
-}
 
 class CudaPagedAttention : public PagedAttention {
  public:
   // executors: that for all plans first.
   CudaPagedAttention(const AttentionConfig& config, std::size_t pool, DevicePlace place, cuda::Device device,
-                     std::vector<CudaExecutor> executors)
+                     CudaExecutors executors)
       : PagedAttention(config.options, place),
         pool_index_(pool),
         num_pools_(std::max<std::size_t>(config.pools.size(), 1)),
         device_(std::move(device)),
-        executors_(std::move(executors)),
+        executors_(std::move(executors.all)),
         active_(executors_.data()),
+        chooser_(config.options, std::move(executors.menu)),
         translator_(config.options, true),
         recorded_(config.options.graphs_by_rows) {}
 
@@ -99,6 +72,7 @@ class CudaPagedAttention : public PagedAttention {
            recut_.scratch_bytes();
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
+  std::string kernel_and_reason() const override { return chooser_.explain(); }
   // Where the device cut again by itself, the host follows when somebody asks.
   const Planner& planner() const override {
     if (planner_behind_) planner_behind_ = !active_->planner.grow(kv_lens_.data()).ok();
@@ -106,9 +80,8 @@ class CudaPagedAttention : public PagedAttention {
   }
 
  private:
-  CudaExecutor* decode_executor(const AttentionBatch& batch);
   Status plan_batch(const AttentionBatch& batch);
-  CudaExecutor* few_executor(std::int64_t pairs);
+  Status take_choice(const Status& planned, std::uint32_t rows);
   Status plan_rows(const BlockRowBatch& batch, bool selected);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
@@ -122,9 +95,10 @@ class CudaPagedAttention : public PagedAttention {
   cuda::Device device_;
   std::vector<CudaExecutor> executors_;
   CudaExecutor* active_;  // whose plan it is
+  PlanChooser chooser_;
+  std::vector<std::pair<tune::PlanKernel, Planner*>> planners_;  // of the executors
   mutable bool planner_behind_ = false;
   BatchTranslator translator_;
-  bool shared_before_ = false;
   CudaRecut recut_;  // of all executors
   RecordedRuns recorded_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
@@ -197,6 +171,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
     for (const CudaExecutor& e : executors_) scratch = std::max(scratch, max_recut_scratch_bytes(e.planner));
     FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, scratch, o.max_requests, plan_.data()));
   }
+  for (CudaExecutor& e : executors_) planners_.emplace_back(e.kind, &e.planner);
   args_.plan = plan_.as<std::uint8_t>();
   args_.mask_bits = mask_.as<std::uint8_t>();
   args_.partial_out = partial_out_.as<float>();
@@ -314,44 +289,27 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   return staging.copied.record(stream.handle);
 }
 
-// The executor for decode alone that a plan of the batch had better go to, or null.
-CudaExecutor* CudaPagedAttention::decode_executor(const AttentionBatch& batch) {
-  const SeenTokens seen = seen_tokens(batch);
-  const std::int64_t token_bytes = pair_token_bytes(options_) * options_.num_kv_heads;
-  const std::int64_t pairs = std::int64_t{batch.num_requests} * options_.num_kv_heads;
-  for (CudaExecutor& e : executors_) {
-    if (e.pays(options_, pairs, seen.all * token_bytes, seen.longest * token_bytes)) return &e;
-  }
-  return nullptr;
+// Of the kernel that a graph recorded for so many rows, where there is one.
+std::optional<tune::PlanKernel> kernel_of(const CudaExecutor* recorded) {
+  return recorded == nullptr ? std::nullopt : std::optional(recorded->kind);
 }
 
-// Plans for the executor that the batch is for.
+// The executor whose planner the chooser took becomes the active one.
+Status CudaPagedAttention::take_choice(const Status& planned, std::uint32_t rows) {
+  FOVEA_RETURN_IF_ERROR(planned);
+  if (chooser_.refused()) return recorded_.refusal(rows);
+  for (CudaExecutor& e : executors_) {
+    if (e.kind == chooser_.choice().kernel) active_ = &e;
+  }
+  return ok_status();
+}
+
 Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
-  CudaExecutor* const any = executors_.data();
   std::uint32_t rows = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i)
     rows += static_cast<std::uint32_t>(std::max(batch.q_lens[i], 0));
   FOVEA_RETURN_IF_ERROR(recorded_.check_rows(rows));
-  CudaExecutor* const kept = recorded_.executor(rows);
-  const bool decode = executors_.size() > 1 && is_decode(batch);
-  if (kept != nullptr && kept != any && !decode) return recorded_.refusal(rows);
-  active_ = any;
-  CudaExecutor* const wanted = !decode || kept == any ? nullptr : kept != nullptr ? kept : decode_executor(batch);
-  if (wanted == nullptr) return any->planner.plan(batch);
-  if (kept == nullptr && shared_before_) {
-    FOVEA_RETURN_IF_ERROR(any->planner.plan(batch));
-    if (shares_runs(any->planner)) return ok_status();
-  }
-  FOVEA_RETURN_IF_ERROR(wanted->planner.plan(batch));
-  shared_before_ = shares_runs(wanted->planner);
-  if (shared_before_) {
-    if (kept == nullptr) return any->planner.plan(batch);
-    AttentionBatch apart = batch;  // without the lists nothing can be shared
-    apart.page_table = nullptr;
-    FOVEA_RETURN_IF_ERROR(wanted->planner.plan(apart));
-  }
-  active_ = wanted;
-  return ok_status();
+  return take_choice(chooser_.plan(batch, planners_, kernel_of(recorded_.executor(rows))), rows);
 }
 
 Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
@@ -373,25 +331,10 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   return ok_status();
 }
 
-// The executor for few pairs, where that many had better go to it, or null.
-CudaExecutor* CudaPagedAttention::few_executor(std::int64_t pairs) {
-  for (CudaExecutor& e : executors_) {
-    if (e.kind == DecodeKernel::kFew && e.pays(options_, pairs, 0, 0)) return &e;
-  }
-  return nullptr;
-}
-
-// selected: one query token a request, and no two block rows for the same KV head of one. Those may go to the executor
-// for few pairs, all others to that for all plans.
 Status CudaPagedAttention::plan_rows(const BlockRowBatch& batch, bool selected) {
-  CudaExecutor* const any = executors_.data();
-  CudaExecutor* const few = selected ? few_executor(std::int64_t{batch.num_rows} * options_.num_kv_heads) : nullptr;
   const auto rows = static_cast<std::uint32_t>(batch.num_rows);
   FOVEA_RETURN_IF_ERROR(recorded_.check_rows(rows));
-  CudaExecutor* const kept = recorded_.executor(rows);
-  if (kept != nullptr && kept != any && !(selected && kept->kind == DecodeKernel::kFew)) return recorded_.refusal(rows);
-  active_ = kept != nullptr ? kept : few != nullptr ? few : any;
-  return active_->planner.plan_block_rows(batch);
+  return take_choice(chooser_.plan_rows(batch, selected, planners_, kernel_of(recorded_.executor(rows))), rows);
 }
 
 Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
@@ -592,7 +535,7 @@ Result<std::unique_ptr<PagedAttention>> create_cuda_pool_attention(const Attenti
   FOVEA_RETURN_IF_ERROR(check_cuda_types(own.options));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Device device, cuda_device(place.index));
   FOVEA_ASSIGN_OR_RETURN(const VariantChoice variant, choose_variant(own.options));
-  FOVEA_ASSIGN_OR_RETURN(std::vector<CudaExecutor> executors, make_executors(device, own, variant.spec));
+  FOVEA_ASSIGN_OR_RETURN(CudaExecutors executors, make_executors(device, own, variant.spec));
   auto impl = std::make_unique<CudaPagedAttention>(own, pool, place, device, std::move(executors));
   FOVEA_RETURN_IF_ERROR(impl->init(variant));
   return std::unique_ptr<PagedAttention>(std::move(impl));

@@ -245,6 +245,34 @@ TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
   }
 }
 
+// Reading a run once costs items and merges of its own, so a little in common is read twice.
+TEST_F(CudaAttentionTest, CommonPagesAreReadOnceWhereThatSavesEnough) {
+  constexpr int kOwn = 31;
+  Attention attention = make(), on_cpu = make_on_cpu();
+  const std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {kPage * kOwn, kPage * kOwn};
+  std::vector<std::int32_t> lists(2 * kOwn);
+  for (const int common : {0, 3, 16}) {
+    SCOPED_TRACE(common);
+    for (int i = 0; i < 2 * kOwn; ++i) {
+      lists[static_cast<std::size_t>(i)] = i >= kOwn && i - kOwn < common ? i - kOwn : i;
+    }
+    RequestBatch b = batch(q_lens, kv_lens);
+    b.page_indices = lists.data();
+    b.page_stride = kOwn;
+    check(attention, on_cpu, b);
+    const AttentionStats stats = attention.stats();
+    const std::string words = attention.explain();
+    if (common == 16) {
+      EXPECT_EQ(stats.kv_bytes * 2 * kOwn, stats.kv_bytes_unshared * (2 * kOwn - 16));
+      EXPECT_NE(words.find("general: requests share runs"), std::string::npos) << words;
+    } else {
+      EXPECT_EQ(stats.kv_bytes, stats.kv_bytes_unshared);
+      EXPECT_NE(words.find("few: decode of 4 (request, KV head) pairs"), std::string::npos) << words;
+      EXPECT_EQ(words.find("save too little") != std::string::npos, common == 3) << words;
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, ARunIsOneLaunchAndNothingElse) {
   Attention attention = make();
   const std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {100, 30};

@@ -37,44 +37,6 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   return need;
 }
 
-// The kernel for large decode batches, where there is one for these options and the declared maxima reach such batches.
-std::optional<tune::AttentionChoice> warp_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
-  const std::int64_t pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
-  const std::int64_t tokens = std::int64_t{o.max_pages_per_request} * o.page_tokens;
-  const bool wanted = o.decode_kernel == DecodeKernel::kAuto
-                          ? tune::warps_pay(kv_type(o.kv_dtype), pairs, pairs * tokens * pair_token_bytes(o), 0)
-                          : o.decode_kernel == DecodeKernel::kWarps;
-  if (!wanted || o.num_workers > 0) return std::nullopt;
-  Result<tune::AttentionChoice> choice = tune::choose_warp_attention(need);
-  if (!choice.ok()) return std::nullopt;
-  return *std::move(choice);
-}
-
-// The kernel for few decode requests, where there is one for these options.
-std::optional<tune::AttentionChoice> few_choice(const AttentionOptions& o, const tune::AttentionNeed& need) {
-  const bool wanted = o.decode_kernel == DecodeKernel::kAuto ? tune::few_pays(o.num_kv_heads, need.num_sms)
-                                                             : o.decode_kernel == DecodeKernel::kFew;
-  if (!wanted || o.num_workers > 0) return std::nullopt;
-  Result<tune::AttentionChoice> choice = tune::choose_few_attention(need);
-  if (!choice.ok()) return std::nullopt;
-  return *std::move(choice);
-}
-
-PlannerOptions planner_options(const AttentionConfig& config, const tune::AttentionChoice& choice) {
-  PlannerOptions p = planner_options(config);
-  p.num_workers = config.options.num_workers > 0 ? config.options.num_workers : choice.num_workers;
-  p.shared_rounds = choice.shared_rounds;
-  p.shared_tile_rows = choice.shared_tile_rows;
-  p.shared_part_bytes = choice.shared_part_bytes;
-  p.tile_rows = choice.tile_rows;
-  p.block_tokens = choice.block_tokens;
-  p.cost_item_bytes = choice.cost_item_bytes;
-  p.cost_balance_rows = choice.cost_balance_rows;
-  p.cost_divide_bytes = choice.cost_divide_bytes;
-  p.least_part_bytes = choice.least_part_bytes;
-  return p;
-}
-
 Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
                                     const std::string& header, const std::string& arch, const VariantSpec& variant) {
   jit::AttentionKernelSpec spec;
@@ -96,9 +58,34 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
   return jit::attention_source(spec);
 }
 
+// Plans share runs where the planner looks for them and in cascades.
+bool may_share(const AttentionOptions& o) {
+  return !o.batch_invariant && ((o.share_prefixes && o.max_requests > 1) || o.max_cascade_levels > 0);
+}
+
+// The largest batch of decode that the options declare.
+tune::PlanFacts most_facts(const AttentionOptions& o) {
+  tune::PlanFacts most;
+  most.decode = true;
+  most.pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
+  most.kv_bytes = most.pairs * o.max_pages_per_request * o.page_tokens * pair_token_bytes(o);
+  return most;
+}
+
+// What rules a kernel for decode out beside the kernel itself; empty: nothing.
+std::string not_declared(tune::PlanKernel kernel, const AttentionOptions& o, const tune::KernelMenu& menu) {
+  if (o.num_workers > 0) return "num_workers is given, which the general kernel keeps to";
+  if (o.decode_kernel != DecodeKernel::kAuto) {
+    return plan_kernel(o.decode_kernel) == kernel ? "" : "decode_kernel asks for another";
+  }
+  tune::PlanFacts facts = most_facts(o);
+  if (kernel == tune::PlanKernel::kFew) facts.pairs = o.num_kv_heads;  // one request
+  return tune::kernel_pays(kernel, menu, facts) ? "" : "no batch within the declared maxima would gain by it";
+}
+
 // An executor that is not made yet.
 struct Design {
-  DecodeKernel kind;  // kCtas: runs all plans
+  tune::PlanKernel kind;
   tune::AttentionChoice choice;
   jit::KernelSource source;
   std::optional<jit::KernelSource> shared;  // of plans that share runs
@@ -107,19 +94,12 @@ struct Design {
 // All designs that the options may use, that for all plans first.
 Result<std::vector<Design>> designs(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
                                     int num_sms) {
-  const tune::AttentionNeed need = need_of(o, variant, arch, num_sms);
-  std::vector<std::pair<DecodeKernel, tune::AttentionChoice>> choices;
-  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice any, tune::choose_attention(need));
-  choices.emplace_back(DecodeKernel::kCtas, std::move(any));
-  if (auto warps = warp_choice(o, need)) choices.emplace_back(DecodeKernel::kWarps, *std::move(warps));
-  if (auto few = few_choice(o, need)) choices.emplace_back(DecodeKernel::kFew, *std::move(few));
+  FOVEA_ASSIGN_OR_RETURN(AllowedKernels allowed, allowed_kernels(o, variant, arch, num_sms));
   std::vector<Design> all;
-  for (auto& [kind, choice] : choices) {
+  for (auto& [kind, choice] : allowed.kernels) {
     Design design{kind, std::move(choice), {}, {}};
     FOVEA_ASSIGN_OR_RETURN(design.source, kernel_of(o, design.choice, design.choice.header, arch, variant));
-    // Plans share runs where the planner looks for them and in cascades.
-    if (!design.choice.shared_header.empty() && !o.batch_invariant &&
-        ((o.share_prefixes && o.max_requests > 1) || o.max_cascade_levels > 0)) {
+    if (!design.choice.shared_header.empty() && may_share(o)) {
       FOVEA_ASSIGN_OR_RETURN(design.shared, kernel_of(o, design.choice, design.choice.shared_header, arch, variant));
     }
     all.push_back(std::move(design));
@@ -132,7 +112,7 @@ Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionCo
   const tune::AttentionChoice& choice = design.choice;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
-  const WorkerStarts starts = design.kind == DecodeKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  const WorkerStarts starts = design.kind == tune::PlanKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
   CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
   if (design.shared.has_value()) {
@@ -179,16 +159,36 @@ Status check_cuda_types(const AttentionOptions& o) {
   return ok_status();
 }
 
-std::int64_t pair_token_bytes(const AttentionOptions& o) {
-  return std::int64_t{2} * o.head_dim * dtype_bits(o.kv_dtype) / 8;
+PlannerOptions planner_options(const AttentionConfig& config, const tune::AttentionChoice& choice) {
+  PlannerOptions p = planner_options(config);
+  p.num_workers = config.options.num_workers > 0 ? config.options.num_workers : choice.num_workers;
+  p.shared_rounds = choice.shared_rounds;
+  p.shared_tile_rows = choice.shared_tile_rows;
+  p.shared_part_bytes = choice.shared_part_bytes;
+  p.tile_rows = choice.tile_rows;
+  p.block_tokens = choice.block_tokens;
+  p.cost_item_bytes = choice.cost_item_bytes;
+  p.cost_balance_rows = choice.cost_balance_rows;
+  p.cost_divide_bytes = choice.cost_divide_bytes;
+  p.least_part_bytes = choice.least_part_bytes;
+  return p;
 }
 
-bool CudaExecutor::pays(const AttentionOptions& options, std::int64_t pairs, std::int64_t kv_bytes,
-                        std::int64_t longest_bytes) const {
-  if (kind == DecodeKernel::kCtas) return false;
-  if (kind == options.decode_kernel) return true;
-  return kind == DecodeKernel::kWarps ? tune::warps_pay(kv_type(options.kv_dtype), pairs, kv_bytes, longest_bytes)
-                                      : tune::few_pays(pairs, choice.num_workers);
+Result<AllowedKernels> allowed_kernels(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
+                                       int num_sms) {
+  const tune::AttentionNeed need = need_of(o, variant, arch, num_sms);
+  AllowedKernels allowed;
+  allowed.menu = tune::kernel_menu(need);
+  allowed.menu.shared_kernel = allowed.menu.shared_kernel && may_share(o);
+  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice general, tune::choose_attention(need));
+  allowed.kernels.emplace_back(tune::PlanKernel::kGeneral, std::move(general));
+  const auto allow = [&](tune::PlanKernel kernel, std::string& missing, Result<tune::AttentionChoice> choice) {
+    if (missing.empty()) missing = not_declared(kernel, o, allowed.menu);
+    if (missing.empty()) allowed.kernels.emplace_back(kernel, *std::move(choice));
+  };
+  allow(tune::PlanKernel::kWarps, allowed.menu.no_warps, tune::choose_warp_attention(need));
+  allow(tune::PlanKernel::kFew, allowed.menu.no_few, tune::choose_few_attention(need));
+  return allowed;
 }
 
 Result<KvMaps> CudaExecutor::maps(const cuda::Device& device, const AttentionOptions& options,
@@ -200,10 +200,13 @@ Result<KvMaps> CudaExecutor::maps(const cuda::Device& device, const AttentionOpt
   return made;
 }
 
-Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, const AttentionConfig& config,
-                                                 const VariantSpec& variant) {
+Result<CudaExecutors> make_executors(const cuda::Device& device, const AttentionConfig& config,
+                                     const VariantSpec& variant) {
+  const AttentionOptions& o = config.options;
+  FOVEA_ASSIGN_OR_RETURN(const AllowedKernels allowed,
+                         allowed_kernels(o, variant, device.info().arch(), device.info().num_sms));
   FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
-                         designs(config.options, variant, device.info().arch(), device.info().num_sms));
+                         designs(o, variant, device.info().arch(), device.info().num_sms));
   std::vector<std::future<void>> compiling;
   const auto compile = [&](const jit::KernelSource& source) {
     compiling.push_back(std::async(std::launch::async, [&source] { (void)jit::Compiler::shared().get(source); }));
@@ -213,10 +216,10 @@ Result<std::vector<CudaExecutor>> make_executors(const cuda::Device& device, con
     if (design.shared.has_value()) compile(*design.shared);
   }
   for (std::future<void>& one : compiling) one.wait();
-  std::vector<CudaExecutor> executors;
+  CudaExecutors executors{allowed.menu, {}};
   for (const Design& design : all) {
     FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, config, design));
-    executors.push_back(std::move(executor));
+    executors.all.push_back(std::move(executor));
   }
   return executors;
 }

@@ -63,6 +63,13 @@ class CudaPools final : public PagedAttention {
     return bytes;
   }
   const Planner& planner() const override { return pools_[0]->planner(); }
+  std::string kernel_and_reason() const override {
+    std::string text;
+    for (std::size_t i = 0; i < in_use_; ++i) {
+      text += fmt::format("{}pool {}: {}", i == 0 ? "" : "; ", i, pools_[i]->kernel_and_reason());
+    }
+    return text;
+  }
   PlanStats stats() const override {
     PlanStats sum;
     for (std::size_t i = 0; i < in_use_; ++i) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "attention/attention_batch.h"
@@ -72,6 +73,8 @@ class PagedAttention {
   virtual std::size_t workspace_bytes() const = 0;
   virtual std::size_t plan_bytes() const = 0;
   virtual const Planner& planner() const = 0;  // of the first pool
+  // The kernel that runs the plan, and why it was chosen.
+  virtual std::string kernel_and_reason() const { return "the only one there is"; }
   virtual PlanStats stats() const { return planner().stats(); }
   const AttentionOptions& options() const { return options_; }
   DevicePlace place() const { return place_; }

@@ -201,15 +201,6 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   return choice;
 }
 
-// Measured on bf16: 512 pairs need 256 MiB, 192 need 448. Fewer pairs, each divided among more warps, and shorter ones
-// are as fast or faster undivided. A request with much of the work is divided among many CTAs, whose parts meet last.
-bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes) {
-  const bool wide = abi::kv_bits(kv_dtype) == 16;
-  const bool many = pairs >= 512;
-  const std::int64_t least_mib = wide && !many ? 448 : wide || kv_dtype == abi::KvDType::kI4 ? 256 : 512;
-  return (many || (wide && pairs >= 192)) && kv_bytes >= least_mib << 20 && 3 * longest_bytes <= kv_bytes;
-}
-
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
@@ -248,9 +239,6 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
                    {"FOVEA_FEW_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;
 }
-
-// With more pairs than SMs a CTA has several of them, one after the other, and what starts and ends an item shows.
-bool few_pays(std::int64_t pairs, int num_sms) { return pairs <= num_sms; }
 
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
   const auto bits = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype));

@@ -1,6 +1,6 @@
-// Which attention kernel serves a need, and with what grid, tiles and costs: a pure function, the same for "which" and
-// for "supported, and if not why". Called by backend/ and `fovea warmup`; the figures behind the numbers are in
-// docs/kernels/gpu-decode.md.
+// How each attention kernel is configured for a need (grid, tiles, costs, macros), or why it cannot serve it: pure
+// functions. Which of them runs a plan is plan_choice.h's. Called by attention/ and `fovea warmup`; the figures behind
+// the numbers are in docs/kernels/gpu-decode.md.
 #pragma once
 
 #include <cstdint>
@@ -60,16 +60,9 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need);
 // of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with the reason.
 Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 
-// Whether such a plan had better go to the warps' kernel: where that was measured faster. pairs: requests times KV
-// heads; kv_bytes: of the keys and values that they see, longest_bytes: of them, the longest request's.
-bool warps_pay(abi::KvDType kv_dtype, std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes);
-
 // The kernel for plans of decode with few pairs (kernels/few/attention.cuh), over chosen pages too: 16-bit KV or fp8,
 // head dims 64 and 128. kUnsupported, with the reason.
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
-
-// Whether such a plan had better go to the kernel for few pairs: those that a device of so many SMs runs at once.
-bool few_pays(std::int64_t pairs, int num_sms);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

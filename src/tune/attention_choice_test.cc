@@ -175,21 +175,6 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
   }
 }
 
-TEST(AttentionChoiceTest, WarpsPayForManyPairsAndMuchToRead) {
-  constexpr std::int64_t kMuch = std::int64_t{1} << 30;
-  EXPECT_TRUE(warps_pay(abi::KvDType::kBF16, 512, kMuch, kMuch / 64));
-  EXPECT_TRUE(warps_pay(abi::KvDType::kBF16, 512, kMuch, kMuch / 3));
-  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 512, kMuch, kMuch / 2));
-  EXPECT_TRUE(warps_pay(abi::KvDType::kBF16, 192, kMuch / 2, kMuch / 64));
-  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 191, kMuch / 2, kMuch / 64));
-  EXPECT_TRUE(warps_pay(abi::KvDType::kBF16, 512, kMuch / 4, kMuch / 64));
-  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 511, kMuch / 4, kMuch / 64));
-  EXPECT_FALSE(warps_pay(abi::KvDType::kBF16, 4096, kMuch / 8, kMuch / 1024));
-  EXPECT_TRUE(warps_pay(abi::KvDType::kF8E4M3, 512, kMuch / 2, kMuch / 64));
-  EXPECT_FALSE(warps_pay(abi::KvDType::kF8E4M3, 511, kMuch, kMuch / 64));
-  EXPECT_TRUE(warps_pay(abi::KvDType::kI4, 4096, kMuch / 4, kMuch / 1024));
-}
-
 TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
   AttentionNeed need;
   for (const int head_dim : {64, 128}) {
@@ -227,10 +212,6 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
     change(other);
     EXPECT_EQ(choose_few_attention(other).status().code(), StatusCode::kUnsupported);
   }
-  EXPECT_TRUE(few_pays(8, 132));
-  EXPECT_TRUE(few_pays(132, 132));
-  EXPECT_FALSE(few_pays(133, 132));
-  EXPECT_FALSE(few_pays(109, 108));
 }
 
 TEST(AttentionChoiceTest, PlansThatShareHaveAKernelWhereLogitsArePlain) {

@@ -1,0 +1,85 @@
+// Which attention kernel runs a plan, and why: the one place that says so. attention_choice.h says how a kernel is
+// configured for an object's options; this chooses among those that the options allow, batch by batch. Pure functions,
+// called by attention/plan_chooser.h with every plan, and for words by Attention::explain() and `fovea plan explain`.
+//
+// Another kernel is a value of PlanKernel, a predicate in kernel_pays() and a line in choose_plan_kernel().
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tune/attention_choice.h"
+
+namespace fovea::tune {
+
+enum class PlanKernel : std::uint8_t {
+  kGeneral = 1,  // kernels/decode: runs all plans; those that share runs by kernels/trees where there is that
+  kWarps = 2,    // kernels/warps: large batches of decode
+  kFew = 3,      // kernels/few: few pairs of decode
+};
+std::string_view kernel_name(PlanKernel kernel);
+
+// What one object may choose from.
+struct KernelMenu {
+  abi::KvDType kv_dtype = abi::KvDType::kBF16;
+  int num_sms = 132;
+  std::optional<PlanKernel> asked;  // wherever it can run the plan
+  bool shared_kernel = false;       // plans that share runs have a kernel of their own
+  std::string no_warps, no_few;     // why the options rule a kernel out; empty: it is there
+
+  bool has(PlanKernel kernel) const {
+    return kernel == PlanKernel::kWarps ? no_warps.empty() : kernel == PlanKernel::kFew ? no_few.empty() : true;
+  }
+};
+// Without what declared maxima say; see kernel_pays().
+KernelMenu kernel_menu(const AttentionNeed& need);
+
+// What the choice looks at of a batch.
+struct PlanFacts {
+  bool decode = false;             // one query token a request, masks by position alone
+  bool selected = false;           // the same over pages chosen for each KV head, as block rows
+  bool bit_mask = false;           // some request has a mask of its own
+  bool given = false;              // block rows as the caller made them
+  std::int32_t most_q = 0;         // query tokens of a request, at most
+  std::int64_t pairs = 0;          // (request, KV head), of requests that see something
+  std::int64_t kv_bytes = 0;       // keys and values that requests see, each for itself
+  std::int64_t longest_bytes = 0;  // of them, the longest request's
+  // Of a plan that packed requests with common pages: what all of it reads. Nothing: not packed, or nothing in common.
+  std::optional<std::int64_t> shared_bytes;
+  std::optional<PlanKernel> recorded;  // a graph recorded it, and replays it whatever is planned
+};
+
+enum class PlanReason : std::uint8_t {
+  kRecorded,      // a graph recorded this kernel
+  kCannotReplay,  // the kernel that a graph recorded cannot run this plan: refuse it
+  kAsked,         // decode_kernel says so
+  kShares,        // runs of several requests are read once
+  kGivenRows,     // block rows, which only it runs
+  kBitMask,       // a mask of bits, which only it tests
+  kLongQueries,   // several query tokens a request
+  kFewPairs,      // pairs that a device runs at once: latency counts
+  kManyPairs,     // enough pairs and bytes that every warp has work of its own
+  kOneLong,       // one request has much of the work: its parts must be divided among CTAs
+  kBetween,       // neither few pairs nor much to read
+  kAlone,         // the options leave no other kernel
+};
+
+struct PlanChoice {
+  PlanKernel kernel = PlanKernel::kGeneral;
+  PlanReason reason = PlanReason::kAlone;
+  bool share = true;  // false: requests with common pages are planned as if they had none, which is faster
+};
+
+// The choice. Where requests may have pages in common it is asked twice: before packing, and with shared_bytes after.
+PlanChoice choose_plan_kernel(const KernelMenu& menu, const PlanFacts& facts);
+
+// Whether a plan of decode had better go to the kernel. With an object's maxima: whether one of its plans ever may.
+bool kernel_pays(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& facts);
+
+// "warps: decode of 512 (request, KV head) pairs over 1.0 GiB, enough for every warp to have work of its own"
+std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanChoice& choice);
+
+}  // namespace fovea::tune
