@@ -74,7 +74,7 @@ TEST_ONLY = ("gtest/", "gmock/")
 # C and POSIX headers, open to all but the layers that device code shares.
 SYSTEM = re.compile(
     r"^((sys|linux|netinet|arpa|asm)/.*|(aio|assert|cpuid|cxxabi|dirent|dlfcn|errno|execinfo|fcntl|fenv|float|glob|inttypes|link|"
-    r"limits|locale|malloc|math|netdb|poll|pthread|sched|signal|spawn|stddef|stdint|stdio|stdlib|string|strings|termios|time|"
+    r"limits|locale|malloc|math|netdb|poll|pthread|sched|signal|spawn|stddef|stdint|stdio|stdlib|string|strings|termios|time|ucontext|"
     r"unistd|wchar)\.h)$")
 DEVICE_LAYERS = {"abi", "variant"}
 DEVICE_HEADERS = {"cstdint", "cstddef"}  # and <cmath>, <limits> behind a test for NVRTC

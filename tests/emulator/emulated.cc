@@ -1,0 +1,237 @@
+// Launches in the emulator; see emulated.h.
+#include "tests/emulator/emulated.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <set>
+#include <stdexcept>
+
+#include "abi/attention_args.h"
+#include "attention/paged_attention.h"
+#include "base/half.h"
+#include "base/status.h"
+#include "core/plan/device_plan.h"
+
+namespace fovea::emulator_test {
+namespace {
+
+using testing::AttentionCase;
+
+template <typename T>
+T checked(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().to_string());
+  return *std::move(result);
+}
+
+PlannerOptions planner_options_of(const Instantiation& i, const tune::AttentionChoice& choice, bool divides) {
+  AttentionConfig config;
+  config.options = i.config.options;
+  PlannerOptions p = planner_options(config);
+  p.num_workers = choice.num_workers;
+  p.shared_rounds = choice.shared_rounds;
+  p.shared_tile_rows = choice.shared_tile_rows;
+  p.tile_rows = choice.tile_rows;
+  p.block_tokens = choice.block_tokens;
+  p.cost_balance_rows = choice.cost_balance_rows;
+  // Cases are small: what makes cuts rare on a device is left out where plans are to have many.
+  p.shared_part_bytes = divides ? 4096 : choice.shared_part_bytes;
+  p.cost_item_bytes = divides ? 1024 : choice.cost_item_bytes;
+  p.cost_divide_bytes = divides ? 0 : choice.cost_divide_bytes;
+  p.least_part_bytes = divides ? 2048 : choice.least_part_bytes;
+  return p;
+}
+
+std::vector<std::uint16_t> halves(const std::vector<float>& values, DType dtype) {
+  std::vector<std::uint16_t> bits(values.size());
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    bits[i] = dtype == DType::kBF16 ? float_to_bf16(values[i]) : float_to_f16(values[i]);
+  }
+  return bits;
+}
+
+simt::TensorMap map_of(const tune::AttentionChoice& choice, const AttentionCase& c, const std::byte* pool) {
+  const tune::KvTensorMap map = tune::kv_tensor_map(choice, c.pool, c.spec.kv_heads, c.spec.head_dim);
+  simt::TensorMapSpec spec;
+  spec.address = const_cast<std::byte*>(pool);
+  spec.element_bytes = static_cast<std::uint32_t>(std::max(dtype_bits(c.spec.kv_dtype) / 8, 1));
+  spec.rank = map.rank;
+  std::copy_n(map.dims, 5, spec.dims);
+  std::copy_n(map.strides, 5, spec.strides);
+  std::copy_n(map.box, 5, spec.box);
+  spec.swizzle_bytes = static_cast<std::uint32_t>(map.swizzle_bytes);
+  return simt::encode(spec);
+}
+
+template <typename T>
+simt::Buffer buffer(const char* name, const std::vector<T>& values, bool writable = false) {
+  return {name, values.data(), values.size() * sizeof(T), writable};
+}
+
+// Generated units define their kernels by name, and the binary exports them.
+simt::Kernel kernel_of(const std::string& name) {
+  return reinterpret_cast<simt::Kernel>(dlsym(RTLD_DEFAULT, ("simt_" + name).c_str()));
+}
+
+}  // namespace
+
+struct Emulated::Impl {
+  const Instantiation& instantiation;
+  simt::Kernel kernel;
+  tune::AttentionChoice choice;
+  jit::VariantArgs variant;
+  Planner planners[2];  // by Circumstances::divides
+
+  Impl(const Instantiation& i, tune::AttentionChoice made)
+      : instantiation(i),
+        kernel(kernel_of(i.name)),
+        choice(std::move(made)),
+        variant(checked(choose_variant(i.config.options)).args),
+        planners{checked(Planner::create(planner_options_of(i, choice, false))),
+                 checked(Planner::create(planner_options_of(i, choice, true)))} {
+    if (kernel == nullptr) throw std::runtime_error("no kernel was compiled for " + i.name);
+  }
+  Verdict run(const AttentionCase& c, const Circumstances& how);
+};
+
+Emulated::Emulated(const Instantiation& instantiation)
+    : impl_(std::make_unique<Impl>(instantiation, checked(build(instantiation)).choice)) {}
+Emulated::~Emulated() = default;
+Verdict Emulated::run(const AttentionCase& c, const Circumstances& how) { return impl_->run(c, how); }
+
+Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
+  const AttentionOptions& o = instantiation.config.options;
+  Verdict verdict;
+  Planner& planner = planners[how.divides ? 1 : 0];
+  AttentionBatch batch;
+  batch.num_requests = c.num_requests();
+  batch.q_lens = c.spec.q_lens.data();
+  batch.kv_lens = c.spec.kv_lens.data();
+  batch.page_table = c.page_table.data();
+  batch.page_table_stride = c.page_table_stride;
+  batch.mask = c.spec.mask;
+  batch.window_left = c.spec.window_left;
+  if (c.spec.mask == abi::MaskKind::kBits) {
+    batch.mask_offsets = c.mask_offsets.data();
+    batch.mask_strides = c.mask_strides.data();
+    batch.mask_tails = c.mask_tails.data();
+    batch.mask_bits = c.mask_bits.data();
+  }
+  if (const Status planned = planner.plan(batch); !planned.ok()) {
+    verdict.wrong = planned.to_string();
+    return verdict;
+  }
+  const WorkerStarts starts = instantiation.kind == KernelKind::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  std::vector<std::byte> plan(max_device_plan_bytes(planner, false, starts));
+  plan.resize(checked(pack_device_plan(planner.view(), plan, {}, starts)));
+  verdict.divided = planner.stats().split_rows > 0;
+  verdict.shared = (planner.view().header->flags & abi::kPlanShares) != 0;
+
+  // The workspace as the product allocates it.
+  const auto group = static_cast<std::size_t>(o.num_qo_heads / o.num_kv_heads);
+  const std::size_t partial_rows = planner.max_partial_rows(), merges = max_device_plan_merges(planner);
+  const std::size_t row_words = partial_rows * static_cast<std::size_t>(o.head_dim);
+  std::vector<std::uint32_t> partial_out(row_words, abi::kPartPending), partial_lse(partial_rows, abi::kPartPending);
+  std::vector<std::uint32_t> shared_out(row_words, abi::kPartPending), shared_lse(partial_rows, abi::kPartPending);
+  std::vector<std::uint32_t> span_counter(1), merge_counters(merges), shared_counters(merges * group);
+  const std::vector<std::uint16_t> q = halves(c.q, o.q_dtype);
+  std::vector<std::uint16_t> out(q.size(), 0x7fff);  // what is not written shows as NaN
+  std::vector<float> lse(q.size() / static_cast<std::size_t>(o.head_dim), std::numeric_limits<float>::quiet_NaN());
+
+  abi::AttentionArgs args{};
+  args.plan = reinterpret_cast<const std::uint8_t*>(plan.data());
+  args.page_entries = c.page_table.data();
+  args.mask_bits = c.mask_bits.data();
+  args.q = q.data();
+  args.out = out.data();
+  args.lse = lse.data();
+  args.q_head_stride = args.out_head_stride = o.head_dim;
+  args.q_row_stride = args.out_row_stride = std::int64_t{o.num_qo_heads} * o.head_dim;
+  args.partial_out = reinterpret_cast<float*>(partial_out.data());
+  args.partial_lse = reinterpret_cast<float*>(partial_lse.data());
+  args.merge_counters = merge_counters.data();
+  args.shared_out = reinterpret_cast<float*>(shared_out.data());
+  args.shared_lse = reinterpret_cast<float*>(shared_lse.data());
+  args.shared_counters = shared_counters.data();
+  args.span_counter = span_counter.data();
+  args.num_pages = static_cast<std::uint32_t>(c.pool.num_pages);
+  args.first_merges = how.first_merges ? 1 : 0;
+  args.lists_fixed = 1;
+  args.pool = c.pool;
+  std::memcpy(args.variant_params, variant.bytes().data(), variant.bytes().size());
+  const simt::TensorMap k_map = choice.tma ? map_of(choice, c, c.k.data()) : simt::TensorMap{};
+  const simt::TensorMap v_map = choice.tma ? map_of(choice, c, c.v.data()) : simt::TensorMap{};
+
+  simt::Launch launch;
+  launch.kernel = kernel;
+  launch.grid = static_cast<std::uint32_t>(choice.ctas);
+  launch.block = static_cast<std::uint32_t>(choice.threads);
+  launch.shared_bytes = static_cast<std::uint32_t>(choice.smem_bytes);
+  launch.seed = how.seed;
+  launch.landing = how.landing;
+  launch.fault = how.fault;
+  launch.params = {&args, &k_map, &v_map};
+  launch.buffers = {buffer("the plan", plan),
+                    buffer("queries", q),
+                    buffer("outputs", out, true),
+                    buffer("log-sum-exps", lse, true),
+                    buffer("mask", c.mask_bits),
+                    buffer("parts", partial_out, true),
+                    buffer("log-sum-exps of parts", partial_lse, true),
+                    buffer("counters of merges", merge_counters, true),
+                    buffer("shared parts", shared_out, true),
+                    buffer("log-sum-exps of shared parts", shared_lse, true),
+                    buffer("counters of shared parts", shared_counters, true),
+                    buffer("the counter of queues", span_counter, true),
+                    buffer("scales of keys", c.k_scales),
+                    buffer("scales of values", c.v_scales),
+                    buffer("sinks", instantiation.config.variant.sinks),
+                    buffer("slopes", instantiation.config.variant.alibi_slopes)};
+  launch.buffers.push_back({"arguments", &args, sizeof args});
+  // Page lists as long as the requests are, and the pages that they name.
+  std::set<std::int32_t> pages;
+  for (int r = 0; r < c.num_requests(); ++r) {
+    const std::int32_t used = (c.spec.kv_lens[static_cast<std::size_t>(r)] + o.page_tokens - 1) / o.page_tokens;
+    const std::int32_t* const list = c.page_table.data() + std::ptrdiff_t{r} * c.page_table_stride;
+    launch.buffers.push_back({fmt::format("page list of request {}", r), list, static_cast<std::size_t>(used) * 4});
+    pages.insert(list, list + used);
+  }
+  const auto page_bytes = static_cast<std::size_t>(c.pool.page_stride * dtype_bits(c.spec.kv_dtype) / 8);
+  for (const std::int32_t page : pages) {
+    const std::size_t at = static_cast<std::size_t>(page) * page_bytes;
+    launch.buffers.push_back({fmt::format("keys of page {}", page), c.k.data() + at, page_bytes});
+    launch.buffers.push_back({fmt::format("values of page {}", page), c.v.data() + at, page_bytes});
+  }
+
+  verdict.outcome = simt::run(launch);
+  if (!verdict.outcome.error.empty()) {
+    verdict.wrong = verdict.outcome.error;
+    return verdict;
+  }
+  gpu_test::AgreementRunner::Output output;
+  output.bytes.resize(out.size() * 2);
+  std::memcpy(output.bytes.data(), out.data(), output.bytes.size());
+  for (const std::uint16_t bits : out) {
+    output.out.push_back(o.q_dtype == DType::kBF16 ? bf16_to_float(bits) : f16_to_float(bits));
+  }
+  output.lse.assign(lse.begin(), lse.end());
+  verdict.wrong = gpu_test::judge(c, instantiation.config, output);
+  // The next launch finds the workspace as this one did.
+  const auto left = [&](const char* what, const std::vector<std::uint32_t>& words, std::uint32_t expected) {
+    const auto other = std::find_if(words.begin(), words.end(), [&](std::uint32_t x) { return x != expected; });
+    if (verdict.wrong.empty() && other != words.end()) {
+      verdict.wrong = fmt::format("word {} of {} is {:#x} behind the launch", other - words.begin(), what, *other);
+    }
+  };
+  left("the parts", partial_out, abi::kPartPending);
+  left("the log-sum-exps of parts", partial_lse, abi::kPartPending);
+  left("the counters of merges", merge_counters, 0);
+  left("the counters of shared parts", shared_counters, 0);
+  left("the counter of queues", span_counter, 0);
+  return verdict;
+}
+
+}  // namespace fovea::emulator_test

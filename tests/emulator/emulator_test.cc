@@ -1,0 +1,127 @@
+// The attention kernels' own source in the emulator, against the fp64 oracle: random small cases, in random order of
+// warps, with copies that land late, at once and at random times; and faults planted in it, which must show.
+// FOVEA_EMULATOR_CASES, FOVEA_EMULATOR_SEED: how many cases of each instantiation, and the first one's seed;
+// FOVEA_EMULATOR_ONLY: instantiations, or faults, whose names hold it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/thread_pool.h"
+#include "tests/emulator/emulated.h"
+#include "tests/emulator/faults.h"
+
+namespace fovea::emulator_test {
+namespace {
+
+int env(const char* name, int otherwise) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::atoi(value) : otherwise;
+}
+
+bool is_wanted(const std::string& name) {
+  const char* const only = std::getenv("FOVEA_EMULATOR_ONLY");
+  return only == nullptr || name.find(only) != std::string::npos;
+}
+
+// f(i) for i in [0, count), on the threads that the machine has.
+void on_threads(std::size_t count, const std::function<void(std::size_t)>& f) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < count; i = next++) f(i);
+  };
+  std::vector<std::thread> threads;
+  for (int t = 1; t < default_num_threads(); ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+}
+
+Circumstances circumstances(std::uint64_t seed) {
+  Circumstances how;
+  how.seed = seed;
+  how.landing = seed % 3 == 0 ? simt::Landing::kRandom : seed % 7 == 1 ? simt::Landing::kAtOnce : simt::Landing::kLate;
+  how.divides = seed % 4 != 0;
+  how.first_merges = seed % 5 != 0;
+  return how;
+}
+
+// Cases of the agreement tests, smaller; many of those for the kernel of shared runs share some.
+testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed) {
+  testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
+  const bool decode = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kFew;
+  const bool shares = instantiation.kind == KernelKind::kTrees && seed % 4 != 0;
+  if (shares) spec.shared_tokens = 40 + static_cast<int>(seed * 37 % 200);
+  if (decode) spec.shared_tokens = 0;
+  if (decode && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
+  for (std::size_t r = 0; r < spec.kv_lens.size(); ++r) {
+    std::int32_t &tokens = spec.kv_lens[r], &queries = spec.q_lens[r];
+    tokens = std::clamp(tokens, decode ? 1 : 0, 330);
+    if (shares) tokens = std::max(tokens, spec.shared_tokens + static_cast<int>(r % 3));
+    queries = decode ? 1 : std::clamp(queries, shares ? 1 : 0, std::min(tokens, 40));
+  }
+  return spec;
+}
+
+struct Counts {
+  int cases = 0, divided = 0, shared = 0;
+  double switches = 0, accesses = 0;
+};
+
+TEST(Emulator, KernelsAgreeWithTheOracle) {
+  const int cases = env("FOVEA_EMULATOR_CASES", 10), first = env("FOVEA_EMULATOR_SEED", 1);
+  std::mutex mutex;
+  Counts all;
+  on_threads(instantiations().size(), [&](std::size_t i) {
+    const Instantiation& instantiation = instantiations()[i];
+    if (!is_wanted(instantiation.name)) return;
+    Emulated emulated(instantiation);
+    for (int n = 0; n < cases; ++n) {
+      const auto seed = static_cast<std::uint64_t>(first + n);
+      const testing::AttentionCase c = testing::make_case(spec_of(instantiation, seed));
+      const Verdict verdict = emulated.run(c, circumstances(seed));
+      const std::lock_guard lock(mutex);
+      ++all.cases;
+      all.divided += verdict.divided ? 1 : 0;
+      all.shared += verdict.shared ? 1 : 0;
+      all.switches += static_cast<double>(verdict.outcome.switches);
+      all.accesses += static_cast<double>(verdict.outcome.accesses);
+      EXPECT_EQ(verdict.wrong, "") << instantiation.name << " seed " << seed << ": " << c.describe();
+    }
+  });
+  std::printf("%d cases, %d with divided pairs, %d with shared runs; %.1f M switches, %.0f M loads and stores\n",
+              all.cases, all.divided, all.shared, all.switches * 1e-6, all.accesses * 1e-6);
+  if (std::getenv("FOVEA_EMULATOR_ONLY") == nullptr && cases >= 10) {
+    EXPECT_GT(all.divided, 10);
+    EXPECT_GT(all.shared, 5);
+  }
+}
+
+TEST(Emulator, PlantedFaultsAreCaught) {
+  constexpr int kMostTries = 30;
+  std::mutex mutex;
+  on_threads(faults().size(), [&](std::size_t i) {
+    const Fault& fault = faults()[i];
+    if (!is_wanted(fault.name)) return;
+    const Instantiation& instantiation = find_instantiation(fault.instantiation);
+    Emulated emulated(instantiation);
+    std::string caught;
+    int tries = 0;
+    while (caught.empty() && tries < kMostTries) {
+      const auto seed = static_cast<std::uint64_t>(++tries);
+      Circumstances how = circumstances(seed);
+      how.fault = number_of(fault);
+      caught = emulated.run(testing::make_case(spec_of(instantiation, seed)), how).wrong;
+    }
+    const std::lock_guard lock(mutex);
+    EXPECT_NE(caught, "") << "nothing shows that " << fault.name << " (" << fault.instantiation << ")";
+    std::printf("%s (%s, case %d): %.300s\n", fault.name, fault.instantiation, tries, caught.c_str());
+  });
+}
+
+}  // namespace
+}  // namespace fovea::emulator_test

@@ -1,0 +1,57 @@
+// Writes the sources that the emulator's tests are compiled from: `generate FOLDER name...` makes FOLDER/name.cc of
+// each instantiation and FOLDER/source with every header of device code, rewritten, faults to plant among it.
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "jit/sources.h"
+#include "testing/simt/rewrite.h"
+#include "tests/emulator/faults.h"
+#include "tests/emulator/instantiations.h"
+
+namespace {
+
+using namespace fovea;
+
+// Only what changed, so that what depends on the others is not compiled again.
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ostringstream before;
+  if (std::ifstream in(path); in) before << in.rdbuf();
+  if (before.str() == text && !text.empty()) return;
+  std::ofstream(path) << text;
+}
+
+void generate(int argc, char** argv) {
+  if (argc < 2) throw std::runtime_error("usage: generate FOLDER name...");
+  const std::filesystem::path folder = argv[1];
+  for (const jit::SourceFile& file : jit::device_sources()) {
+    const std::string planted = emulator_test::plant_faults(file.path, std::string(file.text()));
+    write(folder / "source" / file.path, simt::rewrite(planted));
+  }
+  for (int i = 2; i < argc; ++i) {
+    const emulator_test::Instantiation& instantiation = emulator_test::find_instantiation(argv[i]);
+    const auto built = emulator_test::build(instantiation);
+    if (!built.ok()) throw std::runtime_error(instantiation.name + ": " + built.status().to_string());
+    std::string unit = simt::translation_unit(instantiation.name, "fovea", "fovea_attention", built->source.text);
+    const std::filesystem::path path = folder / (instantiation.name + ".cc");
+    write(path, unit);
+    // What make looks at, where the text is the same.
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    generate(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 1;
+  }
+  return 0;
+}
