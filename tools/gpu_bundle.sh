@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 arch=${ARCH:-sm_90a}
-most_mb=40
+most_mb=55
 bundle=build/gpu-bundle
 
 tools/build.sh bundle fovea fovea_c fovea_gpu_warm gpu_tests >&2

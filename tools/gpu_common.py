@@ -40,6 +40,8 @@ def environment() -> dict[str, str]:
     env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(BUNDLE / "lib"), env.get("LD_LIBRARY_PATH")]))
     paths = [BUNDLE / "python", BUNDLE / "tests", *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    env["FOVEA_TEST_GOLDENS"] = str(ROOT / "tests" / "goldens" / "models")
+    env["FOVEA_TEST_NEEDLE"] = str(ROOT / "models" / "needle")
     env["PYTHONUNBUFFERED"] = env["PYTHONDONTWRITEBYTECODE"] = "1"
     return env
 

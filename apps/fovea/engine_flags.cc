@@ -11,7 +11,7 @@ namespace fovea::app {
 void EngineFlags::declare(Options& table) {
   table.section("Model and machine");
   table.add_model(options.model, "Hugging Face folder; without it, the embedded model needle");
-  table.add_choice("device", options.device, {"cpu"}, "Where to run");
+  table.add("device", options.device, "Where to run: cpu, cuda:N, or auto: a GPU where there is one");
   table.add_choice("load-format", options.load_format, {"auto", "dummy"},
                    "dummy: random weights of the model's config.json");
   table.add("dummy-seed", options.dummy_seed, "Seed of dummy weights");
@@ -107,6 +107,7 @@ std::vector<std::string> EngineFlags::arguments() const {
     if (value != fallback) out.push_back(std::string(value ? "--" : "--no-") + name);
   };
   add("--model", options.model, defaults.model);
+  add("--device", options.device, defaults.device);
   add("--load-format", options.load_format, defaults.load_format);
   add("--dummy-seed", options.dummy_seed, defaults.dummy_seed);
   add("--kv-dtype", kv_dtype_, std::string("bf16"));

@@ -19,6 +19,8 @@ namespace fovea {
 
 struct EngineOptions {
   std::string model;  // Hugging Face folder; empty: the embedded `needle`
+  // "cpu", "cuda" (device 0), "cuda:N", or "auto": a CUDA device where one can be used, else the CPU. CUDA computes in
+  // bf16 (f16 with that KV) and needs cuBLASLt.
   std::string device = "cpu";
   std::string load_format = "auto";  // "auto" or "dummy"
   std::uint64_t dummy_seed = 0;

@@ -47,6 +47,7 @@ class CudaPagedAttention : public PagedAttention {
         active_(executors_.data()),
         chooser_(config.options, std::move(executors.menu)),
         translator_(config.options, true),
+        graphs_by_kind_(config.graphs_by_kind),
         recorded_(config.options.graphs_by_rows) {}
 
   Status init(const VariantChoice& variant);
@@ -61,6 +62,9 @@ class CudaPagedAttention : public PagedAttention {
   Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, const TensorView& lse,
              Stream stream, const RunValues& values) override;
   bool recorded() const override { return !recorded_.empty(); }
+  int run_kind() const override {
+    return static_cast<int>(active_ - executors_.data()) * 2 + static_cast<int>(runs_shared());
+  }
 
   std::int64_t num_rows() const override {
     return planned_ ? std::int64_t{active_->planner.view().header->num_rows} : -1;
@@ -87,6 +91,10 @@ class CudaPagedAttention : public PagedAttention {
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
+  // Whether the plan goes to the kernel for shared runs.
+  bool runs_shared() const {
+    return planned_ && (active_->planner.view().header->flags & abi::kPlanShares) != 0 && active_->shared.has_value();
+  }
   Status set_pool(const abi::KvPoolView& pool);
   Status check_pool(const abi::KvPoolView& pool) const;
 
@@ -100,6 +108,7 @@ class CudaPagedAttention : public PagedAttention {
   mutable bool planner_behind_ = false;
   BatchTranslator translator_;
   CudaRecut recut_;  // of all executors
+  bool graphs_by_kind_;
   RecordedRuns recorded_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
@@ -501,15 +510,14 @@ Status CudaPagedAttention::run(const TensorView& q, std::span<const abi::KvPoolV
   args_.q_head_stride = q.strides[1];
   args_.out_row_stride = out.strides[0];
   args_.out_head_stride = out.strides[1];
-  bool shares = (active_->planner.view().header->flags & abi::kPlanShares) != 0 && active_->shared.has_value();
-  shares = recorded_.shared(static_cast<std::uint32_t>(rows)).value_or(shares);
+  const bool shares = recorded_.shared(static_cast<std::uint32_t>(rows)).value_or(runs_shared());
   bool recording = false;
   if (stream.handle != nullptr) {
     FOVEA_ASSIGN_OR_RETURN(recording, cuda::is_capturing(device_, stream.handle));
     if (recording) {
       if (recorded_lists_ == nullptr) recorded_lists_ = args_.page_entries;
       const std::int64_t most_rows = std::min({q.shape[0], out.shape[0], is_empty(lse) ? out.shape[0] : lse.shape[0]});
-      recorded_.add(static_cast<std::uint32_t>(rows), most_rows, active_, shares);
+      if (!graphs_by_kind_) recorded_.add(static_cast<std::uint32_t>(rows), most_rows, active_, shares);
     }
   }
   const cuda::Function& function = shares ? *active_->shared : active_->function;

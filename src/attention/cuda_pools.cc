@@ -33,6 +33,12 @@ class CudaPools final : public PagedAttention {
     return std::any_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->recorded(); });
   }
 
+  int run_kind() const override {
+    int kind = 0;
+    for (std::size_t i = 0; i < in_use_; ++i) kind = 32 * kind + 1 + pools_[i]->run_kind();
+    return kind;
+  }
+
   Status plan_block_rows(const BlockRowBatch& batch, Stream stream) override {
     in_use_ = 0;
     for (const auto& pool : pools_) FOVEA_RETURN_IF_ERROR(pool->plan_block_rows(batch, stream));

@@ -35,6 +35,9 @@ struct AttentionConfig {
   // options' in any case.
   std::optional<PlanLimits> limits;
   std::vector<KvFormat> pools;  // by BlockRow::pool; empty: one pool, stored as the options say
+  // CUDA graphs: the caller replays a graph only under plans of as many rows and of the run_kind() of those that it
+  // recorded; so every plan gets the kernel that is best for it.
+  bool graphs_by_kind = false;
 
   void set_format(const KvFormat& format) {
     options.kv_dtype = format.dtype;
@@ -56,6 +59,8 @@ class PagedAttention {
   virtual Status grow_on_device(const TensorView& kv_lens, Stream stream) = 0;
   virtual Status growth_status(Stream) const { return ok_status(); }  // here refusals are grow_on_device()'s
   virtual bool recorded() const { return false; }
+  // Of the plan: runs of plans of as many rows and of the same kind are the same launches.
+  virtual int run_kind() const { return 0; }
 
   // Plans block rows as given: heads of a layer that read different tokens (streaming heads, selected pages). What the
   // batch points to lies on the host and is borrowed until the next plan. grow() does not follow; plan again.

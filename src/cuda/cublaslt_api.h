@@ -25,6 +25,10 @@ inline constexpr std::int32_t kLtTransposed = 1;
 // cublasLtMatmulDescAttributes_t
 inline constexpr int kLtTransposeA = 3;
 inline constexpr int kLtTransposeB = 4;
+inline constexpr int kLtEpilogue = 7;     // i32
+inline constexpr int kLtBiasPointer = 8;  // to as many elements as D has rows, of D's type
+// cublasLtEpilogue_t
+inline constexpr std::int32_t kLtEpilogueBias = 4;
 // cublasLtMatmulPreferenceAttributes_t
 inline constexpr int kLtMaxWorkspaceBytes = 1;  // u64
 inline constexpr int kLtAlignmentA = 5;         // u32 bytes, as the next

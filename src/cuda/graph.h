@@ -1,5 +1,5 @@
 // CUDA graphs: what a function enqueues on a stream, recorded once and launched again. Used by tests, benchmarks and
-// later the engine's runner.
+// the engine's CUDA device.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,7 @@ class Graph {
   // Not while it runs. After a failure the graph is what it was.
   Status update(StreamHandle stream, const std::function<Status()>& enqueue);
   Status launch(StreamHandle stream) const;
+  explicit operator bool() const { return static_cast<bool>(exec_); }
 
  private:
   Handle<destroy_graph> exec_;

@@ -5,8 +5,9 @@
 #include <bit>
 #include <functional>
 #include <mutex>
-#include <vector>
+#include <unordered_map>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "cuda/cublaslt.h"
 #include "cuda/cublaslt_api.h"
@@ -27,9 +28,20 @@ struct Key {
 
   bool operator==(const Key&) const = default;
 };
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    const MatmulSpec& s = key.spec;
+    std::uint64_t hash = 0;
+    for (const std::int64_t part : {s.rows, s.in, s.out, s.x_stride, s.w_stride, s.y_stride}) {
+      hash = hash_combine(hash, static_cast<std::uint64_t>(part));
+    }
+    const auto kind = static_cast<std::uint64_t>(s.type) | static_cast<std::uint64_t>(s.y_type) << 8 |
+                      static_cast<std::uint64_t>(s.bias) << 16;
+    return hash_combine(hash, kind);
+  }
+};
 
 struct Product {
-  Key key;
   Owned desc, a, b, d;
   LtAlgorithm algorithm;
 };
@@ -50,7 +62,7 @@ int lt_type(MatmulType type) {
   return -1;
 }
 
-Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, const void* y) {
+Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, const void* y, const void* bias) {
   if (s.rows < 0 || s.in < 1 || s.out < 1) {
     return invalid_argument("a matrix product has {} rows, {} in and {} out, expected at least 0, 1 and 1", s.rows,
                             s.in, s.out);
@@ -65,6 +77,10 @@ Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, 
   }
   if (s.rows > 0 && (x == nullptr || w == nullptr || y == nullptr)) {
     return invalid_argument("a matrix product was given no {}", x == nullptr ? "x" : w == nullptr ? "w" : "y");
+  }
+  if (s.bias != (bias != nullptr)) {
+    return invalid_argument("a matrix product {} bias was given {}", s.bias ? "with a" : "without",
+                            bias ? "one" : "none");
   }
   const std::uint32_t y_bytes = s.y_type == MatmulType::kF32 ? 4 : 2;
   if (key.alignment[0] < 2 || key.alignment[1] < 2 || key.alignment[2] < y_bytes) {
@@ -82,7 +98,7 @@ struct Matmul::State {
   Owned handle;
   DeviceBuffer workspace;
   std::mutex mutex;
-  std::vector<std::unique_ptr<const Product>> products;
+  std::unordered_map<Key, std::unique_ptr<const Product>, KeyHash> products;
 
   explicit State(const Device& d, const CublasLt* l) : device(d), library(l) {}
   ~State() {
@@ -115,12 +131,16 @@ Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key) con
   const MatmulSpec& s = key.spec;
   const CublasLtFunctions& f = functions();
   auto product = std::make_unique<Product>();
-  product->key = key;
   FOVEA_ASSIGN_OR_RETURN(product->desc, make(f.desc_destroy, "cublasLtMatmulDescCreate",
                                              [&](void** to) { return f.desc_create(to, kLtComputeF32, kLtF32); }));
   FOVEA_RETURN_IF_ERROR(
       library->status(f.desc_set(product->desc.get(), kLtTransposeA, &kLtTransposed, sizeof kLtTransposed),
                       "cublasLtMatmulDescSetAttribute"));
+  if (s.bias) {
+    FOVEA_RETURN_IF_ERROR(
+        library->status(f.desc_set(product->desc.get(), kLtEpilogue, &kLtEpilogueBias, sizeof kLtEpilogueBias),
+                        "cublasLtMatmulDescSetAttribute"));
+  }
   FOVEA_ASSIGN_OR_RETURN(product->a, layout(s.type, s.in, s.out, s.w_stride));
   FOVEA_ASSIGN_OR_RETURN(product->b, layout(s.type, s.in, s.rows, s.x_stride));
   FOVEA_ASSIGN_OR_RETURN(product->d, layout(s.y_type, s.out, s.rows, s.y_stride));
@@ -153,12 +173,9 @@ Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key) con
 
 Result<const Product*> Matmul::State::product(const Key& key) {
   const std::lock_guard lock(mutex);
-  for (const auto& known : products) {
-    if (known->key == key) return known.get();
-  }
+  if (const auto known = products.find(key); known != products.end()) return known->second.get();
   FOVEA_ASSIGN_OR_RETURN(auto chosen, choose(key));
-  products.push_back(std::move(chosen));
-  return products.back().get();
+  return products.emplace(key, std::move(chosen)).first->second.get();
 }
 
 Matmul::Matmul(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -177,14 +194,19 @@ Result<Matmul> Matmul::create(const Device& device, std::size_t workspace_bytes)
   return Matmul(std::move(state));
 }
 
-Status Matmul::run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream) {
+Status Matmul::run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream,
+                   const void* bias) {
   const Key key = {spec, {alignment_of(x), alignment_of(w), alignment_of(y)}};
-  FOVEA_RETURN_IF_ERROR(check(spec, key, x, w, y));
+  FOVEA_RETURN_IF_ERROR(check(spec, key, x, w, y, bias));
   if (spec.rows == 0) return ok_status();
   State& s = *state_;
   const ScopedContext context(s.device);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_ASSIGN_OR_RETURN(const Product* const p, s.product(key));
+  if (spec.bias) {
+    FOVEA_RETURN_IF_ERROR(s.library->status(s.functions().desc_set(p->desc.get(), kLtBiasPointer, &bias, sizeof bias),
+                                            "cublasLtMatmulDescSetAttribute"));
+  }
   const float one = 1.0f;
   const float zero = 0.0f;
   return s.library->status(

@@ -11,7 +11,8 @@ namespace fovea::cuda {
 
 enum class MatmulType : std::uint8_t { kF16, kBF16, kF32 };
 
-// y = x * transposed(w), accumulated in fp32. x [rows, in], w [out, in], y [rows, out]; the last dim is contiguous.
+// y = x * transposed(w) + bias, accumulated in fp32. x [rows, in], w [out, in], y [rows, out]; the last dim is
+// contiguous.
 struct MatmulSpec {
   std::int64_t rows = 0;
   std::int64_t in = 0;
@@ -21,6 +22,7 @@ struct MatmulSpec {
   std::int64_t y_stride = 0;              // at least `out`
   MatmulType type = MatmulType::kBF16;    // of x and w: kF16 or kBF16
   MatmulType y_type = MatmulType::kBF16;  // the same, or kF32
+  bool bias = false;                      // [out] of y's type is added to every row
 
   bool operator==(const MatmulSpec&) const = default;
 };
@@ -36,9 +38,10 @@ class Matmul {
   Matmul& operator=(Matmul&&) noexcept;
   ~Matmul();
 
-  // x, w, y: device memory, aligned to their elements (16 bytes are faster). rows may be 0: then nothing happens.
+  // x, w, y, bias: device memory, aligned to their elements (16 bytes are faster). rows may be 0: then nothing happens.
   // kInvalidArgument: sizes, strides or types; kUnsupported: the library has no algorithm for it.
-  Status run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream);
+  Status run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream,
+             const void* bias = nullptr);
 
  private:
   struct State;

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 constexpr std::size_t kWorkspace = 4096;
 
 MatmulSpec spec_of(std::int64_t rows, std::int64_t in, std::int64_t out, MatmulType type, MatmulType y_type) {
-  return {rows, in, out, in + 3, in + 1, out + 2, type, y_type};
+  return {rows, in, out, in + 3, in + 1, out + 2, type, y_type, false};
 }
 
 // Small integers, exact in every type.
@@ -54,11 +54,15 @@ class MatmulTest : public FakeCudaTest {
     std::vector<float> y32(s.rows * s.y_stride, 55.0f);
     std::vector<std::uint16_t> y16(s.rows * s.y_stride, narrow(s.type, 55.0f));
     void* const y = s.y_type == MatmulType::kF32 ? static_cast<void*>(y32.data()) : y16.data();
-    const Status status = matmul_->run(s, x.data(), w.data(), y, nullptr);
+    std::vector<float> bias32(s.out);
+    std::vector<std::uint16_t> bias16(s.out);
+    for (std::int64_t c = 0; c < s.out; ++c) bias16[c] = narrow(s.type, bias32[c] = static_cast<float>(c % 9 - 4));
+    const void* const given = s.y_type == MatmulType::kF32 ? static_cast<void*>(bias32.data()) : bias16.data();
+    const Status status = matmul_->run(s, x.data(), w.data(), y, nullptr, s.bias ? given : nullptr);
     ASSERT_TRUE(status.ok()) << status.to_string();
     for (std::int64_t r = 0; r < s.rows; ++r) {
       for (std::int64_t c = 0; c < s.y_stride; ++c) {
-        float expected = c < s.out ? 0.0f : 55.0f;
+        float expected = c >= s.out ? 55.0f : s.bias ? bias32[c] : 0.0f;
         for (std::int64_t k = 0; c < s.out && k < s.in; ++k) expected += x_at(r, k) * w_at(c, k);
         const std::int64_t i = r * s.y_stride + c;
         EXPECT_EQ(s.y_type == MatmulType::kF32 ? y32[i] : widen(s.type, y16[i]), expected) << r << ", " << c;
@@ -74,6 +78,9 @@ TEST_F(MatmulTest, RowMajorProductsOfEveryType) {
     for (const MatmulType y_type : {type, MatmulType::kF32}) {
       expect_product(spec_of(3, 8, 5, type, y_type));
       expect_product(spec_of(1, 1, 1, type, y_type));
+      MatmulSpec biased = spec_of(3, 8, 5, type, y_type);
+      biased.bias = true;
+      expect_product(biased);
     }
   }
 }
@@ -115,6 +122,8 @@ TEST_F(MatmulTest, WhatIsRefused) {
       "takes f16 or bf16", [](MatmulSpec& s) { s.type = MatmulType::kF32; }, memory);
   expect(
       "makes the same", [](MatmulSpec& s) { s.y_type = MatmulType::kF16; }, memory);
+  expect(
+      "with a bias was given none", [](MatmulSpec& s) { s.bias = true; }, memory);
   expect(
       "no x", [](MatmulSpec&) {}, nullptr);
   expect(

@@ -179,6 +179,7 @@ class CpuDevice : public Device {
     return ok_status();
   }
 
+  bool selects_pages() const override { return true; }
   Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
                            const abi::PageStatsView& stats) override {
     return cpu::update_page_stats(slots, rows, pool, stats, pool_);

@@ -1,20 +1,34 @@
-// The registry of devices. A device is one line here; each knows by itself whether the machine can run it.
+// The names of devices. Each device knows by itself whether the machine can run it.
 #include "device/device.h"
 
+#include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "device/cpu_device.h"
+#include "device/cuda/cuda_device.h"
 
 namespace fovea {
 namespace {
 
-struct Entry {
-  std::string_view name;
-  Result<std::unique_ptr<Device>> (*create)(const DeviceOptions& options);
-};
-constexpr Entry kDevices[] = {{"cpu", &create_cpu_device}};
+Result<std::unique_ptr<Device>> create_best_device(const DeviceOptions& options) {
+  Result<std::unique_ptr<Device>> device = create_cuda_device(0, options);
+  if (device.ok()) {
+    log_info("device auto: {}", (*device)->description());
+    return device;
+  }
+  log_info("device auto: cpu, because {}", device.status().message());
+  return create_cpu_device(options);
+}
 
 }  // namespace
+
+Status Device::reserve_upload(std::size_t) { return ok_status(); }
+
+Status Device::argmax(const TensorView&, const TensorView&) {
+  return unsupported("logits of the device {} are read as they lie", name());
+}
+
+Status Device::replay(std::uint64_t, const std::function<Status()>& enqueue) { return enqueue(); }
 
 Status Device::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&, const abi::PageStatsView&) {
   return unsupported("the device {} selects no pages", name());
@@ -26,12 +40,11 @@ Status Device::select_pages(const TensorView&, float, const abi::KvPoolView&, co
 }
 
 Result<std::unique_ptr<Device>> create_device(std::string_view name, const DeviceOptions& options) {
-  std::string known;
-  for (const Entry& entry : kDevices) {
-    if (entry.name == name) return entry.create(options);
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
-  }
-  return not_found("there is no device {}, expected one of: {}", quote(name), known);
+  if (name == "auto") return create_best_device(options);
+  const Result<DevicePlace> place = parse_device(std::string(name));
+  if (!place.ok()) return not_found("there is no device {}, expected one of: cpu, cuda, cuda:N, auto", quote(name));
+  if (place->kind == DeviceKind::kCuda) return create_cuda_device(place->index, options);
+  return create_cpu_device(options);
 }
 
 }  // namespace fovea

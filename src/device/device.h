@@ -1,11 +1,13 @@
 // Device: what the engine asks of a device: memory, attention (src/attention), and the operators of a model, as coarse
-// as a GPU needs them. The CPU fills it (cpu_device.cc). The engine sees this interface and nothing below it: tensors,
-// copies and waiting go through it too.
+// as a GPU needs them. The CPU fills it (cpu_device.cc), and CUDA devices do (cuda/). The engine sees this interface
+// and nothing below it: tensors, copies and waiting go through it too.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +40,8 @@ struct DeviceOptions {
   // round activations to bf16, and attention over bf16 KV its queries and softmax weights. Off in batch-invariant mode.
   bool bf16_products = true;
   std::string_view simd;  // "", "avx512", "avx2" or "scalar": at most this instruction set
+  // Of activations and weights on devices that compute in 16 bits: kBF16 or kF16.
+  DType half_dtype = DType::kBF16;
 };
 
 // The heads of a layer's tokens between the projection and attention.
@@ -66,6 +70,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
+  virtual std::string description() const { return std::string(name()); }  // for people
   virtual DevicePlace place() const = 0;
   virtual DType activation_dtype() const = 0;
   // What operators and copies are enqueued on, one after the other; attention of the engine too.
@@ -73,8 +78,11 @@ class Device {
 
   // Device memory, 64-byte aligned, zeroed; freed with the last copy of the pointer.
   virtual Result<std::shared_ptr<void>> allocate(std::size_t bytes) = 0;
-  // Bytes that KV pools may take now.
+  // Bytes that are free now, and how many of them KV pools may take where nobody says.
   virtual std::size_t memory_available() const = 0;
+  virtual std::size_t memory_for_kv() const { return memory_available() / 10 * 6; }
+  // Whether operators read tensors of the host where they lie, so that these must stay.
+  virtual bool reads_host_memory() const { return true; }
   // A contiguous view of memory of the device.
   template <typename... Dims>
   TensorView tensor(const void* data, DType dtype, Dims... dims) const {
@@ -83,6 +91,8 @@ class Device {
     view.device_index = place().index;
     return view;
   }
+  // Room for so many bytes of upload(), so that a forward makes none.
+  virtual Status reserve_upload(std::size_t bytes);
   // From one place of the device's memory to another.
   virtual Status copy(void* to, const void* from, std::size_t bytes) = 0;
   // A tensor of the host as operators read it: the same memory, or a copy that lives as long as the device.
@@ -97,15 +107,18 @@ class Device {
   // Attention with the device's threads and precision; q and out are activations.
   virtual Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) = 0;
   // weights: [out_features of the part, in_features] each, one type (bf16, f16 or f32), on the host, stacked along
-  // out_features; biases: as many, [out_features of the part] each, or none at all. Weights must outlive the Linear.
+  // out_features; biases: as many, [out_features of the part] each, or none at all. Weights must outlive the Linear
+  // where reads_host_memory().
   virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
                                                         std::span<const TensorView> biases) = 0;
 
-  // Norms of q and k, rotary embedding of both in place, and k and v into the pools, converted to their formats.
+  // Norms of q and k, rotary embedding of both, and k and v into the pools, converted to their formats. q is written
+  // back; what becomes of k in qkv is the device's affair.
   virtual Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) = 0;
   // Page selection; kUnsupported on a device that has none. update_page_stats follows an append to the same slots
   // [rows] and makes the statistics of the sub-pages that were written to anew, from the keys as stored. select_pages
   // fills the jobs' lists for queries q [rows, num_qo_heads, head_dim] that have gone through RoPE.
+  virtual bool selects_pages() const { return false; }
   virtual Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
                                    const abi::PageStatsView& stats);
   virtual Status select_pages(const TensorView& q, float sm_scale, const abi::KvPoolView& pool,
@@ -122,9 +135,19 @@ class Device {
   virtual Status add(const TensorView& x, const TensorView& y) = 0;
   // x = cap * tanh(x / cap)
   virtual Status softcap(const TensorView& x, float cap) = 0;
+  // best [rows] i32: the token of the largest of f32 logits [rows, vocab], the smallest of equals; -1 where the largest
+  // is no finite number. So that the host need not read logits; kUnsupported where it reads them as they lie.
+  virtual Status argmax(const TensorView& logits, const TensorView& best);
+
+  // Enqueues what `enqueue` does. A device that can records it under the key, and repeats the recording when the key
+  // comes again, without a call: whoever gives a key says that the same operators follow with the same arguments, of
+  // the same plans of attention or others of the same PagedAttention::run_kind().
+  virtual Status replay(std::uint64_t key, const std::function<Status()>& enqueue);
 };
 
-// name: "cpu". kNotFound lists the names there are.
+// name: "cpu", "cuda" (device 0), "cuda:N", or "auto": a CUDA device where one can be used, else the CPU; the log says
+// which and why. kNotFound lists the names there are; kUnavailable, kNotFound and kUnsupported say why a CUDA device
+// cannot be used.
 Result<std::unique_ptr<Device>> create_device(std::string_view name, const DeviceOptions& options);
 
 }  // namespace fovea

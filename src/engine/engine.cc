@@ -126,6 +126,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   device.batch_invariant = options.batch_invariant;
   device.bf16_products = options.kv_dtype != DType::kF32;  // f32 KV asks for fp32 throughout
   device.simd = options.simd;
+  if (options.kv_dtype == DType::kF16) device.half_dtype = DType::kF16;
   FOVEA_ASSIGN_OR_RETURN(parts.device, create_device(options.device, device));
   ModelLoadOptions load;
   load.format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
@@ -154,6 +155,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
 
 Status EngineCore::set_up() {
   FOVEA_ASSIGN_OR_RETURN(sparse_, sparse_config(parts_.options, *parts_.model, parts_.key_codes));
+  if (sparse_.policy != nullptr && !parts_.device->selects_pages()) {
+    return unsupported("sparse is \"{}\", and the device {} selects no pages; use \"off\", or the CPU",
+                       parts_.options.sparse, parts_.device->name());
+  }
   FOVEA_RETURN_IF_ERROR(set_up_memory());
   if (parts_.tokenizer.has_value()) {
     grammars_ = std::make_unique<GrammarCompiler>([this] { return grammar_vocabulary(); }, eos_tokens());
@@ -224,14 +229,14 @@ Status EngineCore::set_up_memory() {
   pool.max_forward_tokens = options.chunk_tokens;
   pool.bytes = without_page_stats(options.kv_cache_bytes, specs, options, sparse_);
   if (pool.bytes == 0) {
-    // What all running requests can fill, within six tenths of what the machine leaves.
+    // What all running requests can fill, within what the device leaves.
     std::int64_t token_bytes = 0;
     for (const KvGroupSpec& spec : specs) {
       std::int64_t heads = 0;
       for (std::size_t i = 0; i < spec.layers.size(); ++i) heads += spec.heads_of(i);
       token_bytes += heads * kv_token_bytes(KvPool::format_of(spec, pool.format), spec.head_dim);
     }
-    const auto most = static_cast<std::int64_t>(parts_.device->memory_available() / 10 * 6);
+    const auto most = static_cast<std::int64_t>(parts_.device->memory_for_kv());
     const std::int64_t room = without_page_stats(most, specs, options, sparse_);
     const std::int64_t useful = token_bytes * (std::int64_t{pool.max_running} * max_context_ + 2 * options.page_tokens);
     pool.bytes = std::min(std::max(useful, kMinKvBytes), room);

@@ -216,6 +216,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     const std::uint64_t seed = i == 0 ? request.seed : hash_combine(request.seed, static_cast<std::uint64_t>(i));
     choice->sampling.emplace(asked.sampling, seed, asked.prompt, eos_tokens());
     if (asked.grammar != nullptr) choice->grammar.emplace(asked.grammar);
+    choice->greedy = asked.grammar == nullptr && choice->sampling->is_plain_greedy();
     if (parts_.tokenizer.has_value()) choice->decoder.emplace(*parts_.tokenizer, asked.sampling.skip_special_tokens);
     choice->stops.emplace(asked.sampling.stop, asked.sampling.include_stop_text);
     request.choices.push_back(std::move(choice));

@@ -98,9 +98,10 @@ class EngineCore final : public Engine {
   void make_drafts();
   void run_step();
   void sample_items(const std::vector<StepItem>& items);
-  void fork_choices(Choice& first, std::span<const float> logits);
-  Result<SampledToken> sample_token(Choice& choice, std::span<const float> logits);
-  void sample_choice(Choice& choice, std::span<const float> logits);
+  // row: of the runner's results.
+  void fork_choices(Choice& first, std::size_t row);
+  Result<SampledToken> sample_token(Choice& choice, std::size_t row);
+  void sample_choice(Choice& choice, std::size_t row);
   void verify_draft(Choice& choice, std::size_t row, std::int32_t drafts);
   void deliver_token(Choice& choice, SampledToken sampled);
   void end_choice(Choice& choice, GenerationEvent event);

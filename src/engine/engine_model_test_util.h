@@ -56,7 +56,7 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
   DeviceOptions device;
   device.num_threads = options.num_threads;
   device.batch_invariant = options.batch_invariant;
-  FOVEA_ASSIGN_OR_RETURN(parts.device, create_device("cpu", device));
+  FOVEA_ASSIGN_OR_RETURN(parts.device, create_device(options.device, device));
   ModelLoadOptions load;
   load.format = LoadFormat::kDummy;
   load.max_forward_tokens = options.chunk_tokens;

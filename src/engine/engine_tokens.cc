@@ -16,7 +16,7 @@ void EngineCore::sample_items(const std::vector<StepItem>& items) {
     auto& choice = *static_cast<Choice*>(item.sequence);
     // A choice may have ended in this loop, with its request.
     if (choice.state != SequenceState::kRunning) continue;
-    if (!choice.request->forked) fork_choices(choice, runner_->logits(first));
+    if (!choice.request->forked) fork_choices(choice, first);
     if (choice.state == SequenceState::kRunning) verify_draft(choice, first, item.drafts);
   }
 }
@@ -25,7 +25,7 @@ void EngineCore::sample_items(const std::vector<StepItem>& items) {
 void EngineCore::verify_draft(Choice& choice, std::size_t row, std::int32_t drafts) {
   counters_.draft_tokens += static_cast<std::uint64_t>(drafts);
   choice.draft_tokens += drafts;
-  sample_choice(choice, runner_->logits(row));
+  sample_choice(choice, row);
   std::int32_t accepted = 0;
   while (accepted < drafts && choice.tokens.back() == choice.draft[static_cast<std::size_t>(accepted)]) {
     ++accepted;
@@ -33,19 +33,19 @@ void EngineCore::verify_draft(Choice& choice, std::size_t row, std::int32_t draf
     scheduler_->accept_draft(&choice);
     ++counters_.accepted_tokens;
     ++choice.accepted_tokens;
-    sample_choice(choice, runner_->logits(row + static_cast<std::size_t>(accepted)));
+    sample_choice(choice, row + static_cast<std::size_t>(accepted));
   }
   choice.drafter.verified(drafts, accepted);
 }
 
-void EngineCore::fork_choices(Choice& first, std::span<const float> logits) {
+void EngineCore::fork_choices(Choice& first, std::size_t row) {
   ActiveRequest& request = *first.request;
   request.forked = true;
   counters_.cached_tokens += static_cast<std::uint64_t>(first.cached_tokens);
   for (std::size_t i = 1; i < request.choices.size(); ++i) {
     Choice& child = *request.choices[i];
     if (scheduler_->fork(first, &child)) {
-      sample_choice(child, logits);
+      sample_choice(child, row);
     } else {
       scheduler_->add(&child);
     }
@@ -53,7 +53,14 @@ void EngineCore::fork_choices(Choice& first, std::span<const float> logits) {
   }
 }
 
-Result<SampledToken> EngineCore::sample_token(Choice& choice, std::span<const float> logits) {
+Result<SampledToken> EngineCore::sample_token(Choice& choice, std::size_t row) {
+  const std::span<const float> logits = runner_->logits(row);
+  if (logits.empty()) {
+    SampledToken best;
+    best.token = runner_->best(row);
+    if (best.token < 0) return internal_error("the model's logits are not finite");
+    return best;
+  }
   if (!choice.grammar.has_value()) return sampler_.sample(logits, *choice.sampling);
   FOVEA_ASSIGN_OR_RETURN(const std::span<const std::int32_t> allowed, choice.grammar->allowed());
   FOVEA_ASSIGN_OR_RETURN(SampledToken sampled, sampler_.sample(logits, *choice.sampling, allowed));
@@ -61,8 +68,8 @@ Result<SampledToken> EngineCore::sample_token(Choice& choice, std::span<const fl
   return sampled;
 }
 
-void EngineCore::sample_choice(Choice& choice, std::span<const float> logits) {
-  auto sampled = sample_token(choice, logits);
+void EngineCore::sample_choice(Choice& choice, std::size_t row) {
+  auto sampled = sample_token(choice, row);
   if (!sampled.ok()) {
     end_request(*choice.request, FinishReason::kError, sampled.status());
     return;

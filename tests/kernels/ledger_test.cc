@@ -20,6 +20,7 @@
 #include "attention/cuda_executor.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
+#include "jit/op_spec.h"
 
 namespace fovea {
 namespace {
@@ -83,6 +84,21 @@ std::vector<Entry> entries() {
          {jit::select_source(arch, abi::KvDType::kBF16), jit::key_codes_source(arch, abi::KvDType::kBF16)}) {
       EXPECT_TRUE(source.ok());
       if (source.ok()) all.push_back({arch + " " + source->name + " bf16", *source});
+    }
+    // Between the matrix products of a model.
+    const auto add = [&](const std::string& what, const Result<jit::KernelSource>& source) {
+      EXPECT_TRUE(source.ok()) << source.status().to_string();
+      if (source.ok()) all.push_back({arch + " " + source->name + what, *source});
+    };
+    for (const std::uint32_t runs : {1, 4}) {
+      add(fmt::format(" bf16, {} runs", runs), jit::norm_source(arch, abi::KvDType::kBF16, 8, runs));
+    }
+    add("", jit::argmax_source(arch, 4));
+    add(" bf16", jit::elementwise_source(arch, abi::KvDType::kBF16, 8));
+    add(" f32", jit::elementwise_source(arch, abi::KvDType::kF32, 4));
+    for (const int head_dim : {64, 80, 128, 256}) {
+      add(fmt::format(" bf16 d{}", head_dim),
+          jit::rope_append_source(arch, abi::KvDType::kBF16, head_dim, jit::rope_vec(head_dim, head_dim)));
     }
   }
   return all;

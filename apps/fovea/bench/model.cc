@@ -1,6 +1,6 @@
-// `fovea bench model`: one stream through the whole engine: prefill seconds and decode tokens a second at several
-// context lengths, beside the time it takes to read as many bytes as the weights and the KV, and beside peers measured
-// by bench/peers/needle_cpu.py.
+// `fovea bench model`: streams through the whole engine: prefill seconds and decode tokens a second at several context
+// lengths and numbers of streams, beside the time it takes to read as many bytes as the weights and the KV, and beside
+// peers measured by bench/peers/needle_cpu.py.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,16 +33,18 @@ using Clock = std::chrono::steady_clock;
 struct BenchModelState {
   EngineFlags engine;
   std::vector<std::int32_t> contexts = {0, 8192, 32768};
+  std::vector<std::int32_t> batches = {1};
   std::int32_t steps = 64;
   std::int32_t repeats = 3;
   double read_gb = 4.0;
+  double read_rate = 0.0;  // GB/s
   std::string peers;
   std::string json;
 };
 
-// What one stream took.
+// What streams that came together took.
 struct StreamTimes {
-  double first_token = 0.0;  // seconds from submit to the first token
+  double first_token = 0.0;  // seconds from submit to the first token, of the first of them
   double per_token = 0.0;    // median seconds between tokens
   double cpu = 0.0;          // seconds of all threads, a token on average
 };
@@ -57,45 +59,58 @@ std::vector<std::int32_t> random_prompt(std::int32_t tokens, std::int32_t vocab,
   return prompt;
 }
 
-Result<StreamTimes> time_stream(Engine& engine, std::vector<std::int32_t> prompt, std::int32_t steps) {
+// Of streams over prompts of their own, all there before the first decodes alone: gaps between tokens are those of the
+// stream that began last.
+Result<StreamTimes> time_streams(Engine& engine, std::int32_t context, std::int32_t batch, std::int32_t steps) {
   std::mutex mutex;
   std::condition_variable done_signal;
-  bool done = false;
+  std::int32_t done = 0;
   Status error;
-  std::vector<Clock::time_point> times;
+  std::vector<std::vector<Clock::time_point>> times(static_cast<std::size_t>(batch));
   std::clock_t cpu_first = 0;
   std::clock_t cpu_last = 0;
-  GenerateRequest request;
-  request.prompt = std::move(prompt);
-  request.sampling.temperature = 0.0f;
-  request.sampling.max_tokens = steps;
-  request.sampling.ignore_eos = true;
   const Clock::time_point start = Clock::now();
-  auto submitted = engine.submit(std::move(request), [&](const GenerationEvent& event) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (!event.tokens.empty()) {
-      times.push_back(Clock::now());
-      cpu_last = std::clock();
-      if (times.size() == 1) cpu_first = cpu_last;
-    }
-    if (event.finish == FinishReason::kNone) return;
-    error = event.error;
-    done = true;
-    done_signal.notify_one();
-  });
-  if (!submitted.ok()) return submitted.status();
-  std::unique_lock<std::mutex> lock(mutex);
-  done_signal.wait(lock, [&] { return done; });
-  if (!error.ok()) return error;
-  if (times.size() < 2) return internal_error("{} tokens came back, expected {}", times.size(), steps);
-  std::vector<double> gaps;
-  for (std::size_t i = 1; i < times.size(); ++i) {
-    gaps.push_back(std::chrono::duration<double>(times[i] - times[i - 1]).count());
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    GenerateRequest request;
+    request.prompt = random_prompt(context, engine.vocab_size(), i + 1);
+    request.sampling.temperature = 0.0f;
+    // Those that begin first wait for the last.
+    request.sampling.max_tokens = steps + (batch > 1 ? std::max(context / 64, 1) * batch / 16 : 0);
+    request.sampling.ignore_eos = true;
+    auto submitted = engine.submit(std::move(request), [&, i](const GenerationEvent& event) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!event.tokens.empty()) {
+        times[i].push_back(Clock::now());
+        cpu_last = std::clock();
+        if (times[i].size() == 1) cpu_first = cpu_last;
+      }
+      if (event.finish == FinishReason::kNone) return;
+      if (!event.error.ok()) error = event.error;
+      ++done;
+      done_signal.notify_one();
+    });
+    if (!submitted.ok()) return submitted.status();
   }
+  std::unique_lock<std::mutex> lock(mutex);
+  done_signal.wait(lock, [&] { return done == batch; });
+  if (!error.ok()) return error;
+  std::size_t last = 0, first = 0;
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    if (times[i].size() < 2) return internal_error("{} tokens came back, expected {}", times[i].size(), steps);
+    if (times[i][0] > times[last][0]) last = i;
+    if (times[i][0] < times[first][0]) first = i;
+  }
+  Clock::time_point end = times[last].back();  // from here on streams end
+  for (const auto& stream : times) end = std::min(end, stream.back());
+  std::vector<double> gaps;
+  for (std::size_t i = 1; i < times[last].size() && times[last][i] <= end; ++i) {
+    gaps.push_back(std::chrono::duration<double>(times[last][i] - times[last][i - 1]).count());
+  }
+  if (gaps.empty()) return internal_error("no step had all {} streams; ask for more --steps", batch);
   std::nth_element(gaps.begin(), gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2), gaps.end());
   const double cpu = static_cast<double>(cpu_last - cpu_first) / CLOCKS_PER_SEC;
-  return StreamTimes{std::chrono::duration<double>(times[0] - start).count(), gaps[gaps.size() / 2],
-                     cpu / static_cast<double>(gaps.size())};
+  return StreamTimes{std::chrono::duration<double>(times[first][0] - start).count(), gaps[gaps.size() / 2],
+                     cpu / static_cast<double>(times[last].size() - 1)};
 }
 
 struct PeerTimes {
@@ -149,7 +164,12 @@ Status run_bench(BenchModelState& s) {
   }
   FOVEA_RETURN_IF_ERROR(check_output(s.json));
   FOVEA_ASSIGN_OR_RETURN(const auto peers, read_peers(s.peers));
-  FOVEA_ASSIGN_OR_RETURN(const double read_rate, measure_read_rate(s.read_gb * 1e9));
+  // Of the CPU's memory it is measured here; other devices' is given.
+  const bool measured = s.read_rate <= 0.0 && s.engine.options.device == "cpu";
+  double read_rate = 1e9 * s.read_rate;
+  if (measured) {
+    FOVEA_ASSIGN_OR_RETURN(read_rate, measure_read_rate(s.read_gb * 1e9));
+  }
   s.engine.options.prefix_cache = false;  // each repeat computes its prompt
   FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, s.engine.create());
   for (const std::int32_t context : s.contexts) {
@@ -167,26 +187,37 @@ Status run_bench(BenchModelState& s) {
   report.set_machine("read_gb_per_s", read_rate / 1e9);
   report.set_machine("weight_mb", static_cast<double>(stats.weight_bytes) / 1e6);
   report.set_machine("dense_kv_bytes_per_token", static_cast<double>(stats.dense_token_bytes));
+  std::vector<std::pair<std::int32_t, std::int32_t>> cases;
   for (const std::int32_t context : s.contexts) {
+    for (const std::int32_t batch : s.batches) cases.emplace_back(context, batch);
+  }
+  for (const auto& [context, batch] : cases) {
     StreamTimes best{1e30, 1e30, 1e30};
     for (std::int32_t repeat = 0; repeat < s.repeats; ++repeat) {
-      FOVEA_ASSIGN_OR_RETURN(const StreamTimes times,
-                             time_stream(*engine, random_prompt(context, engine->vocab_size(), 1), s.steps));
+      FOVEA_ASSIGN_OR_RETURN(const StreamTimes times, time_streams(*engine, context, batch, s.steps));
       best.first_token = std::min(best.first_token, times.first_token);
       best.per_token = std::min(best.per_token, times.per_token);
       best.cpu = std::min(best.cpu, times.cpu);
     }
-    const std::string name = fmt::format("{}, context {}", engine->model_name(), context);
+    const std::string name = fmt::format("{}, {}context {}", engine->model_name(),
+                                         batch > 1 ? fmt::format("{} streams, ", batch) : "", context);
     // Of the last step, which reads the most: weights, K and V as the plans read them, statistics scored.
     const EngineStats after = engine->stats();
-    const auto bytes = static_cast<double>(stats.weight_bytes) + static_cast<double>(after.step_kv_bytes);
+    // Streams end one after the other: of several, what all of them have in bf16.
+    const double kv = batch == 1 ? static_cast<double>(after.step_kv_bytes)
+                                 : static_cast<double>(stats.dense_token_bytes * batch) * (context + s.steps);
+    const auto bytes = static_cast<double>(stats.weight_bytes) + kv;
     double rate = read_rate;
-    if (bytes < s.read_gb * 1e9) {
+    if (measured && bytes < s.read_gb * 1e9) {
       FOVEA_ASSIGN_OR_RETURN(rate, measure_read_rate(bytes));
     }
-    BenchRow decode{"model", name, "decode", 1.0 / best.per_token, "tokens/s", rate / bytes, "", std::nullopt};
+    const auto streams = static_cast<double>(batch);
+    const std::optional<double> limit = rate > 0.0 ? std::optional(streams * rate / bytes) : std::nullopt;
+    BenchRow decode{"model", name, "decode", streams / best.per_token, "tokens/s", limit, "", std::nullopt};
     BenchRow prefill{"model", name, "prefill", best.first_token, "s", std::nullopt, "", std::nullopt, true};
-    if (context == *std::max_element(s.contexts.begin(), s.contexts.end())) {
+    report.add({"model", name, "step", 1e3 * best.per_token, "ms",
+                rate > 0.0 ? std::optional(1e3 * bytes / rate) : std::nullopt, "", std::nullopt, true});
+    if (batch == 1 && context == *std::max_element(s.contexts.begin(), s.contexts.end())) {
       // Of one request: tokens that were computed, in whole pages, against the same in bf16, every head keeping all.
       const std::int32_t page = s.engine.options.page_tokens;
       const std::int32_t pages = (std::max(context, 1) + s.steps - 1 + page - 1) / page;
@@ -199,7 +230,7 @@ Status run_bench(BenchModelState& s) {
     report.add({"model", name, "decode_cpu", 1e3 * best.cpu, "ms", std::nullopt, "", std::nullopt, true});
     bool beside_peer = false;
     for (const auto& [key, times] : peers) {
-      if (key.second != context) continue;
+      if (key.second != context || batch > 1) continue;
       beside_peer = true;
       decode.peer = prefill.peer = key.first;
       decode.peer_value = times.decode;
@@ -221,12 +252,17 @@ RunFunction declare_bench_model(Options& options) {
   state->engine.options.itl_target_ms = 0.0f;  // nobody reads along, and figures do not depend on the clock
   state->engine.declare(options);
   options.add("contexts", state->contexts, "Tokens before the first decoded one");
+  options.add("batches", state->batches, "Streams at a time");
   options.add("steps", state->steps, "Tokens to decode at each context");
   options.add("repeats", state->repeats, "Streams at each context; the best is shown");
   options.add("read-gb", state->read_gb, "Gigabytes that the plain readers read");
+  options.add("read-rate", state->read_rate,
+              "GB/s that the device's memory is read with at most; 0: measured, where the device is the CPU");
   options.add("peers", state->peers, "Times of peers, as bench/peers/needle_cpu.py writes them");
   options.add("json", state->json, "Write the rows as JSON here; - is stdout");
-  options.examples("  fovea bench model\n  fovea bench model --contexts 0,8192 --peers peers.json");
+  options.examples(
+      "  fovea bench model\n  fovea bench model --contexts 0,8192 --peers peers.json\n"
+      "  fovea bench model --device cuda:0 --model MODEL --batches 1,8,64 --contexts 1024 --read-rate 4660");
   return [state] {
     const Status status = run_bench(*state);
     return status.ok() ? kExitOk : fail(status);

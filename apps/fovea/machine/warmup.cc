@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "commands.h"
 #include "console.h"
+#include "device/cuda/cuda_ops.h"
 #include "engine/model/config.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
@@ -68,6 +69,10 @@ Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
   const auto q_type = static_cast<abi::KvDType>(attention.q_dtype);  // the values are the same
   for (const std::string& arch : state.archs) {
     Result<std::vector<jit::KernelSource>> kernels = attention_kernels(attention, arch);
+    if (!kernels.ok()) return kernels.status();
+    for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
+    const int rotary = model->rope.kind == RopeKind::kNone ? 0 : model->rope.rotary_dim;
+    kernels = op_kernels(arch, attention.q_dtype, model->hidden_size, model->head_dim, rotary);
     if (!kernels.ok()) return kernels.status();
     for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
     if (!state.select) continue;

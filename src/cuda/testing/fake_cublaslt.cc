@@ -16,6 +16,8 @@ struct Layout {
 };
 struct Desc {
   std::int32_t transpose[2] = {0, 0};  // A, B
+  std::int32_t epilogue = 1;           // none
+  const void* bias = nullptr;
 };
 // The least alignment of A, B, C, D that was promised, which the product then must have.
 struct Preference {
@@ -91,8 +93,14 @@ int cublasLtMatmulDescCreate(void** desc, int compute_type, int scale_type) {
 }
 int cublasLtMatmulDescDestroy(void* desc) { return fake::remove<Desc>(desc); }
 int cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value, std::size_t bytes) {
-  if (attribute != kLtTransposeA && attribute != kLtTransposeB) return kLtInvalidValue;
-  std::memcpy(&static_cast<Desc*>(desc)->transpose[attribute - kLtTransposeA], value, bytes);
+  Desc& how = *static_cast<Desc*>(desc);
+  switch (attribute) {
+    case kLtTransposeA:
+    case kLtTransposeB: std::memcpy(&how.transpose[attribute - kLtTransposeA], value, bytes); break;
+    case kLtEpilogue: std::memcpy(&how.epilogue, value, bytes); break;
+    case kLtBiasPointer: std::memcpy(&how.bias, value, bytes); break;
+    default: return kLtInvalidValue;
+  }
   return fake::begin(__func__);
 }
 int cublasLtMatrixLayoutCreate(void** layout, int type, std::uint64_t rows, std::uint64_t columns,
@@ -117,33 +125,38 @@ int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, voi
 }
 int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
                    const void* beta, const void* c, void*, void* d, void* d_layout, const LtAlgorithm* algorithm, void*,
-                   std::size_t, void*) {
+                   std::size_t, void* stream) {
   if (const int code = fake::begin(__func__); code != 0) return code;
   const void* const matrices[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {
     if (!fake::is_aligned(matrices[i], algorithm->words[i])) return kLtInvalidValue;
   }
   if (*static_cast<const float*>(alpha) != 1.0f || *static_cast<const float*>(beta) != 0.0f) return kLtInvalidValue;
-  const Layout& la = *static_cast<Layout*>(a_layout);
-  const Layout& lb = *static_cast<Layout*>(b_layout);
-  const Layout& ld = *static_cast<Layout*>(d_layout);
+  const Layout la = *static_cast<Layout*>(a_layout);
+  const Layout lb = *static_cast<Layout*>(b_layout);
+  const Layout ld = *static_cast<Layout*>(d_layout);
   const Desc& how = *static_cast<Desc*>(desc);
   const bool ta = how.transpose[0] == kLtTransposed;
   const bool tb = how.transpose[1] == kLtTransposed;
+  const bool biased = how.epilogue == kLtEpilogueBias;
+  if (biased && how.bias == nullptr) return kLtInvalidValue;
   const std::uint64_t depth = ta ? la.rows : la.columns;
   if ((ta ? la.columns : la.rows) != ld.rows || (tb ? lb.rows : lb.columns) != ld.columns ||
       (tb ? lb.columns : lb.rows) != depth) {
     return kLtInvalidValue;
   }
-  for (std::uint64_t column = 0; column < ld.columns; ++column) {
-    for (std::uint64_t row = 0; row < ld.rows; ++row) {
-      float sum = 0.0f;
-      for (std::uint64_t k = 0; k < depth; ++k) {
-        sum += fake::element(a, la, ta, row, k) * fake::element(b, lb, tb, k, column);
+  const void* const bias = biased ? how.bias : nullptr;
+  fake::enqueue_work(stream, [=] {
+    for (std::uint64_t column = 0; column < ld.columns; ++column) {
+      for (std::uint64_t row = 0; row < ld.rows; ++row) {
+        float sum = bias != nullptr ? fake::load(bias, ld.type, row) : 0.0f;
+        for (std::uint64_t k = 0; k < depth; ++k) {
+          sum += fake::element(a, la, ta, row, k) * fake::element(b, lb, tb, k, column);
+        }
+        fake::store(d, ld.type, row + column * static_cast<std::uint64_t>(ld.stride), sum);
       }
-      fake::store(d, ld.type, row + column * static_cast<std::uint64_t>(ld.stride), sum);
     }
-  }
+  });
   return 0;
 }
 

@@ -105,6 +105,16 @@ T* pointer(CuAddress address) {
 }
 
 }  // namespace
+
+void enqueue_work(void* stream, std::function<void()> work) {
+  FakeStream& s = stream_of(stream);
+  if (s.capture != nullptr) {
+    s.capture->nodes.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
 }  // namespace fovea::cuda::fake
 
 using namespace fovea::cuda;        // NOLINT: the functions below are C, and stand outside

@@ -55,6 +55,8 @@ struct State {
 };
 
 State& state();
+// Work of other libraries: done now, or when the graph runs that the stream records.
+void enqueue_work(void* stream, std::function<void()> work);
 // Where this library is.
 std::string library_path();
 // Names the library in FOVEA_LIBCUDA, and in FOVEA_CACHE_DIR a folder beside it. False where the environment is full.

@@ -83,6 +83,8 @@ struct ForwardBatch {
   // By model layer and range of its attention group: the pool, counted in the layer's heads (abi::shift_heads).
   std::span<const std::vector<abi::KvPoolView>> layer_kv;  // [num_layers][ranges]
   LayerSelection* selection = nullptr;                     // or null: every layer runs its group's plan
+  TensorView best;                                         // i32 [logit_rows], or empty: Device::argmax of the logits
+  std::uint64_t key = 0;  // of Device::replay, or 0: sizes, plans' kinds and logits are those of other forwards with it
 };
 
 class Model {

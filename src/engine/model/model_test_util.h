@@ -1,5 +1,5 @@
 // ModelHarness: runs a Model over paged KV pools for tests, with pages in random order and NaN wherever nothing was
-// written. Slow and simple: the engine's scheduler and pools have tests of their own.
+// written, on any device. Slow and simple: the engine's scheduler and pools have tests of their own.
 #pragma once
 
 #include <algorithm>
@@ -31,9 +31,10 @@ class ModelHarness {
 
   static Result<std::unique_ptr<ModelHarness>> create(const std::string& folder, DType kv_dtype,
                                                       const DeviceOptions& device_options,
-                                                      const ModelLoadOptions& load_options = {}) {
+                                                      const ModelLoadOptions& load_options = {},
+                                                      const std::string& device_name = "cpu") {
     std::unique_ptr<ModelHarness> runner(new ModelHarness);
-    FOVEA_ASSIGN_OR_RETURN(runner->device_, create_device("cpu", device_options));
+    FOVEA_ASSIGN_OR_RETURN(runner->device_, create_device(device_name, device_options));
     FOVEA_ASSIGN_OR_RETURN(runner->model_, load_model(folder, *runner->device_, load_options));
     const Model& model = *runner->model_;
     for (std::size_t g = 0; g < model.attention_groups().size(); ++g) {
@@ -45,6 +46,7 @@ class ModelHarness {
       config.options.max_requests = kMaxRequests;
       config.options.max_rows = load_options.max_forward_tokens;
       config.options.max_pages_per_request = kMaxPages;
+      config.options.device_growth = false;
       FOVEA_ASSIGN_OR_RETURN(auto op, runner->device_->create_attention(config));
       runner->attention_.push_back(std::move(op));
     }
@@ -84,7 +86,11 @@ class ModelHarness {
       kv_lens.push_back(request.length);
       table.insert(table.end(), request.pages.begin(), request.pages.end());
     }
-    ForwardBatch batch{tokens, positions, logit_rows, {}, {}, pools_};
+    ForwardBatch batch;
+    batch.tokens = tokens;
+    batch.positions = positions;
+    batch.logit_rows = logit_rows;
+    batch.layer_kv = pools_;
     for (std::size_t g = 0; g < attention_.size(); ++g) {
       RequestBatch plan;
       plan.num_requests = static_cast<std::int32_t>(pieces.size());
@@ -96,14 +102,18 @@ class ModelHarness {
       const std::int32_t window = model_->kv_groups()[kv_group].window_tokens;
       plan.mask = window > 0 ? AttentionMask::kWindow : AttentionMask::kCausal;
       plan.window_left = window > 0 ? window - 1 : -1;
-      FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan, {}));
+      FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan, device_->stream()));
       batch.slots.push_back(slots);
       batch.attention.push_back(attention_[g].get());
     }
     const auto vocab = static_cast<std::size_t>(model_->config().vocab_size);
-    std::vector<float> logits(logit_rows.size() * vocab, std::numeric_limits<float>::quiet_NaN());
-    FOVEA_RETURN_IF_ERROR(model_->forward(batch, cpu_tensor(logits.data(), DType::kF32, logit_rows.size(), vocab)));
-    return logits;
+    const std::size_t count = logit_rows.size() * vocab;
+    FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> memory, device_->allocate(count * sizeof(float)));
+    const TensorView logits = device_->tensor(memory.get(), DType::kF32, logit_rows.size(), vocab);
+    FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
+    FOVEA_ASSIGN_OR_RETURN(const void* const read, device_->read(logits));
+    const float* const first = static_cast<const float*>(read);
+    return std::vector<float>(first, first + count);
   }
 
  private:
@@ -120,11 +130,18 @@ class ModelHarness {
     const std::int64_t token = std::int64_t{config.num_kv_heads} * config.head_dim;
     const std::size_t element = static_cast<std::size_t>(dtype_bits(kv_dtype) / 8);
     const std::size_t bytes = static_cast<std::size_t>(pages * kPageTokens * token) * element;
+    // All ones is NaN in fp32, fp16 and bf16.
+    const std::vector<std::byte> nans(bytes, std::byte{0xff});
     for (std::int32_t layer = 0; layer < config.num_layers; ++layer) {
       abi::KvPoolView pool{};
       for (void** side : {&pool.k, &pool.v}) {
-        memory_.emplace_back(bytes, std::byte{0xff});  // all ones is NaN in fp32, fp16 and bf16
-        *side = memory_.back().data();
+        FOVEA_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, device_->allocate(bytes));
+        *side = memory.get();
+        memory_.push_back(std::move(memory));
+        // As halves, which a device that computes in them takes as they are.
+        FOVEA_ASSIGN_OR_RETURN(const TensorView held,
+                               device_->hold(cpu_tensor(nans.data(), DType::kBF16, bytes / 4, 2)));
+        FOVEA_RETURN_IF_ERROR(device_->copy(*side, held.data, bytes));
       }
       pool.page_stride = kPageTokens * token;
       pool.token_stride = token;
@@ -144,7 +161,7 @@ class ModelHarness {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Model> model_;
   std::vector<std::unique_ptr<PagedAttention>> attention_;
-  std::vector<std::vector<std::byte>> memory_;
+  std::vector<std::shared_ptr<void>> memory_;
   std::vector<std::vector<abi::KvPoolView>> pools_;
   std::vector<Request> requests_;
   std::vector<std::int32_t> free_pages_;

@@ -32,7 +32,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& dev
   }
   // Every matrix is kept in the layout that the device's kernels want. Files stay mapped, and the kernel may drop
   // their pages; dummy weights have no file to be read again from.
-  const std::uint64_t copies = options.format == LoadFormat::kDummy ? 2 : 1;
+  const std::uint64_t copies = options.format == LoadFormat::kDummy && device.reads_host_memory() ? 2 : 1;
   const std::uint64_t needed = copies * static_cast<std::uint64_t>(matrix_elements(config)) *
                                static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
   const std::uint64_t available = device.memory_available();
@@ -54,7 +54,7 @@ Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::uniq
                                                    Device& device, const ModelLoadOptions& options) {
   std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), device, options));
   FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
-  transformer->weights_ = std::move(weights);
+  if (device.reads_host_memory()) transformer->weights_ = std::move(weights);
   if (options.streaming) FOVEA_RETURN_IF_ERROR(check_head_profile(*options.streaming, transformer->config_));
   transformer->layout_ = make_kv_grouping(transformer->config_, options.streaming ? &*options.streaming : nullptr);
   FOVEA_RETURN_IF_ERROR(transformer->allocate());
@@ -175,6 +175,10 @@ Status Transformer::allocate() {
     FOVEA_ASSIGN_OR_RETURN(buffer, device_.allocate(static_cast<std::size_t>(rows * width) * element));
     return ok_status();
   };
+  const std::size_t arrays = kSlots + layout_.groups.size();
+  constexpr std::size_t kApart = 64;  // of arrays, at most
+  FOVEA_RETURN_IF_ERROR(
+      device_.reserve_upload(arrays * (static_cast<std::size_t>(rows) * sizeof(std::int32_t) + kApart)));
   FOVEA_RETURN_IF_ERROR(make(hidden_, config_.hidden_size));
   FOVEA_RETURN_IF_ERROR(make(normed_, config_.hidden_size));
   FOVEA_RETURN_IF_ERROR(make(delta_, config_.hidden_size));
@@ -316,6 +320,11 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   std::vector<std::span<const std::int32_t>> arrays = {batch.tokens, batch.positions, batch.logit_rows};
   arrays.insert(arrays.end(), batch.slots.begin(), batch.slots.end());
   FOVEA_RETURN_IF_ERROR(device_.upload(arrays, arrays_));
+  if (batch.key == 0) return enqueue(batch, logits);
+  return device_.replay(batch.key, [&] { return enqueue(batch, logits); });
+}
+
+Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits) {
   auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = config_.hidden_size;
   const std::int64_t attended_width = std::int64_t{config_.num_qo_heads} * config_.head_dim;
@@ -352,7 +361,8 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
     FOVEA_RETURN_IF_ERROR(add_residual(delta, last ? final_norm_ : layers_[i + 1].input_norm, hidden, normed));
   }
   FOVEA_RETURN_IF_ERROR(lm_head_->forward(normed, logits));
-  if (config_.final_softcap > 0.0f) return device_.softcap(logits, config_.final_softcap);
+  if (config_.final_softcap > 0.0f) FOVEA_RETURN_IF_ERROR(device_.softcap(logits, config_.final_softcap));
+  if (batch.best.data != nullptr) return device_.argmax(logits, batch.best);
   return ok_status();
 }
 

@@ -59,6 +59,8 @@ class Transformer : public Model {
   // hidden += delta; normed = the norm of the sum, where there is a weight.
   Status add_residual(const TensorView& delta, const TensorView& weight, const TensorView& hidden,
                       const TensorView& normed);
+  // What a forward enqueues behind the arrays' upload.
+  Status enqueue(const ForwardBatch& batch, const TensorView& logits);
   Status attention(std::size_t index, const ForwardBatch& batch);
   Status mlp(const Layer& layer, std::int64_t rows);
   Status norm(const TensorView& x, const TensorView& weight, const TensorView& residual, const TensorView& out);
@@ -73,7 +75,7 @@ class Transformer : public Model {
   ModelConfig config_;
   Device& device_;
   ModelLoadOptions options_;
-  std::unique_ptr<WeightSource> weights_;  // the embedding and the norms point into it
+  std::unique_ptr<WeightSource> weights_;  // where the embedding and the norms point into it
   KvGrouping layout_;
   std::vector<Layer> layers_;
   TensorView embedding_;

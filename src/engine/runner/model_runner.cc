@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "core/plan/explain.h"
 #include "core/plan/timeline.h"
@@ -40,6 +41,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& 
     config.options.max_requests = options.max_requests;
     config.options.max_rows = options.max_forward_tokens;
     config.options.max_pages_per_request = rows.stride();
+    config.options.device_growth = false;  // page lists lie on the host
+    config.graphs_by_kind = true;
     if (plans_by_request(spec, specs)) {
       attention.kv_group = spec.ranges[0].kv_group;
       attention.window_left = specs[attention.kv_group].window_tokens - 1;
@@ -61,13 +64,20 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& 
   }
   const std::size_t logits = static_cast<std::size_t>(options.max_logit_rows) * model.config().vocab_size;
   FOVEA_ASSIGN_OR_RETURN(runner->logits_, device.allocate(logits * sizeof(float)));
+  if (!device.reads_host_memory()) {
+    const std::size_t best = static_cast<std::size_t>(options.max_logit_rows) * sizeof(std::int32_t);
+    FOVEA_ASSIGN_OR_RETURN(runner->best_memory_, device.allocate(best));
+  }
   return runner;
 }
 
 std::span<const float> ModelRunner::logits(std::size_t row) const {
   const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-  return {host_logits_ + row * vocab, vocab};
+  if (row < logits_begin_ || row >= logits_end_) return {};
+  return {host_logits_ + (row - logits_begin_) * vocab, vocab};
 }
+
+std::int32_t ModelRunner::best(std::size_t row) const { return row < best_.size() ? best_[row] : -1; }
 
 void ModelRunner::lay_out(const Step& step) {
   tokens_.clear();
@@ -172,6 +182,47 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
   return ok_status();
 }
 
+std::uint64_t ModelRunner::replay_key() const {
+  // Steps of decode alone come again with the same sizes.
+  if (selection_ != nullptr || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
+  std::uint64_t key = hash_combine(1, tokens_.size());
+  for (const AttentionGroup& attention : attention_) {
+    key = hash_combine(key, static_cast<std::uint64_t>(attention.op->run_kind()));
+  }
+  return std::max<std::uint64_t>(key, 1);
+}
+
+Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
+  const std::size_t rows = logit_rows_.size();
+  logits_begin_ = 0;
+  logits_end_ = rows;
+  best_.clear();
+  if (best_memory_ != nullptr) {
+    // Rows that somebody wants whole, and those between them.
+    logits_begin_ = rows;
+    logits_end_ = 0;
+    std::size_t row = 0;
+    for (const StepItem& item : step.items) {
+      if (!item.sample) continue;
+      const std::size_t end = row + 1 + static_cast<std::size_t>(item.drafts);
+      if (!item.sequence->greedy) {
+        logits_begin_ = std::min(logits_begin_, row);
+        logits_end_ = end;
+      }
+      row = end;
+    }
+    FOVEA_ASSIGN_OR_RETURN(const void* const best, device_.read(device_.tensor(best_memory_.get(), DType::kI32, rows)));
+    best_.assign(static_cast<const std::int32_t*>(best), static_cast<const std::int32_t*>(best) + rows);
+    if (logits_begin_ >= logits_end_) return ok_status();
+  }
+  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  const auto* const first = static_cast<const float*>(logits.data) + logits_begin_ * vocab;
+  FOVEA_ASSIGN_OR_RETURN(const void* const read,
+                         device_.read(device_.tensor(first, DType::kF32, logits_end_ - logits_begin_, vocab)));
+  host_logits_ = static_cast<const float*>(read);
+  return ok_status();
+}
+
 Status ModelRunner::run(const Step& step) {
   if (static_cast<std::int32_t>(step.items.size()) > options_.max_requests ||
       step.num_tokens > options_.max_forward_tokens) {
@@ -196,9 +247,12 @@ Status ModelRunner::run(const Step& step) {
     batch.selection = selection_.get();
   }
   const TensorView logits = device_.tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size);
+  if (best_memory_ != nullptr && !logit_rows_.empty()) {
+    batch.best = device_.tensor(best_memory_.get(), DType::kI32, logit_rows_.size());
+  }
+  batch.key = replay_key();
   FOVEA_RETURN_IF_ERROR(model_.forward(batch, logits));
-  FOVEA_ASSIGN_OR_RETURN(const void* const read, device_.read(logits));
-  host_logits_ = static_cast<const float*>(read);
+  FOVEA_RETURN_IF_ERROR(read_results(step, logits));
   count_bytes();
   return ok_status();
 }

@@ -38,8 +38,11 @@ class ModelRunner {
                                                      const ReqToTokenPool& rows, const ModelRunnerOptions& options);
 
   // After it, logits(i) is row i of what the items with `sample` give: a row each, and one for each draft after it.
+  // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` may be left there,
+  // and best(i) is the token of row i's largest logit.
   Status run(const Step& step);
-  std::span<const float> logits(std::size_t row) const;
+  std::span<const float> logits(std::size_t row) const;  // empty where it was left
+  std::int32_t best(std::size_t row) const;              // -1: not known, or the largest is no finite number
   // Of the latest run, all groups and layers together.
   std::uint64_t kv_bytes() const { return kv_bytes_; }
   std::uint64_t kv_bytes_unshared() const { return kv_bytes_unshared_; }
@@ -103,6 +106,10 @@ class ModelRunner {
   Status plan_attention(const Step& step, AttentionGroup& attention, bool same_requests);
   // What the latest forward read: layers that selected have plans of their own.
   void count_bytes();
+  // A number for the launches of the forward, where a device may repeat those of an earlier one; else 0.
+  std::uint64_t replay_key() const;
+  // Brings to the host what sampling needs.
+  Status read_results(const Step& step, const TensorView& logits);
   RequestBatch batch_of(const AttentionGroup& attention) const;
   void keep_snapshot(const AttentionGroup& attention, const BlockRowBatch* head_rows);
   Result<Planner> plan_snapshot() const;
@@ -124,7 +131,11 @@ class ModelRunner {
   std::vector<RequestId> row_requests_;  // of the latest plan, by query token; empty when there is none
   std::vector<std::uint64_t> planned_;   // ids of the sequences of the last plan when each had one token, else empty
   std::shared_ptr<void> logits_;         // [max_logit_rows, vocab] f32
-  const float* host_logits_ = nullptr;   // of the latest run
+  // Of the latest run, on the host: rows of logits from logits_begin_ on, and best tokens where the device finds them.
+  const float* host_logits_ = nullptr;
+  std::size_t logits_begin_ = 0, logits_end_ = 0;
+  std::shared_ptr<void> best_memory_;  // [max_logit_rows] i32
+  std::vector<std::int32_t> best_;
   std::uint64_t kv_bytes_ = 0;
   std::uint64_t kv_bytes_unshared_ = 0;
 

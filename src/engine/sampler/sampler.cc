@@ -119,6 +119,12 @@ SamplingState::SamplingState(const SamplingParams& params, std::uint64_t seed, s
   }
 }
 
+bool SamplingState::is_plain_greedy() const {
+  const SamplingParams& p = params_;
+  return p.temperature < kGreedyBelow && p.presence_penalty == 0.0f && p.frequency_penalty == 0.0f &&
+         p.repetition_penalty == 1.0f && p.logit_bias.empty() && forbidden_at_first_.empty() && p.logprobs < 0;
+}
+
 void SamplingState::add_token(std::int32_t token) {
   ++num_generated_;
   if (params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f || params_.repetition_penalty != 1.0f) {

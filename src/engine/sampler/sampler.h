@@ -30,6 +30,8 @@ class SamplingState {
                 std::span<const std::int32_t> eos_tokens);
 
   const SamplingParams& params() const { return params_; }
+  // The largest logit as it is decides, now and later, and nobody asks for more.
+  bool is_plain_greedy() const;
   std::uint64_t seed() const { return seed_; }
   std::int32_t num_generated() const { return num_generated_; }
   void add_token(std::int32_t token);

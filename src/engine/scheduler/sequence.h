@@ -45,6 +45,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  // prompt, then what was generated
   std::int32_t prompt_length = 0;
   SparseSetting sparse;
+  bool greedy = false;              // the largest logit alone says which token comes next
   std::vector<std::int32_t> draft;  // guesses of what comes after tokens, for the next step to verify
 
   // Scheduler.

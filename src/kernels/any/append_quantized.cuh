@@ -44,6 +44,24 @@ struct AppendQuantized {
     }
   };
 
+  // What a row of these extremes, clean ones, is stored by.
+  struct Scaling {
+    abi::KvScale stored;
+    Rounding rounded;
+
+    static __forceinline__ Scaling of(float min, float max) {
+      const float most = max > -min ? max : -min;
+      const uint32_t scale_bits =
+          short_half_above(kFp8 ? most * (1.0f / 448.0f) : (max - min) * (1.0f / static_cast<float>(2 * kBias - 1)));
+      const float by = f16_low(scale_bits);
+      const float middle = kFp8 ? 0.0f : (max + min) * 0.5f + by * 0.5f;
+      const float held = middle > kLargest ? kLargest : middle < -kLargest ? -kLargest : middle;
+      const uint32_t zero_bits = f16_pair(held, 0.0f) & 0xffffu;
+      return {{static_cast<uint16_t>(scale_bits), static_cast<uint16_t>(zero_bits)},
+              {f16_low(zero_bits), by > 0.0f ? 1.0f / by : 0.0f}};
+    }
+  };
+
   // Elements of a row as they are quantized, run by run: in memory as they came, or rotated in registers.
   struct Row {
     const void* from;
@@ -108,18 +126,9 @@ struct AppendQuantized {
         max = y > max ? y : max;
       }
     }
-    const float most = max > -min ? max : -min;
-    const uint32_t scale_bits =
-        short_half_above(kFp8 ? most * (1.0f / 448.0f) : (max - min) * (1.0f / static_cast<float>(2 * kBias - 1)));
-    const float by = f16_low(scale_bits);
-    const float middle = kFp8 ? 0.0f : (max + min) * 0.5f + by * 0.5f;
-    const uint32_t zero_bits = f16_pair(middle > kLargest    ? kLargest
-                                        : middle < -kLargest ? -kLargest
-                                                             : middle,
-                                        0.0f) &
-                               0xffffu;
-    const Rounding rounded{f16_low(zero_bits), by > 0.0f ? 1.0f / by : 0.0f};
-    *scale = {static_cast<uint16_t>(scale_bits), static_cast<uint16_t>(zero_bits)};
+    const Scaling scaling = Scaling::of(min, max);
+    const Rounding& rounded = scaling.rounded;
+    *scale = scaling.stored;
     constexpr uint32_t kRun = kVec < 2 ? 2 : kVec;  // whole bytes
     constexpr uint32_t kBytes = kHalfBytes ? kRun / 2 : kRun;
 #pragma unroll kUnroll

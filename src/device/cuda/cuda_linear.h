@@ -1,0 +1,49 @@
+// Linear on a CUDA device: weights stacked in device memory in the activations' type, products by cuBLASLt. Made by the
+// CUDA device.
+#pragma once
+
+#include <memory>
+
+#include "attention/attention_checks.h"
+#include "cuda/matmul.h"
+#include "cuda/memory.h"
+#include "device/device.h"
+
+namespace fovea {
+
+inline cuda::MatmulType matmul_type(DType dtype) {
+  return dtype == DType::kF16    ? cuda::MatmulType::kF16
+         : dtype == DType::kBF16 ? cuda::MatmulType::kBF16
+                                 : cuda::MatmulType::kF32;
+}
+
+class CudaLinear final : public Linear {
+ public:
+  // weight: [out, in] of dtype; bias: [out] of dtype, or empty. matmul: must outlive it, its products go to the stream.
+  CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer bias, std::int64_t in,
+             std::int64_t out, DType dtype, DevicePlace place, cuda::Matmul& matmul, cuda::StreamHandle stream)
+      : weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        in_(in),
+        out_(out),
+        dtype_(dtype),
+        place_(place),
+        matmul_(matmul),
+        stream_(stream) {}
+
+  // y: of dtype or, without a bias, f32.
+  Status forward(const TensorView& x, const TensorView& y) override;
+  std::int64_t in_features() const override { return in_; }
+  std::int64_t out_features() const override { return out_; }
+
+ private:
+  std::shared_ptr<const cuda::DeviceBuffer> weight_;
+  cuda::DeviceBuffer bias_;
+  std::int64_t in_, out_;
+  DType dtype_;
+  DevicePlace place_;
+  cuda::Matmul& matmul_;
+  cuda::StreamHandle stream_;
+};
+
+}  // namespace fovea

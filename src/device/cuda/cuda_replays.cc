@@ -1,0 +1,31 @@
+// Records and launches graphs.
+#include "device/cuda/cuda_replays.h"
+
+#include "base/log.h"
+#include "base/status.h"
+
+namespace fovea {
+
+Status CudaReplays::run(std::uint64_t key, const std::function<Status()>& enqueue) {
+  if (off_) return enqueue();
+  const auto known = graphs_.find(key);
+  if (known == graphs_.end()) {
+    FOVEA_RETURN_IF_ERROR(enqueue());
+    if (graphs_.size() < kMostGraphs) graphs_.try_emplace(key);
+    return ok_status();
+  }
+  if (!known->second) {
+    Result<cuda::Graph> made = cuda::Graph::capture(device_, stream_, enqueue);
+    if (!made.ok()) {
+      log_warning("steps are launched kernel by kernel from now on, for recording one failed: {}",
+                  made.status().message());
+      off_ = true;
+      graphs_.clear();
+      return enqueue();
+    }
+    known->second = std::move(*made);
+  }
+  return known->second.launch(stream_);
+}
+
+}  // namespace fovea

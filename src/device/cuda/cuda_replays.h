@@ -1,0 +1,31 @@
+// Graphs of what a CUDA device was asked to enqueue again and again (Device::replay). A key that comes first is
+// enqueued as it is, which loads kernels and chooses algorithms; the second time it is recorded. Owned by the device.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <unordered_map>
+
+#include "cuda/graph.h"
+#include "cuda/stream.h"
+#include "fovea/status.h"
+
+namespace fovea {
+
+class CudaReplays {
+ public:
+  CudaReplays(cuda::Device device, cuda::StreamHandle stream) : device_(std::move(device)), stream_(stream) {}
+
+  Status run(std::uint64_t key, const std::function<Status()>& enqueue);
+
+ private:
+  // More keys than that are enqueued each time: a graph of a large model takes some megabytes.
+  static constexpr std::size_t kMostGraphs = 512;
+
+  cuda::Device device_;
+  cuda::StreamHandle stream_;
+  std::unordered_map<std::uint64_t, cuda::Graph> graphs_;  // empty: the key came once
+  bool off_ = false;                                       // a recording failed
+};
+
+}  // namespace fovea

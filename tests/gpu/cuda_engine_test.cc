@@ -1,0 +1,177 @@
+// The engine on a CUDA device without a GPU (cuda/testing/fake_driver.h, host_kernels.h): logits of every family, steps
+// that graphs repeat, and what users see when a launch, an allocation or a copy fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cuda/driver_api.h"
+#include "engine/engine_model_test_util.h"
+#include "engine/model/model_golden_test_util.h"
+#include "tests/gpu/host_kernels.h"
+
+namespace fovea {
+namespace {
+
+namespace fake = cuda::fake;
+using ::testing::HasSubstr;
+
+// Before anything asks for the driver or for kernels.
+const bool kPrepared =
+    fake::name_driver_and_cache() && ::setenv("FOVEA_CUBLASLT", fake::library_path().c_str(), 1) == 0;
+
+constexpr const char* kDevice = "cuda:0";
+
+void prepare(const std::string& golden) {
+  ASSERT_TRUE(kPrepared);
+  fake::state() = {};
+  fake::state().memory_bytes = std::size_t{1} << 30;
+  const auto config = load_model_config(kGoldens / golden);
+  ASSERT_TRUE(config.ok()) << config.status().to_string();
+  host_kernels::install(config->num_qo_heads, config->head_dim,
+                        config->attention_softcap > 0.0f ? VariantId::kSoftcap : VariantId::kPlain);
+}
+
+class CudaGoldens : public ::testing::TestWithParam<std::string> {};
+
+// As good as transformers in bf16, which rounds activations between operators as this device does.
+TEST_P(CudaGoldens, LogitsOfEveryFamily) {
+  prepare(GetParam());
+  const Golden golden = load_golden(kGoldens / GetParam());
+  auto runner = ModelHarness::create(kGoldens / GetParam(), DType::kBF16, {}, {}, kDevice);
+  ASSERT_TRUE(runner.ok()) << runner.status().to_string();
+  const Difference ours = difference(golden_prefill(**runner, golden, 16, true), golden.logits_fp32);
+  const Difference theirs = difference(golden.logits_bf16, golden.logits_fp32);
+  EXPECT_LT(ours.rms, 1.25 * theirs.rms);
+  EXPECT_LT(ours.max, 2.0 * theirs.max);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CudaGoldens, ::testing::ValuesIn(golden_models()),
+                         [](const auto& info) { return info.param; });
+
+class CudaEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    prepare("llama31");
+    path_ = temp_config("cuda_engine");
+    ASSERT_TRUE(write_file_atomic(path_, config_of("llama31")).ok());
+    options_.device = kDevice;
+    options_.num_threads = 1;
+    options_.kv_cache_bytes = 16 << 20;
+    options_.chunk_tokens = 64;
+    options_.max_context = 400;
+    PhiloxRng rng(3);
+    for (int i = 0; i < 6; ++i) {
+      GenerateRequest request;
+      for (int t = 0; t < 20 + 30 * i; ++t) {
+        request.prompt.push_back(t < 40 ? t : static_cast<std::int32_t>(rng.next_below(128)));
+      }
+      request.sampling.max_tokens = 12;
+      request.sampling.ignore_eos = true;
+      request.sampling.temperature = 0.0f;
+      requests_.push_back(request);
+    }
+  }
+  void TearDown() override {
+    fake::state().failures.clear();
+    std::filesystem::remove(path_);
+  }
+  std::vector<Answer> answers(bool together = true) {
+    EngineStats stats;
+    return run(path_, {}, options_, requests_, together, stats);
+  }
+
+  std::filesystem::path path_;
+  EngineOptions options_;
+  std::vector<GenerateRequest> requests_;
+};
+
+std::vector<Tokens> tokens_of(const std::vector<Answer>& answers) {
+  std::vector<Tokens> all;
+  for (const Answer& answer : answers) all.push_back(answer.tokens);
+  return all;
+}
+
+// One after another, so that every run has the same steps.
+TEST_F(CudaEngine, GraphsRepeatStepsOfDecode) {
+  const std::vector<Tokens> expected = tokens_of(answers(false));
+  ASSERT_EQ(expected.size(), requests_.size());
+  EXPECT_GT(fake::state().calls["cuGraphLaunch"], 40);
+  EXPECT_LT(fake::state().calls["cuGraphInstantiateWithFlags"], 4);
+  prepare("llama31");
+  fake::state().failures["cuGraphInstantiateWithFlags"] = 2;  // without them: the same tokens
+  EXPECT_EQ(tokens_of(answers(false)), expected);
+  EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
+}
+
+// The device's choice of a token is that of the host, which looks where somebody asks for more.
+TEST_F(CudaEngine, TokensOfTheDeviceAreThoseOfTheHost) {
+  const std::vector<Tokens> by_device = tokens_of(answers(false));
+  for (GenerateRequest& request : requests_) request.sampling.logprobs = 0;
+  EXPECT_EQ(tokens_of(answers(false)), by_device);
+}
+
+TEST_F(CudaEngine, SampledAndGreedyRequestsShareSteps) {
+  requests_[1].sampling.temperature = 1.0f;
+  requests_[4].sampling.temperature = 0.7f;
+  requests_[4].sampling.logprobs = 2;
+  requests_[2].sampling.repetition_penalty = 1.5f;
+  requests_[3].n = 2;
+  requests_[0].n = 3;
+  for (const Answer& answer : answers()) EXPECT_EQ(answer.tokens.size(), 12u);
+  EXPECT_GT(fake::state().calls["cuGraphLaunch"], 0);
+}
+
+// What fails while requests run ends them with the reason, and later ones run.
+TEST_F(CudaEngine, FaultsEndRequestsAndNothingElse) {
+  for (const char* function :
+       {"cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cublasLtMatmul"}) {
+    SCOPED_TRACE(function);
+    prepare("llama31");
+    auto engine = create_engine(path_, {}, options_);
+    ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+    const auto finish_of = [&](std::string& message) {
+      std::mutex mutex;
+      std::condition_variable changed;
+      FinishReason finish = FinishReason::kNone;
+      const auto id = (*engine)->submit(requests_[3], [&](const GenerationEvent& event) {
+        const std::lock_guard lock(mutex);
+        if (event.finish == FinishReason::kNone) return;
+        finish = event.finish;
+        message = event.error.message();
+        changed.notify_all();
+      });
+      EXPECT_TRUE(id.ok());
+      std::unique_lock lock(mutex);
+      EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finish != FinishReason::kNone; }));
+      return finish;
+    };
+    std::string message;
+    fake::state().failures[function] = 13;
+    EXPECT_EQ(finish_of(message), FinishReason::kError);
+    EXPECT_THAT(message, HasSubstr(std::string(function).substr(0, 8)));
+    fake::state().failures.clear();
+    EXPECT_EQ(finish_of(message), FinishReason::kLength) << message;
+    (*engine)->flush_cache();
+    EXPECT_TRUE((*engine)->check_integrity().ok());
+    EXPECT_EQ((*engine)->stats().kv_bytes_in_use, 0);
+  }
+}
+
+TEST_F(CudaEngine, WhatCannotBeServedIsSaidBeforeServing) {
+  const auto refusal = [&](const std::function<void(EngineOptions&)>& change) {
+    EngineOptions options = options_;
+    change(options);
+    return create_engine(path_, {}, options).status();
+  };
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.device = "cuda:3"; }).message(), HasSubstr("there is no cuda:3"));
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).message(), HasSubstr("kv_dtype f32"));
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.batch_invariant = true; }).message(), HasSubstr("batch-invariant"));
+  const Status pages = refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 40; });
+  EXPECT_EQ(pages.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(pages.message(), HasSubstr("cuda:0"));
+  fake::state().memory_bytes = 1 << 12;
+  const Status weights = refusal([](EngineOptions&) {});
+  EXPECT_EQ(weights.code(), StatusCode::kResourceExhausted) << weights.to_string();
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,198 @@
+// The engine on a GPU: needle's answers, greedy, against PyTorch's and under every setting that changes how they are
+// computed. Run by `make gpu-test`. FOVEA_TEST_NEEDLE: the folder of needle's goldens, elsewhere than in the source.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+
+#include "device/device.h"
+#include "fovea/engine.h"
+#include "workload/needle/goldens_test_util.h"
+
+namespace fovea {
+namespace {
+
+constexpr const char* kDevice = "cuda:0";
+
+bool there_is_no_gpu() {
+  const Status status = create_device(kDevice, {}).status();
+  return status.code() == StatusCode::kUnavailable;
+}
+
+// A document, its questions, and what PyTorch answers.
+struct Asked {
+  std::string content, expected;
+};
+
+std::vector<Asked> needle_questions(int max_tokens, std::size_t most) {
+  const char* other = std::getenv("FOVEA_TEST_NEEDLE");
+  const nlohmann::json goldens = other == nullptr
+                                     ? read_needle_goldens()
+                                     : nlohmann::json::parse(std::ifstream(std::string(other) + "/goldens.json"));
+  std::vector<Asked> all;
+  for (const nlohmann::json& golden : goldens["documents"]) {
+    if (golden["prefix_tokens"].get<int>() > max_tokens) continue;
+    const NeedleDocument document = make_needle_document(golden_spec(golden));
+    for (const nlohmann::json& asked : golden["questions_asked"]) {
+      const std::string question = asked["question"];
+      all.push_back({document.text + "\n\n" + question, asked["fp32"]});
+      if (all.size() == most) return all;
+    }
+  }
+  return all;
+}
+
+// The answers of all choices, `together` at a time.
+std::vector<std::string> answers_of(Engine& engine, const std::vector<Asked>& questions, std::size_t together,
+                                    std::int32_t n = 1) {
+  std::vector<std::string> texts(questions.size() * static_cast<std::size_t>(n));
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::size_t running = 0;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    auto prompt = engine.encode_chat({{"user", questions[i].content}}, true, "");
+    EXPECT_TRUE(prompt.ok()) << prompt.status().to_string();
+    GenerateRequest request;
+    request.prompt = std::move(*prompt);
+    request.sampling.temperature = 0.0f;
+    request.sampling.max_tokens = 48;
+    request.n = n;
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return running < together; });
+      running += static_cast<std::size_t>(n);
+    }
+    const auto id = engine.submit(std::move(request), [&, i, n](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex);
+      texts[i * static_cast<std::size_t>(n) + static_cast<std::size_t>(event.choice)] += event.text;
+      if (event.finish == FinishReason::kNone) return;
+      EXPECT_NE(event.finish, FinishReason::kError) << event.error.to_string();
+      --running;
+      changed.notify_all();
+    });
+    EXPECT_TRUE(id.ok()) << id.status().to_string();
+  }
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return running == 0; });
+  return texts;
+}
+
+class GpuNeedle : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (there_is_no_gpu()) GTEST_SKIP() << "no GPU";
+    options_.device = kDevice;
+    options_.kv_cache_bytes = std::int64_t{1} << 30;
+    options_.max_context = 20000;
+  }
+  // The share of PyTorch's answers that come back.
+  double agreement(const std::vector<Asked>& questions, std::size_t together, const char* what, std::int32_t n = 1) {
+    auto engine = Engine::create(options_);
+    EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+    if (!engine.ok()) return 0.0;
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<std::string> texts = answers_of(**engine, questions, together, n);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    int equal = 0, shown = 0;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const Asked& asked = questions[i / static_cast<std::size_t>(n)];
+      equal += texts[i] == asked.expected ? 1 : 0;
+      if (texts[i] != asked.expected && ++shown <= 3) {
+        printf("  PyTorch: %s\n  Fovea:   %s\n", asked.expected.c_str(), texts[i].c_str());
+      }
+    }
+    (*engine)->flush_cache();
+    const EngineStats stats = (*engine)->stats();
+    printf("%-28s %d of %zu answers equal, %.1f s, %llu steps of %.3f ms, %llu tokens of prompts cached\n", what, equal,
+           texts.size(), seconds, static_cast<unsigned long long>(stats.steps),
+           1e3 * stats.step_seconds / static_cast<double>(std::max<std::uint64_t>(stats.steps, 1)),
+           static_cast<unsigned long long>(stats.cached_tokens));
+    EXPECT_EQ(stats.pages_free, stats.pages_total) << what;
+    EXPECT_EQ(stats.kv_bytes_in_use, 0) << what;
+    return static_cast<double>(equal) / static_cast<double>(texts.size());
+  }
+
+  EngineOptions options_;
+};
+
+TEST_F(GpuNeedle, AnswersArePyTorchs) {
+  const std::vector<Asked> all = needle_questions(20000, 1000);
+  EXPECT_GE(all.size(), 250u);
+  EXPECT_GE(agreement(all, 1, "one at a time"), 0.99);
+  EXPECT_GE(agreement(all, 32, "32 at a time"), 0.99);
+}
+
+TEST_F(GpuNeedle, SettingsDoNotChangeWhatIsAnswered) {
+  const std::vector<Asked> some = needle_questions(9000, 60);
+  const auto expect = [&](const char* what, const std::function<void(EngineOptions&)>& change, double least,
+                          std::int32_t n = 1) {
+    const EngineOptions before = options_;
+    change(options_);
+    EXPECT_GE(agreement(some, 16, what, n), least) << what;
+    options_ = before;
+  };
+  expect(
+      "defaults", [](EngineOptions&) {}, 0.98);
+  expect(
+      "no prefix cache", [](EngineOptions& o) { o.prefix_cache = false; }, 0.98);
+  expect(
+      "prefixes read apart", [](EngineOptions& o) { o.share_prefixes = false; }, 0.98);
+  expect(
+      "chunks of 100", [](EngineOptions& o) { o.chunk_tokens = 100; }, 0.98);
+  expect(
+      "pages of 64", [](EngineOptions& o) { o.page_tokens = 64; }, 0.98);
+  expect(
+      "three choices", [](EngineOptions&) {}, 0.98, 3);
+  expect(
+      "fp16", [](EngineOptions& o) { o.kv_dtype = DType::kF16; }, 0.98);
+  expect(
+      "KV in fp8", [](EngineOptions& o) { o.kv_dtype = DType::kF8E4M3; }, 0.9);
+  expect(
+      "KV in int8", [](EngineOptions& o) { o.kv_dtype = DType::kI8; }, 0.95);
+  expect(
+      "KV in int4, rotated",
+      [](EngineOptions& o) {
+        o.kv_dtype = DType::kI4;
+        o.kv_rotated = true;
+      },
+      0.5);
+  expect(
+      "streaming heads", [](EngineOptions& o) { o.streaming = "auto"; }, 0.9);
+  expect(
+      "streaming heads, int8",
+      [](EngineOptions& o) {
+        o.streaming = "auto";
+        o.kv_dtype = DType::kI8;
+      },
+      0.9);
+  expect(
+      "guesses verified", [](EngineOptions& o) { o.speculate = "ngram"; }, 0.98);
+  expect(
+      "few pages",
+      [](EngineOptions& o) {
+        o.kv_cache_bytes = std::int64_t{48} << 20;
+        o.max_context = 10000;
+      },
+      0.98);
+}
+
+TEST_F(GpuNeedle, WhatCannotBeServedIsSaidAtTheStart) {
+  const auto refusal = [&](const std::function<void(EngineOptions&)>& change) {
+    EngineOptions options = options_;
+    change(options);
+    return Engine::create(options).status().message();
+  };
+  EXPECT_NE(refusal([](EngineOptions& o) { o.device = "cuda:99"; }).find("there is no cuda:99"), std::string::npos);
+  EXPECT_NE(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).find("kv_dtype f32"), std::string::npos);
+  EXPECT_NE(refusal([](EngineOptions& o) { o.batch_invariant = true; }).find("batch-invariant"), std::string::npos);
+  EXPECT_NE(refusal([](EngineOptions& o) { o.sparse = "quest"; }).find("selects no pages"), std::string::npos);
+  EXPECT_NE(refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 45; }).find("bytes on cuda:0"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace fovea

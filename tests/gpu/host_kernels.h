@@ -1,0 +1,225 @@
+// The kernels of the engine's CUDA device as plain loops on the host, for the driver without a GPU
+// (cuda/testing/fake_driver.h): what kernels/ops says they compute, and attention by the CPU's executor over the plan
+// as it lies in device memory. bf16 activations. Used by cuda_engine_test.cc.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi/attention_args.h"
+#include "abi/device_plan.h"
+#include "abi/op_args.h"
+#include "attention/paged_attention.h"
+#include "base/half.h"
+#include "base/thread_pool.h"
+#include "cpu/attention/attention.h"
+#include "cuda/testing/fake_driver.h"
+
+namespace fovea::host_kernels {
+
+inline float load(const void* base, long long i) { return bf16_to_float(static_cast<const std::uint16_t*>(base)[i]); }
+inline void store(void* base, long long i, float x) { static_cast<std::uint16_t*>(base)[i] = float_to_bf16(x); }
+
+inline void rms_norm(const abi::NormArgs& a, std::uint32_t ctas) {
+  for (std::uint32_t cta = 0; cta < ctas; ++cta) {
+    const std::uint32_t row = cta / a.heads, head = cta % a.heads;
+    const long long from = row * a.x_row_stride + head * a.x_head_stride;
+    const long long residual = row * a.residual_row_stride + head * a.residual_head_stride;
+    std::vector<float> x(a.dim);
+    float squares = 0.0f;
+    for (std::uint32_t i = 0; i < a.dim; ++i) {
+      x[i] = load(a.x, from + i);
+      if (a.residual != nullptr) {
+        x[i] += load(a.residual, residual + i);
+        store(a.residual, residual + i, x[i]);
+      }
+      squares += x[i] * x[i];
+    }
+    const float factor = 1.0f / std::sqrt(squares / static_cast<float>(a.dim) + a.eps);
+    const long long to = row * a.out_row_stride + head * a.out_head_stride;
+    for (std::uint32_t i = 0; i < a.dim; ++i) store(a.out, to + i, x[i] * factor * (a.weight[i] + a.weight_offset));
+  }
+}
+
+inline void embed(const abi::EmbedArgs& a) {
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    for (std::uint32_t i = 0; i < a.width; ++i) {
+      store(a.out, row * a.out_stride + i, a.scale * load(a.table, a.ids[row] * a.table_stride + i));
+    }
+  }
+}
+
+inline void gate(const abi::GateArgs& a) {
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    for (std::uint32_t i = 0; i < a.width; ++i) {
+      const float x = load(a.gate_up, row * a.gate_up_stride + i);
+      const float up = load(a.gate_up, row * a.gate_up_stride + a.width + i);
+      const float act = a.kind == abi::GateKind::kSilu ? x / (1.0f + std::exp(-x))
+                        : a.kind == abi::GateKind::kGelu
+                            ? 0.5f * x * (1.0f + std::erf(x * 0.70710678f))
+                            : 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+      store(a.out, row * a.out_stride + i, act * up);
+    }
+  }
+}
+
+inline void add(const abi::PairArgs& a) {
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    for (std::uint32_t i = 0; i < a.width; ++i) {
+      store(a.x, row * a.x_stride + i, load(a.x, row * a.x_stride + i) + load(a.y, row * a.y_stride + i));
+    }
+  }
+}
+
+inline void softcap(const abi::PairArgs& a) {
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    for (std::uint32_t i = 0; i < a.width; ++i) {
+      float& x = static_cast<float*>(a.x)[row * a.x_stride + i];
+      x = a.cap * std::tanh(x / a.cap);
+    }
+  }
+}
+
+inline void argmax(const abi::ArgmaxArgs& a, std::uint32_t ctas) {
+  for (std::uint32_t row = 0; row < ctas / a.parts; ++row) {
+    const float* const x = a.logits + row * a.stride;
+    const float* const best = std::max_element(x, x + a.width);
+    a.best[row] = std::isfinite(*best) ? static_cast<std::int32_t>(best - x) : -1;
+  }
+}
+
+// bf16 pools alone.
+inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
+  const auto head_of = [&](std::uint32_t row, std::uint32_t first, std::uint32_t head, std::uint32_t heads,
+                           const float* norm, bool rotates) {
+    const auto at = [&](std::uint32_t h) { return row * a.row_stride + (first + h) * a.head_stride; };
+    std::vector<float> x(static_cast<std::size_t>(head_dim));
+    for (int i = 0; i < head_dim; ++i) x[i] = load(a.qkv, at(head) + i);
+    if (norm != nullptr) {
+      const bool whole = a.norms_are_whole != 0;
+      double squares = 0.0;
+      for (std::uint32_t h = whole ? 0 : head; h < (whole ? heads : head + 1); ++h) {
+        for (int i = 0; i < head_dim; ++i) squares += std::pow(load(a.qkv, at(h) + i), 2);
+      }
+      const double factor = 1.0 / std::sqrt(squares / (head_dim * (whole ? heads : 1.0)) + a.norm_eps);
+      for (int i = 0; i < head_dim; ++i) {
+        x[i] *= static_cast<float>(factor) * (norm[(whole ? head * head_dim : 0) + i] + a.norm_offset);
+      }
+    }
+    const auto half = static_cast<int>(a.rotary_dim / 2);
+    for (int i = 0; rotates && i < half; ++i) {
+      const float angle = static_cast<float>(a.positions[row]) * a.inv_freq[i];
+      const float c = std::cos(angle) * a.attention_factor, s = std::sin(angle) * a.attention_factor;
+      const float low = x[i], high = x[i + half];
+      x[i] = low * c - high * s;
+      x[i + half] = high * c + low * s;
+    }
+    return x;
+  };
+  // All heads are read before the first is written.
+  std::vector<std::pair<long long, std::vector<float>>> queries;
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    for (std::uint32_t head = 0; a.does_q != 0 && head < a.num_qo_heads; ++head) {
+      queries.emplace_back(row * a.row_stride + head * a.head_stride,
+                           head_of(row, 0, head, a.num_qo_heads, a.q_norm, true));
+    }
+    for (std::uint32_t t = 0; t < a.num_targets; ++t) {
+      const abi::RopeTarget& target = a.targets[t];
+      const std::int32_t slot = target.slots[row];
+      if (slot < 0) continue;
+      const abi::KvPoolView& pool = target.pool;
+      for (std::int32_t head = target.head_begin; head < target.head_end; ++head) {
+        const long long to = slot / pool.page_tokens * pool.page_stride + slot % pool.page_tokens * pool.token_stride +
+                             head * pool.head_stride;
+        const auto h = static_cast<std::uint32_t>(head);
+        const auto k = head_of(row, a.num_qo_heads, h, a.num_kv_heads, a.k_norm, true);
+        const auto v = head_of(row, a.num_qo_heads + a.num_kv_heads, h, a.num_kv_heads, nullptr, false);
+        for (int i = 0; i < head_dim; ++i) {
+          store(pool.k, to + i, k[i]);
+          store(pool.v, to + i, v[i]);
+        }
+      }
+    }
+  }
+  for (const auto& [at, x] : queries) {
+    for (int i = 0; i < head_dim; ++i) store(a.qkv, at + i, x[i]);
+  }
+}
+
+inline void attention(const abi::AttentionArgs& args, std::int64_t heads, std::int64_t head_dim, VariantId variant,
+                      ThreadPool& threads) {
+  abi::DevicePlanHeader header;
+  std::memcpy(&header, args.plan, sizeof header);
+  const auto at = [&](std::uint32_t offset) { return args.plan + offset; };
+  std::vector<std::uint32_t> queue_begin;
+  const auto* starts = reinterpret_cast<const abi::WorkerStart*>(at(abi::kWorkerStartOffset));
+  const auto* warps = reinterpret_cast<const abi::WarpStart*>(starts);
+  const bool by_warps = (header.counts.flags & abi::kPlanWarpStarts) != 0;
+  for (std::uint32_t w = 0; w < header.num_workers; ++w) {
+    queue_begin.push_back(by_warps ? warps[w].queue_begin : starts[w].queue_begin);
+  }
+  queue_begin.push_back(by_warps ? warps[header.num_workers].queue_begin : starts[header.num_workers - 1].queue_end);
+  const abi::Launch launch{0, header.num_workers};
+  abi::PlanView view{};
+  view.header = &header.counts;
+  view.items = reinterpret_cast<const abi::WorkItem*>(at(header.items));
+  view.block_rows = reinterpret_cast<const abi::BlockRow*>(at(header.block_rows));
+  view.launches = &launch;
+  view.queue_begin = queue_begin.data();
+  view.queue = reinterpret_cast<const std::uint32_t*>(at(header.queue));
+  view.row_indices = reinterpret_cast<const std::uint32_t*>(at(header.row_indices));
+  view.q_pos = reinterpret_cast<const std::int32_t*>(at(header.q_pos));
+  view.merges = reinterpret_cast<const abi::MergeEntry*>(at(header.merges));
+  view.merge_parts = reinterpret_cast<const std::uint32_t*>(at(header.merge_parts));
+  view.page_entries = args.page_entries;
+  view.kv_lens = args.kv_lens;
+  view.mask_bits = args.mask_bits;
+  const auto& params = *reinterpret_cast<const AttentionParams*>(args.variant_params);
+  const std::int64_t rows = header.counts.num_rows;
+  TensorView q = cpu_tensor(args.q, DType::kBF16, rows, heads, head_dim);
+  q.strides[0] = args.q_row_stride;
+  q.strides[1] = args.q_head_stride;
+  const TensorView out = cpu_tensor(args.out, DType::kBF16, rows, heads, head_dim);
+  cpu::AttentionWorkspace workspace;
+  const Status status = cpu::run_attention(view, params, variant, q, &args.pool, 1, out, args.lse, workspace, threads);
+  if (!status.ok()) std::abort();
+}
+
+// Puts them into the driver, for a model with so many query heads. Every launch finds its arguments as they were.
+inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant) {
+  auto& kernels = cuda::fake::state().kernels;
+  const auto threads = std::make_shared<ThreadPool>(1);
+  const auto with = [&]<typename Args>(const char* name, void (*run)(const Args&)) {
+    kernels[name] = [run](void** p) { return [run, args = *static_cast<const Args*>(p[0])] { run(args); }; };
+  };
+  with("fovea_embed", &embed);
+  with("fovea_gate", &gate);
+  with("fovea_add", &add);
+  with("fovea_softcap", &softcap);
+  kernels["fovea_rms_norm"] = [](void** p) {
+    return [args = *static_cast<const abi::NormArgs*>(p[0]), ctas = cuda::fake::state().launch.grid[0]] {
+      rms_norm(args, ctas);
+    };
+  };
+  kernels["fovea_argmax"] = [](void** p) {
+    return [args = *static_cast<const abi::ArgmaxArgs*>(p[0]), ctas = cuda::fake::state().launch.grid[0]] {
+      argmax(args, ctas);
+    };
+  };
+  kernels["fovea_rope_append"] = [head_dim](void** p) {
+    return [head_dim, args = *static_cast<const abi::RopeAppendArgs*>(p[0])] {
+      rope_append(args, static_cast<int>(head_dim));
+    };
+  };
+  kernels["fovea_attention"] = [=](void** p) {
+    const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<const abi::AttentionArgs*>(p[0]));
+    return [=] { attention(*args, heads, head_dim, variant, *threads); };
+  };
+}
+
+}  // namespace fovea::host_kernels
