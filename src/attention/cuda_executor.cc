@@ -165,6 +165,7 @@ PlannerOptions planner_options(const AttentionConfig& config, const tune::Attent
   p.shared_rounds = choice.shared_rounds;
   p.shared_tile_rows = choice.shared_tile_rows;
   p.shared_part_bytes = choice.shared_part_bytes;
+  p.shared_balance_rows = choice.shared_balance_rows;
   p.tile_rows = choice.tile_rows;
   p.block_tokens = choice.block_tokens;
   p.cost_item_bytes = choice.cost_item_bytes;

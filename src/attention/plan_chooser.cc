@@ -27,7 +27,8 @@ bool shares_runs(const Planner& planner) {
 }
 
 // What requests see, each for itself.
-tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t kv_heads, std::int64_t token_bytes) {
+tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std::int64_t kv_heads,
+                         std::int64_t token_bytes) {
   tune::PlanFacts facts;
   facts.bit_mask = batch.mask == abi::MaskKind::kBits;
   facts.decode = !facts.bit_mask;
@@ -41,6 +42,7 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t kv_heads, std
       tokens = std::min(tokens, std::int64_t{batch.window_left} + std::max(q_len, 1));
     }
     facts.pairs += tokens > 0 ? kv_heads : 0;
+    facts.rows += std::max(q_len, 0) * qo_heads;
     all += tokens;
     longest = std::max(longest, tokens);
   }
@@ -58,6 +60,7 @@ std::int64_t pair_token_bytes(const AttentionOptions& o) {
 PlanChooser::PlanChooser(const AttentionOptions& options, tune::KernelMenu menu)
     : menu_(std::move(menu)),
       token_bytes_(pair_token_bytes(options) * options.num_kv_heads),
+      qo_heads_(options.num_qo_heads),
       kv_heads_(options.num_kv_heads) {
   if (options.decode_kernel != DecodeKernel::kAuto) menu_.asked = plan_kernel(options.decode_kernel);
 }
@@ -71,7 +74,7 @@ Status PlanChooser::plan_with(tune::PlanKernel kernel, const AttentionBatch& bat
 
 // A batch is planned once as a rule: packing tells what is shared, and the last batch tells what to expect.
 Status PlanChooser::plan(const AttentionBatch& batch, Planners planners, std::optional<tune::PlanKernel> recorded) {
-  facts_ = facts_of(batch, kv_heads_, token_bytes_);
+  facts_ = facts_of(batch, qo_heads_, kv_heads_, token_bytes_);
   facts_.recorded = recorded;
   choice_ = tune::choose_plan_kernel(menu_, facts_);
   if (refused()) return ok_status();
@@ -83,8 +86,11 @@ Status PlanChooser::plan(const AttentionBatch& batch, Planners planners, std::op
     Planner& general = planner_of(planners, tune::PlanKernel::kGeneral);
     if (tried != tune::PlanKernel::kGeneral) FOVEA_RETURN_IF_ERROR(general.plan(batch));
     tried = tune::PlanKernel::kGeneral;
-    facts_.shared_bytes = static_cast<std::int64_t>(general.stats().kv_bytes);
-    choice_ = tune::choose_plan_kernel(menu_, facts_);
+    choice_.share = shares_runs(general);  // its tiles are others
+    if (choice_.share) {
+      facts_.shared_bytes = static_cast<std::int64_t>(general.stats().kv_bytes);
+      choice_ = tune::choose_plan_kernel(menu_, facts_);
+    }
   }
   if (!recorded.has_value()) shared_before_ = choice_.reason == tune::PlanReason::kShares;
   if (choice_.kernel == tried && (choice_.share || !shares)) return ok_status();

@@ -44,6 +44,7 @@ struct AttentionChoice {
   int shared_rounds = 1;
   int shared_tile_rows = 0;
   int shared_part_bytes = 0;
+  int shared_balance_rows = 0;
   int tile_rows = 128;
   int block_tokens = 64;
   int cost_item_bytes = 4096;

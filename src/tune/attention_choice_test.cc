@@ -84,6 +84,21 @@ TEST(AttentionChoiceTest, RowsWhoseBitsAreTheirOwnHaveNarrowTiles) {
   EXPECT_EQ(choose_attention(need)->tile_rows, 16);
 }
 
+TEST(AttentionChoiceTest, WideGroupsHaveAQueryTokenATileAtLeast) {
+  AttentionNeed need;
+  for (const auto& [group, invariant_rows] : {std::pair{16, 16}, {17, 32}, {32, 32}, {33, 64}, {71, 128}, {128, 128}}) {
+    SCOPED_TRACE(group);
+    need.group = group;
+    need.batch_invariant = false;
+    const Result<AttentionChoice> choice = choose_attention(need);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    EXPECT_EQ(choice->tile_rows, 128);
+    EXPECT_TRUE(choice->shared_tile_rows == 0 || choice->shared_tile_rows >= group);
+    need.batch_invariant = true;
+    EXPECT_EQ(choose_attention(need)->tile_rows, invariant_rows);
+  }
+}
+
 TEST(AttentionChoiceTest, SaysWhatIsNotSupported) {
   const auto message = [](auto change) {
     AttentionNeed need;
@@ -93,7 +108,17 @@ TEST(AttentionChoiceTest, SaysWhatIsNotSupported) {
   };
   EXPECT_NE(message([](AttentionNeed& n) { n.head_dim = 24; }).find("multiples of 16"), std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) { n.head_dim = 272; }).find("272"), std::string::npos);
-  EXPECT_NE(message([](AttentionNeed& n) { n.group = 17; }).find("1 to 16"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) { n.group = 129; }).find("1 to 128"), std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) {
+              n.group = 65;
+              n.head_dim = 256;
+            }).find("up to 64"),
+            std::string::npos);
+  EXPECT_NE(message([](AttentionNeed& n) {
+              n.group = 17;
+              n.transforms_kv = true;
+            }).find("up to 16"),
+            std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) { n.arch = "sm_75"; }).find("sm_80 or later"), std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) { n.arch = "gfx90a"; }).find("gfx90a"), std::string::npos);
   EXPECT_NE(message([](AttentionNeed& n) { n.q_dtype = abi::KvDType::kF32; }).find("f16 and bf16"), std::string::npos);

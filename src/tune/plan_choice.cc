@@ -8,31 +8,35 @@ namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
-// With more pairs than SMs a CTA has several of them, one after the other, and what starts and ends an item shows.
-bool few_pays(const KernelMenu& menu, const PlanFacts& facts) { return facts.pairs <= menu.num_sms; }
-
-// Measured on bf16: 512 pairs need 256 MiB, 192 need 448. Fewer pairs, each divided among more warps, and shorter ones
-// are as fast or faster undivided.
-struct WarpsNeed {
-  std::int64_t pairs, kv_bytes;
-};
-WarpsNeed warps_need(abi::KvDType kv_dtype, std::int64_t pairs) {
-  const bool wide = abi::kv_bits(kv_dtype) == 16;
-  const bool many = pairs >= 512;
-  const std::int64_t least = wide && !many ? 448 : wide || kv_dtype == abi::KvDType::kI4 ? 256 : 512;
-  return {wide ? 192 : 512, least * kMiB};
-}
+// One request after the other costs a CTA what starts and ends an item, but its pairs come in whole; up to so many
+// pairs that is less than what the other kernels lose (28 query heads of 4, 37 requests of 3,001 tokens, 148
+// pairs: 56.5 us against 61.1, of fp8 33.4 against 41.9).
+std::int64_t most_few_pairs(const KernelMenu& menu) { return std::int64_t{menu.num_sms} * 5 / 3; }
+bool few_pays(const KernelMenu& menu, const PlanFacts& facts) { return facts.pairs <= most_few_pairs(menu); }
 
 // A request with much of the work is divided among many CTAs, whose parts meet last.
-bool one_is_long(const PlanFacts& facts) { return 3 * facts.longest_bytes > facts.kv_bytes; }
-
-bool warps_pay(const KernelMenu& menu, const PlanFacts& facts) {
-  const WarpsNeed need = warps_need(menu.kv_dtype, facts.pairs);
-  return facts.pairs >= need.pairs && facts.kv_bytes >= need.kv_bytes && !one_is_long(facts);
+bool one_is_long(const KernelMenu& menu, const PlanFacts& facts) {
+  return abi::kv_bits(menu.kv_dtype) == 16 && 3 * facts.longest_bytes > facts.kv_bytes && facts.kv_bytes >= 256 * kMiB;
 }
 
-// Reading runs once costs items and merges of its own: where it saves little, requests are faster apart.
-bool sharing_pays(const PlanFacts& facts) { return 8 * (facts.kv_bytes - *facts.shared_bytes) >= facts.kv_bytes; }
+// A warp each for whole pairs: no item waits for a CTA. Below so many pairs most of them are divided.
+std::int64_t least_warps_pairs(const KernelMenu& menu) { return std::int64_t{menu.num_sms} / 2; }
+bool warps_pay(const KernelMenu& menu, const PlanFacts& facts) {
+  return facts.pairs >= least_warps_pairs(menu) && !one_is_long(menu, facts);
+}
+
+// Whether reading common runs once is faster than each request by itself, by how long both take on one H200 in us; MB a
+// us is TB/s. Fitted to drawn cases of `fovea bench attention --suite sweep` and of suite cliffs, within a fifth where
+// the two are close. Shared runs cost rounds of their own, and outside of their kernel merges row by row.
+bool sharing_pays(const KernelMenu& menu, const PlanFacts& facts) {
+  const double all = static_cast<double>(facts.kv_bytes) / 1e6, read = static_cast<double>(*facts.shared_bytes) / 1e6;
+  const bool wide = abi::kv_bits(menu.kv_dtype) == 16;
+  const double shared = menu.shared_kernel && facts.decode
+                            ? 32.0 + read / 3.9
+                            : 25.0 + read / (wide ? 1.5 : 1.0) + static_cast<double>(facts.rows) * 0.008;
+  const double apart = 5.0 + all / (facts.decode ? 4.3 : 1.0);
+  return shared < apart;
+}
 
 PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   const auto general = [](PlanReason reason) { return PlanChoice{PlanKernel::kGeneral, reason}; };
@@ -46,7 +50,7 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   if (facts.selected) return general(PlanReason::kGivenRows);
   if (menu.has(PlanKernel::kWarps)) {
     if (warps_pay(menu, facts)) return {PlanKernel::kWarps, PlanReason::kManyPairs};
-    return general(one_is_long(facts) ? PlanReason::kOneLong : PlanReason::kBetween);
+    return general(one_is_long(menu, facts) ? PlanReason::kOneLong : PlanReason::kBetween);
   }
   return general(menu.has(PlanKernel::kFew) ? PlanReason::kBetween : PlanReason::kAlone);
 }
@@ -98,7 +102,8 @@ PlanChoice choose_plan_kernel(const KernelMenu& menu, const PlanFacts& facts) {
     return {*facts.recorded, PlanReason::kRecorded, *facts.recorded == PlanKernel::kGeneral};
   }
   if (facts.shared_bytes.has_value() && !facts.bit_mask) {
-    if (sharing_pays(facts)) return {PlanKernel::kGeneral, PlanReason::kShares};
+    // Who asks for a kernel leaves nothing to estimates.
+    if (menu.asked.has_value() || sharing_pays(menu, facts)) return {PlanKernel::kGeneral, PlanReason::kShares};
     PlanChoice apart = choose_apart(menu, facts);
     apart.share = false;
     return apart;
@@ -123,15 +128,13 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
       case PlanReason::kLongQueries:
         return fmt::format("up to {} query tokens a request, where the others take one", facts.most_q);
       case PlanReason::kFewPairs:
-        return fmt::format("{}, no more than the {} SMs: what happens once counts", pairs, menu.num_sms);
+        return fmt::format("{}, at most {}: what happens once counts", pairs, most_few_pairs(menu));
       case PlanReason::kManyPairs: return pairs + ", enough for every warp to have work of its own";
       case PlanReason::kOneLong: return pairs + ", more than a third of them one request's";
-      case PlanReason::kBetween: {
-        const WarpsNeed need = warps_need(menu.kv_dtype, facts.pairs);
-        return pairs + (menu.no_warps.empty() ? fmt::format(", below the {} pairs and {} from where warps is faster",
-                                                            need.pairs, bytes_text(need.kv_bytes))
-                                              : fmt::format(", more than the {} SMs; {}", menu.num_sms, menu.no_warps));
-      }
+      case PlanReason::kBetween:
+        return pairs + (menu.no_warps.empty()
+                            ? fmt::format(", below the {} from where warps is faster", least_warps_pairs(menu))
+                            : fmt::format(", more than {}; {}", most_few_pairs(menu), menu.no_warps));
       case PlanReason::kAlone: return menu.no_warps + (menu.no_few.empty() ? "" : "; " + menu.no_few);
     }
     return "?";

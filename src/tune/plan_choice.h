@@ -44,6 +44,7 @@ struct PlanFacts {
   bool bit_mask = false;           // some request has a mask of its own
   bool given = false;              // block rows as the caller made them
   std::int32_t most_q = 0;         // query tokens of a request, at most
+  std::int64_t rows = 0;           // (query token, query head) rows of all requests
   std::int64_t pairs = 0;          // (request, KV head), of requests that see something
   std::int64_t kv_bytes = 0;       // keys and values that requests see, each for itself
   std::int64_t longest_bytes = 0;  // of them, the longest request's
@@ -63,7 +64,7 @@ enum class PlanReason : std::uint8_t {
   kFewPairs,      // pairs that a device runs at once: latency counts
   kManyPairs,     // enough pairs and bytes that every warp has work of its own
   kOneLong,       // one request has much of the work: its parts must be divided among CTAs
-  kBetween,       // neither few pairs nor much to read
+  kBetween,       // too few pairs for a warp each, and no kernel for few
   kAlone,         // the options leave no other kernel
 };
 

@@ -42,17 +42,27 @@ void expect(const Expected& e) {
   EXPECT_GT(words.size(), kernel_name(e.kernel).size() + 10) << words;
 }
 
+// The table of shapes at which a choice once cost a multiple.
 TEST(PlanChoiceTest, DecodeByPairsAndBytes) {
-  const KernelMenu bf16 = menu_of();
+  const KernelMenu bf16 = menu_of(), fp8 = menu_of(abi::KvDType::kF8E4M3), int4 = menu_of(abi::KvDType::kI4);
+  KernelMenu d96 = menu_of();
+  d96.no_few = "head dims 64 and 128";
   const auto general = PlanKernel::kGeneral, warps = PlanKernel::kWarps, few = PlanKernel::kFew;
   for (const Expected& e : {
            Expected{"one request", bf16, decode(8, kMiB, kMiB), few, PlanReason::kFewPairs},
            Expected{"as many pairs as SMs", bf16, decode(132, kGiB), few, PlanReason::kFewPairs},
-           Expected{"one more", bf16, decode(133, kGiB), general, PlanReason::kBetween},
-           Expected{"192 pairs", bf16, decode(192, kGiB / 2), warps, PlanReason::kManyPairs},
-           Expected{"512 pairs", bf16, decode(512, kGiB / 4), warps, PlanReason::kManyPairs},
-           Expected{"511 pairs of little", bf16, decode(511, kGiB / 4), general, PlanReason::kBetween},
-           Expected{"many short ones", bf16, decode(4096, kGiB / 8), general, PlanReason::kBetween},
+           Expected{"some more", fp8, decode(148, kGiB / 8), few, PlanReason::kFewPairs},
+           Expected{"fp8, 1024 of 128", fp8, decode(8192, kGiB / 4, kMiB), warps, PlanReason::kManyPairs},
+           Expected{"fp8, 512 of 256", fp8, decode(4096, kGiB / 4, kMiB), warps, PlanReason::kManyPairs},
+           Expected{"fp8, 256 of 512", fp8, decode(2048, kGiB / 4, kMiB), warps, PlanReason::kManyPairs},
+           Expected{"fp8, 64 of 2048", fp8, decode(512, kGiB / 4, 4 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"int4, 63 of 8k", int4, decode(504, kGiB / 2, 8 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"int4, 64 of 8k", int4, decode(512, kGiB / 2, 8 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"40, some empty", bf16, decode(224, kGiB / 12, 6 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"64 of 4k", bf16, decode(512, kGiB, 16 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"many short ones", bf16, decode(4096, kGiB / 8, kMiB), warps, PlanReason::kManyPairs},
+           Expected{"D96, 32 of 2k", d96, decode(256, kGiB / 5, 6 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"D96, one request", d96, decode(8, kGiB / 5, kGiB / 5), general, PlanReason::kBetween},
            Expected{"one long", bf16, decode(512, kGiB, kGiB / 2), general, PlanReason::kOneLong},
            Expected{"a third of one", bf16, decode(512, kGiB, kGiB / 3), warps, PlanReason::kManyPairs},
        }) {
@@ -73,9 +83,9 @@ TEST(PlanChoiceTest, WhatOnlyTheGeneralKernelRuns) {
   facts.given = true;
   expect({"a cascade", menu, facts, PlanKernel::kGeneral, PlanReason::kGivenRows});
   facts.decode = facts.selected = true;
-  facts.pairs = 132;
+  facts.pairs = 220;
   expect({"selected pages", menu, facts, PlanKernel::kFew, PlanReason::kFewPairs});
-  facts.pairs = 133;
+  facts.pairs = 221;
   expect({"of many", menu, facts, PlanKernel::kGeneral, PlanReason::kGivenRows});
 }
 
@@ -93,9 +103,44 @@ TEST(PlanChoiceTest, SharingIsForWhatItSaves) {
   choice = choose_plan_kernel(menu, facts);
   EXPECT_EQ(choice.kernel, PlanKernel::kWarps);
   EXPECT_FALSE(choice.share);
-  EXPECT_NE(describe(menu, facts, choice).find("save too little"), std::string::npos);
+  EXPECT_NE(describe(menu, facts, choice).find("read once"), std::string::npos);
   facts.shared_bytes = kGiB + kMiB;  // tiles that read a run more often than requests would
   EXPECT_FALSE(choose_plan_kernel(menu, facts).share);
+}
+
+// MB as cases have them: what requests see, what is read where runs are shared, and which of the two was faster.
+TEST(PlanChoiceTest, SharingByMeasuredCases) {
+  struct Case {
+    const char* name;
+    abi::KvDType dtype;
+    bool shared_kernel, decode;
+    double all, read;
+    std::int64_t rows;
+    bool share;
+  };
+  constexpr auto kBF16 = abi::KvDType::kBF16, kF8 = abi::KvDType::kF8E4M3;
+  for (const Case& c : {
+           Case{"one document, bf16", kBF16, true, true, 4388, 160, 2048, true},
+           Case{"one document, fp8", kF8, false, true, 2194, 80, 2048, true},
+           Case{"one document, soft-cap", kBF16, false, true, 4388, 160, 2048, true},
+           Case{"one prompt of 3k", kBF16, true, true, 866, 73, 2048, true},
+           Case{"the smallest tree of PAT", kBF16, true, true, 185, 34, 320, true},
+           Case{"64 pairs with little in common", kBF16, true, true, 1336, 1324, 4096, false},
+           Case{"5 requests of 6k", kBF16, true, true, 253, 127, 140, false},
+           Case{"21 of 40 heads", kBF16, true, true, 1649, 959, 840, true},
+           Case{"10 over a tree, D192", kBF16, false, true, 191, 132, 640, false},
+           Case{"428 drafts over a tree, fp8 D192", kF8, false, false, 904, 453, 68480, false},
+           Case{"406 drafts, int8", abi::KvDType::kI8, false, false, 162, 54, 24360, false},
+           Case{"4 drafts over a document, fp8", kF8, false, false, 1524, 669, 576, true},
+       }) {
+    KernelMenu menu = menu_of(c.dtype);
+    menu.shared_kernel = c.shared_kernel;
+    PlanFacts facts = decode(1024, static_cast<std::int64_t>(c.all * 1e6), kMiB);
+    facts.decode = c.decode;
+    facts.rows = c.rows;
+    facts.shared_bytes = static_cast<std::int64_t>(c.read * 1e6);
+    EXPECT_EQ(choose_plan_kernel(menu, facts).share, c.share) << c.name;
+  }
 }
 
 TEST(PlanChoiceTest, WhatAGraphRecordedStays) {

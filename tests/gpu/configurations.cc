@@ -156,6 +156,29 @@ void add_few(std::vector<Configuration>& all, bool fp8) {
   });
 }
 
+// Groups of more query heads than a block of 16 rows holds.
+void add_wide_groups(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  const auto add = [&](int head_dim, DType dtype, int page, HeadCounts heads) -> Configuration& {
+    all.push_back(make(head_dim, DType::kBF16, dtype, page, heads, n++ % 2 == 1));
+    all.back().name = "wide " + all.back().name;
+    return all.back();
+  };
+  for (const HeadCounts heads : {HeadCounts{1, 24}, {2, 32}, {1, 64}, {1, 71}, {1, 128}}) {
+    for (const int page : {1, 16}) {
+      add(128, DType::kBF16, page, heads);
+      add(64, DType::kBF16, page, heads);
+    }
+    add(128, DType::kF8E4M3, 16, heads);
+    add(128, DType::kI8, 16, heads);
+    add(96, DType::kBF16, 16, heads);
+    Configuration& capped = add(128, DType::kBF16, 16, heads);
+    capped.variant.softcap = capped.options.softcap = 5.0f;
+    add(128, DType::kBF16, 16, heads).options.batch_invariant = true;
+    if (heads.group <= 64) add(256, DType::kBF16, 16, heads);
+  }
+}
+
 // Plans over chosen pages, by the two kernels that run them.
 void add_lists(std::vector<Configuration>& all) {
   std::size_t n = 0;
@@ -231,6 +254,7 @@ std::vector<Configuration> configurations() {
   }
   add_few(all, true);
   add_lists(all);
+  add_wide_groups(all);
   return all;
 }
 

@@ -66,6 +66,9 @@ Status check_options(const PlannerOptions& o) {
   if (o.shared_part_bytes < 0 || o.shared_part_bytes > (1 << 28)) {
     return invalid_argument("shared_part_bytes is {}, expected 0..2^28", o.shared_part_bytes);
   }
+  if (o.shared_balance_rows < 0) {
+    return invalid_argument("shared_balance_rows is {}, expected >= 0", o.shared_balance_rows);
+  }
   if (o.cost_divide_bytes < 0) return invalid_argument("cost_divide_bytes is {}, expected >= 0", o.cost_divide_bytes);
   const PlanLimits& l = o.limits;
   if (l.max_requests < 1 || l.max_rows < 1 || l.max_pages_per_request < 1 || l.max_shared_rows < 0 ||

@@ -86,6 +86,9 @@ void Planner::Impl::choose_tiles() {
   const std::int32_t part_bytes =
       shared && options.shared_part_bytes > 0 ? options.shared_part_bytes : options.least_part_bytes;
   tile.cost.least_part = cut.cost.least_part = as_u32(part_bytes);
+  const std::int32_t balance =
+      shared && options.shared_balance_rows > 0 ? options.shared_balance_rows : options.cost_balance_rows;
+  tile.cost.balance_rows = cut.cost.balance_rows = as_u32(balance);
   tile.tile_rows = as_u32(options.tile_rows);
   if (shared && options.shared_tile_rows > 0) {
     std::uint64_t pairs = 0;  // of a tile of a shared run and a head

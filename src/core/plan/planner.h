@@ -81,7 +81,8 @@ struct PlannerOptions {
   // Of such plans, 0: as all others. Where shared runs make too few tiles to go round, so that each would be divided
   // into many parts, tiles of shared_tile_rows: twice the tiles in half the parts, and halves of a CTA work apart.
   std::int32_t shared_tile_rows = 0;
-  std::int32_t shared_part_bytes = 0;  // K and V that a part of a divided pair reads at least, see least_part_bytes
+  std::int32_t shared_balance_rows = 0;  // see cost_balance_rows
+  std::int32_t shared_part_bytes = 0;    // K and V that a part of a divided pair reads at least, see least_part_bytes
   std::int32_t tile_rows = 128;        // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
   std::int32_t block_tokens = 64;      // cuts fall on multiples of this many KV tokens
   bool share_prefixes = true;          // pack requests whose leading full pages are the same
