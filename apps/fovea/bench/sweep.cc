@@ -44,13 +44,12 @@ struct Limits {
   }
 };
 
-// A case's time, and the best of the other ways to run it where they were asked for.
+// A case's time, and the other ways to run it where they were asked for, the best of them by name.
 struct Measured {
   double us = 0.0;
   std::string other;
   double other_us = 0.0;
-
-  std::string describe_other() const { return fmt::format("{} {:.1f} us", other, other_us); }
+  std::string others;  // all of them, for the line on stderr
 };
 
 struct Timed {
@@ -148,7 +147,7 @@ Status time_all(const std::vector<MeasuredCase>& cases, const Limits& limits, co
       timed.push_back({&c, us->us, limits.floor_us(c), *us});
       const Timed& t = timed.back();
       std::fprintf(stderr, "%5.2f  %8.1f us  floor %8.1f  %s%s%s\n", t.share(), t.us, t.floor, c.name.c_str(),
-                   us->other.empty() ? "" : "  ", us->other.empty() ? "" : us->describe_other().c_str());
+                   us->others.empty() ? "" : " ", us->others.c_str());
       continue;
     }
     std::fprintf(stderr, "%s: %s\n", c.id().c_str(), us.status().to_string().c_str());
@@ -205,6 +204,7 @@ Status time_others(DeviceCase& device, const MeasuredCase& c, Measured& best) {
     o.share_prefixes = other.share;
     FOVEA_RETURN_IF_ERROR(device.use(o));
     FOVEA_ASSIGN_OR_RETURN(const double us, device.time_us());
+    best.others += fmt::format(" {} {:.1f}", other.name, us);
     if (best.other.empty() || us < best.other_us) {
       best.other = other.name;
       best.other_us = us;
@@ -296,7 +296,7 @@ Result<Measured> time_on_cpu(const MeasuredCase& c, int repeats) {
     if (i > 0) times.push_back(us);
   }
   std::sort(times.begin(), times.end());
-  return Measured{times[times.size() / 2], "", 0.0};
+  return Measured{times[times.size() / 2], "", 0.0, ""};
 }
 
 Status sweep_cpu(const BenchAttentionFlags& flags, const std::vector<MeasuredCase>& cases, BenchReport& report) {
