@@ -466,6 +466,19 @@ TEST_F(CudaAttentionTest, WhatCallersGetWrong) {
   expect(Attention::create(options_).status(), StatusCode::kUnsupported, "f16 or bf16");
 }
 
+TEST_F(CudaAttentionTest, AnObjectForOneRequestIsSmall) {
+  AttentionOptions o;
+  o.device = "cuda:0";
+  o.max_requests = 1;
+  o.max_rows = 1;
+  for (const bool share : {false, true}) {
+    o.share_prefixes = share;
+    Result<Attention> made = Attention::create(o);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    EXPECT_LE(made->workspace_bytes(), std::size_t{8} << 20);
+  }
+}
+
 TEST_F(CudaAttentionTest, NothingOutlivesAnObject) {
   const auto before = fake::state().alive;
   {

@@ -59,9 +59,8 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
 }
 
 // Plans share runs where the planner looks for them and in cascades.
-bool may_share(const AttentionOptions& o) {
-  return !o.batch_invariant && ((o.share_prefixes && o.max_requests > 1) || o.max_cascade_levels > 0);
-}
+bool may_pack(const AttentionOptions& o) { return !o.batch_invariant && o.share_prefixes && o.max_requests > 1; }
+bool may_share(const AttentionOptions& o) { return may_pack(o) || (!o.batch_invariant && o.max_cascade_levels > 0); }
 
 // The largest batch of decode that the options declare.
 tune::PlanFacts most_facts(const AttentionOptions& o) {
@@ -162,7 +161,8 @@ Status check_cuda_types(const AttentionOptions& o) {
 PlannerOptions planner_options(const AttentionConfig& config, const tune::AttentionChoice& choice) {
   PlannerOptions p = planner_options(config);
   p.num_workers = config.options.num_workers > 0 ? config.options.num_workers : choice.num_workers;
-  p.shared_rounds = choice.shared_rounds;
+  // Rounds of their own ask for four times the partial states, whether or not a batch shares something.
+  p.shared_rounds = may_pack(config.options) ? choice.shared_rounds : 1;
   p.shared_tile_rows = choice.shared_tile_rows;
   p.shared_part_bytes = choice.shared_part_bytes;
   p.shared_balance_rows = choice.shared_balance_rows;

@@ -46,6 +46,8 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
     all += tokens;
     longest = std::max(longest, tokens);
   }
+  // Dummies that graphs are captured with: as many pairs as the plans that replays will meet.
+  if (facts.pairs == 0) facts.pairs = batch.num_requests * kv_heads;
   facts.kv_bytes = all * token_bytes;
   facts.longest_bytes = longest * token_bytes;
   return facts;

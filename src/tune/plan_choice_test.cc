@@ -160,6 +160,18 @@ TEST(PlanChoiceTest, WhatAGraphRecordedStays) {
   expect({"selected pages on warps", menu, facts, PlanKernel::kWarps, PlanReason::kCannotReplay});
 }
 
+// A graph that was captured with dummies of one token replays the kernel that a fresh plan of real lengths takes.
+TEST(PlanChoiceTest, DummyLengthsChooseAsRealOnes) {
+  for (const abi::KvDType dtype : {abi::KvDType::kBF16, abi::KvDType::kF8E4M3, abi::KvDType::kI4}) {
+    const KernelMenu menu = menu_of(dtype);
+    for (const std::int64_t pairs : {1, 8, 64, 132, 200, 256, 512, 8192}) {
+      const PlanChoice dummies = choose_plan_kernel(menu, decode(pairs, pairs * 256, 256));
+      const PlanChoice real = choose_plan_kernel(menu, decode(pairs, pairs * kMiB, kMiB));
+      EXPECT_EQ(kernel_name(dummies.kernel), kernel_name(real.kernel)) << pairs;
+    }
+  }
+}
+
 TEST(PlanChoiceTest, TheCallerMayAsk) {
   KernelMenu menu = menu_of();
   menu.asked = PlanKernel::kWarps;

@@ -120,7 +120,7 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
     // k cuts in one (tile, head) pair make k + 1 parts, at most 2 a cut.
     c.items = c.tiles + 2 * cuts;
     c.queue = c.tiles * heads + cuts;
-    c.partial_rows = 2 * cuts * step * group + c.shared_rows * heads * group;
+    c.partial_rows = 2 * cuts * std::min(step, c.rows) * group + c.shared_rows * heads * group;
   }
   c.merges = c.rows * heads;
   // A shared row that a cut divides is listed anew behind the list that packing made.
