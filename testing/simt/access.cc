@@ -2,6 +2,8 @@
 // kernel, and what instructions call. Shared memory is checked for races, global memory for being there.
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "testing/simt/machine.h"
 
 namespace simt {
@@ -16,22 +18,60 @@ std::uint32_t shared_offset(Lane& lane, std::uint64_t address, std::uint32_t byt
   return static_cast<std::uint32_t>(offset);
 }
 
+namespace {
+
+std::string describe(const Cta& cta, const SharedMemory::Conflict& c, Agent agent, std::uint8_t flags) {
+  const auto act = [](std::uint8_t f) {
+    return fmt::format("{}{}", (f & kWrite) != 0 ? "write" : "read", (f & kAsync) != 0 ? " (asynchronous)" : "");
+  };
+  return fmt::format("{} at shared+{:#x} of CTA {}: {} by {} {} {} by {}", c.proxy ? "no proxy fence" : "a race",
+                     c.offset, cta.number, act(flags), cta.name_of(agent), c.proxy ? "behind" : "beside",
+                     act(c.earlier.flags), cta.name_of(c.earlier.agent));
+}
+
+}  // namespace
+
 void shared_access_by(Cta& cta, Agent agent, std::uint32_t number, const Clock& seen, std::uint32_t offset,
                       std::uint32_t bytes, std::uint8_t flags) {
   const SharedMemory::Conflict c = cta.shared.access(agent, number, seen, offset, bytes, flags);
   if (!c.found) return;
-  const auto act = [](std::uint8_t f) {
-    return fmt::format("{}{}", (f & kWrite) != 0 ? "write" : "read", (f & kAsync) != 0 ? " (asynchronous)" : "");
-  };
-  cta.machine->fail(fmt::format("{} at shared+{:#x} of CTA {}: {} by {} {} {} by {}",
-                                c.proxy ? "no proxy fence" : "a race", c.offset, cta.number, act(flags),
-                                cta.name_of(agent), c.proxy ? "behind" : "beside", act(c.earlier.flags),
-                                cta.name_of(c.earlier.agent)));
+  cta.machine->fail(describe(cta, c, agent, flags));
 }
 
 void shared_access(Lane& lane, std::uint32_t offset, std::uint32_t bytes, std::uint8_t flags) {
   shared_access_by(*lane.warp->cta, lane.self(), lane.clock[lane.self()], lane.clock, offset, bytes, flags);
 }
+
+// A plain store that races with others and writes what is there: it is looked at again when the lane goes on.
+struct RacingStore {
+  std::uint32_t offset, bytes;
+  std::uint8_t before[16];
+  std::string what;
+};
+
+void settle_store(Lane& lane) {
+  if (lane.racing == nullptr) return;
+  const std::unique_ptr<RacingStore, void (*)(RacingStore*)> store = std::move(lane.racing);
+  Cta& cta = *lane.warp->cta;
+  if (std::memcmp(cta.shared.data() + store->offset, store->before, store->bytes) != 0) cta.machine->fail(store->what);
+  cta.shared.write_same(lane.self(), lane.clock[lane.self()], lane.clock, store->offset, store->bytes);
+}
+
+namespace {
+
+void plain_store(Lane& lane, std::uint32_t offset, std::uint32_t bytes) {
+  Cta& cta = *lane.warp->cta;
+  const std::uint32_t number = lane.clock[lane.self()];
+  const SharedMemory::Conflict c = cta.shared.access(lane.self(), number, lane.clock, offset, bytes, kWrite, true);
+  if (!c.found) return;
+  const std::string what = describe(cta, c, lane.self(), kWrite);
+  if (bytes > 16) cta.machine->fail(what);
+  auto* const store = new RacingStore{offset, bytes, {}, what};
+  std::memcpy(store->before, cta.shared.data() + offset, bytes);
+  lane.racing = {store, [](RacingStore* s) { delete s; }};
+}
+
+}  // namespace
 
 std::shared_ptr<const Clock> snapshot(Lane& lane) {
   if (lane.snapshot == nullptr) lane.snapshot = std::make_shared<const Clock>(lane.clock);
@@ -41,6 +81,7 @@ std::shared_ptr<const Clock> snapshot(Lane& lane) {
 void access(Lane& lane, const void* p, std::uint32_t bytes, std::uint8_t flags) {
   Cta& cta = *lane.warp->cta;
   Machine& machine = *cta.machine;
+  settle_store(lane);
   if (++machine.accesses > machine.accesses_until) machine.fail("the lane goes on and on, and waits for nobody");
   if (cta.shared.contains(p)) {
     const auto offset = static_cast<std::uint32_t>(static_cast<const std::uint8_t*>(p) - cta.shared.data());
@@ -52,7 +93,7 @@ void access(Lane& lane, const void* p, std::uint32_t bytes, std::uint8_t flags) 
         machine.poll(lane, "a look at a volatile word of shared memory");
       }
     }
-    return shared_access(lane, offset, bytes, flags);
+    return flags == kWrite ? plain_store(lane, offset, bytes) : shared_access(lane, offset, bytes, flags);
   }
   if (machine.on_a_stack(p)) return;
   machine.check_global(p, bytes, (flags & kWrite) != 0);

@@ -61,14 +61,22 @@ inline unsigned __ballot_sync(unsigned mask, int x) { return ::simt::ballot(mask
 inline int __any_sync(unsigned mask, int x) { return ::simt::ballot(mask, x != 0) != 0; }
 inline int __all_sync(unsigned mask, int x) { return ::simt::ballot(mask, x != 0) == mask; }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned x) { return ::simt::reduce(mask, x, ::simt::Reduction::kOr); }
+inline unsigned __reduce_add_sync(unsigned mask, unsigned x) {
+  return ::simt::reduce(mask, x, ::simt::Reduction::kAdd);
+}
 inline unsigned __reduce_max_sync(unsigned mask, unsigned x) {
   return ::simt::reduce(mask, x, ::simt::Reduction::kMax);
 }
 inline unsigned __reduce_min_sync(unsigned mask, unsigned x) {
   return ::simt::reduce(mask, x, ::simt::Reduction::kMin);
 }
-inline unsigned __reduce_add_sync(unsigned mask, unsigned x) {
-  return ::simt::reduce(mask, x, ::simt::Reduction::kAdd);
+// Numbers with a sign: in the order of those without, once the highest bit is another.
+inline int __reduce_add_sync(unsigned mask, int x) { return __reduce_add_sync(mask, static_cast<unsigned>(x)); }
+inline int __reduce_max_sync(unsigned mask, int x) {
+  return static_cast<int>(__reduce_max_sync(mask, static_cast<unsigned>(x) ^ 0x80000000u) ^ 0x80000000u);
+}
+inline int __reduce_min_sync(unsigned mask, int x) {
+  return static_cast<int>(__reduce_min_sync(mask, static_cast<unsigned>(x) ^ 0x80000000u) ^ 0x80000000u);
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu) { ::simt::sync_lanes(mask); }
 inline void __syncthreads() { ::simt::sync_cta(); }

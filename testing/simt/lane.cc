@@ -106,6 +106,7 @@ void sync_lanes(std::uint32_t mask) {
 
 void sync_cta() {
   Lane& lane = *current_lane();
+  settle_store(lane);
   barrier_arrive(lane, 0, (cta().threads + 31) / 32 * 32, true, "__syncthreads");
 }
 

@@ -55,14 +55,15 @@ std::string describe_frames(const std::vector<const void*>& frames) {
     char* const plain = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
     std::string name = plain != nullptr ? plain : info.dli_sname;
     std::free(plain);
-    if (name.starts_with("simt::") || name.starts_with("simt_") || name.find("simt4call") != std::string::npos)
-      continue;
     // The name alone, without its arguments and the namespace of the instantiation.
     if (const std::size_t lambda = name.find("{lambda"); lambda != std::string::npos) name.resize(lambda + 7);
     if (const std::size_t at = name.find('('); at != std::string::npos && at > 0) name.resize(at);
     if (const std::size_t at = name.find('<'); at != std::string::npos) name.resize(at);
     if (const std::size_t at = name.find_last_of(' '); at != std::string::npos) name = name.substr(at + 1);
-    if (name.starts_with("fovea_")) name = name.substr(std::min(name.find("::"), name.size() - 2) + 2);
+    if (name.starts_with("simt::") || name.starts_with("simt_") || name.starts_with("_Z")) continue;
+    if (const std::size_t at = name.find("::"); name.starts_with("fovea_") && at != std::string::npos) {
+      name = name.substr(at + 2);
+    }
     if (text.size() > 400) break;
     text += (text.empty() ? "" : " < ") + name;
   }
@@ -340,6 +341,7 @@ void meet(const char* doing, const void* what, std::uint32_t mask, void* slot, M
   Lane& lane = *t_lane;
   Warp& warp = *lane.warp;
   Machine& machine = machine_of(lane);
+  settle_store(lane);
   if ((mask >> lane.lane & 1) == 0)
     machine.fail(fmt::format("{}: the lane is not in its own mask {:08x}", doing, mask));
   Meeting* meeting = nullptr;

@@ -52,6 +52,9 @@ struct LaneStore {
 // Products of a warp's share of a warpgroup that are on their way; see matrix.cc.
 struct WarpProducts;
 
+// A store that may be one of what is there already; see access.cc.
+struct RacingStore;
+
 struct Lane {
   Fiber fiber;
   Warp* warp = nullptr;
@@ -69,7 +72,8 @@ struct Lane {
   std::deque<std::pair<std::uint32_t, std::uint32_t>> copy_ends;  // of groups: number, copies issued by their end
   std::deque<LaneStore> stores;
   std::uint32_t store_group = 0;
-  std::vector<const void*> frames;  // at a failure or a hang
+  std::unique_ptr<RacingStore, void (*)(RacingStore*)> racing{nullptr, nullptr};
+  std::vector<const void*> frames;  // at a hang
 
   Agent self() const { return static_cast<Agent>(thread); }
   // What the lane did so far is behind whatever it tells others now.
@@ -230,6 +234,7 @@ std::uint32_t shared_offset(Lane& lane, std::uint64_t address, std::uint32_t byt
 void shared_access(Lane& lane, std::uint32_t offset, std::uint32_t bytes, std::uint8_t flags);
 void shared_access_by(Cta& cta, Agent agent, std::uint32_t number, const Clock& seen, std::uint32_t offset,
                       std::uint32_t bytes, std::uint8_t flags);
+void settle_store(Lane& lane);  // before the lane does anything that others learn of
 void access(Lane& lane, const void* p, std::uint32_t bytes, std::uint8_t flags);
 std::shared_ptr<const Clock> snapshot(Lane& lane);
 

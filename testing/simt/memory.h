@@ -44,6 +44,7 @@ enum AccessFlags : std::uint8_t {
   kWrite = 1,
   kAsync = 2,   // by the asynchronous proxy: the copy engine, wgmma
   kAtomic = 4,  // volatile or atomic: does not race with its like
+  kSame = 8,    // a write of what was there, beside one that nothing orders it with: who sees one of them sees both
 };
 
 // An act on some bytes of a cell.
@@ -73,17 +74,23 @@ class SharedMemory {
     Act earlier{};
     std::uint32_t offset = 0;
   };
-  // Records the act of `agent`, its `number`-th, on [offset, offset + bytes), and returns the first earlier act that it
-  // races with. seen: what is ordered before it.
+  // The first act that one of `agent`, its `number`-th, on [offset, offset + bytes) races with. seen: what is ordered
+  // before it. Records the act; with `looks_first` only where there is no race.
   Conflict access(Agent agent, std::uint32_t number, const Clock& seen, std::uint32_t offset, std::uint32_t bytes,
-                  std::uint8_t flags);
+                  std::uint8_t flags, bool looks_first = false);
+  // Records a write that races with others, but wrote what they did.
+  void write_same(Agent agent, std::uint32_t number, const Clock& seen, std::uint32_t offset, std::uint32_t bytes);
 
  private:
   struct Cell {
     std::uint8_t count = 0;
     std::uint8_t oldest = 0;
-    std::array<Act, 8> acts;
+    std::array<Act, 16> acts;
+
+    void add(const Act& act);
   };
+  static bool conflicts(const Cell& cell, int i, Agent agent, const Clock& seen, std::uint16_t mask, std::uint8_t flags,
+                        bool& ordered);
   std::vector<std::uint8_t> memory_;
   std::uint8_t* data_ = nullptr;
   std::uint32_t bytes_ = 0;

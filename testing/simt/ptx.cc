@@ -159,6 +159,7 @@ void ptx(const char* text, std::initializer_list<Operand> operands) {
   thread_local std::unordered_map<const char*, std::unique_ptr<Statement>> known;
   std::unique_ptr<Statement>& statement = known[text];
   Lane& lane = *current_lane();
+  settle_store(lane);
   if (statement == nullptr) statement = Parser(text).parse();
   Frame frame{operands.begin(), {}};
   for (const Instruction& i : statement->code) {
