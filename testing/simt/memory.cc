@@ -49,16 +49,15 @@ void SharedMemory::Cell::add(const Act& act) {
   acts[oldest] = act;
 }
 
-// Whether act i of the cell conflicts with one of the agent. ordered: it is behind it.
-bool SharedMemory::conflicts(const Cell& cell, int i, Agent agent, const Clock& seen, std::uint16_t mask,
-                             std::uint8_t flags, bool& ordered) {
+// Whether act i of the cell conflicts with one behind what was seen. ordered: it was seen.
+bool SharedMemory::conflicts(const Cell& cell, int i, const Clock& seen, std::uint16_t mask, std::uint8_t flags,
+                             bool& ordered) {
   const Act& act = cell.acts[static_cast<std::size_t>(i)];
-  ordered = act.agent == agent || act.number <= seen[act.agent];
+  ordered = act.number <= seen[act.agent];
   if ((act.bytes & mask) == 0 || ((act.flags | flags) & kWrite) == 0) return false;
   if ((act.flags & kAtomic) != 0 && (flags & kAtomic) != 0) return false;
   const auto visible = [&](const Act& a) {
-    return (a.agent == agent || a.number <= seen[a.agent]) &&
-           !(crosses(a, seen, flags) && a.number > seen.fenced(a.agent));
+    return a.number <= seen[a.agent] && !(crosses(a, seen, flags) && a.number > seen.fenced(a.agent));
   };
   if (visible(act)) return false;
   if ((act.flags & kSame) == 0 || (flags & kWrite) != 0) return true;
@@ -79,7 +78,7 @@ SharedMemory::Conflict SharedMemory::access(Agent agent, std::uint32_t number, c
     const Cell& cell = cells_[at / 16];
     for (int i = 0; i < cell.count; ++i) {
       bool ordered;
-      if (conflicts(cell, i, agent, seen, piece.mask, flags, ordered)) {
+      if (conflicts(cell, i, seen, piece.mask, flags, ordered)) {
         return {true, ordered, cell.acts[static_cast<std::size_t>(i)], at};
       }
     }
@@ -92,7 +91,7 @@ SharedMemory::Conflict SharedMemory::access(Agent agent, std::uint32_t number, c
     for (int i = 0; i < cell.count; ++i) {
       const Act& act = cell.acts[static_cast<std::size_t>(i)];
       bool ordered;
-      if (conflicts(cell, i, agent, seen, piece.mask, flags, ordered) && !conflict.found) {
+      if (conflicts(cell, i, seen, piece.mask, flags, ordered) && !conflict.found) {
         conflict = {true, ordered, act, at};
       }
       // Acts that this one is behind and covers tell nothing more.
@@ -116,7 +115,7 @@ void SharedMemory::write_same(Agent agent, std::uint32_t number, const Clock& se
     Cell& cell = cells_[at / 16];
     for (int i = 0; i < cell.count; ++i) {
       Act& act = cell.acts[static_cast<std::size_t>(i)];
-      const bool ordered = act.agent == agent || act.number <= seen[act.agent];
+      const bool ordered = act.number <= seen[act.agent];
       if (!ordered && (act.flags & kWrite) != 0 && (act.bytes & piece.mask) != 0) act.flags |= kSame;
     }
     cell.add({number, agent, piece.mask, kWrite | kSame});

@@ -89,7 +89,7 @@ class SharedMemory {
 
     void add(const Act& act);
   };
-  static bool conflicts(const Cell& cell, int i, Agent agent, const Clock& seen, std::uint16_t mask, std::uint8_t flags,
+  static bool conflicts(const Cell& cell, int i, const Clock& seen, std::uint16_t mask, std::uint8_t flags,
                         bool& ordered);
   std::vector<std::uint8_t> memory_;
   std::uint8_t* data_ = nullptr;

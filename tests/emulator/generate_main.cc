@@ -25,6 +25,13 @@ void write(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
+// Written anew in any case: what make looks at is its time.
+void write_unit(const std::filesystem::path& folder, const std::string& name, const std::string& text) {
+  const std::filesystem::path path = folder / (name + ".cc");
+  write(path, text);
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now());
+}
+
 void generate(int argc, char** argv) {
   if (argc < 2) throw std::runtime_error("usage: generate FOLDER name...");
   const std::filesystem::path folder = argv[1];
@@ -33,14 +40,17 @@ void generate(int argc, char** argv) {
     write(folder / "source" / file.path, simt::rewrite(planted));
   }
   for (int i = 2; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "probes") {
+      std::ostringstream text;
+      text << std::ifstream(FOVEA_SOURCE_DIR "/tests/emulator/probes.cuh").rdbuf();
+      write_unit(folder, "probes", simt::translation_unit("probes", "fovea", "fovea_probe", text.str()));
+      continue;
+    }
     const emulator_test::Instantiation& instantiation = emulator_test::find_instantiation(argv[i]);
     const auto built = emulator_test::build(instantiation);
     if (!built.ok()) throw std::runtime_error(instantiation.name + ": " + built.status().to_string());
-    std::string unit = simt::translation_unit(instantiation.name, "fovea", "fovea_attention", built->source.text);
-    const std::filesystem::path path = folder / (instantiation.name + ".cc");
-    write(path, unit);
-    // What make looks at, where the text is the same.
-    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now());
+    write_unit(folder, instantiation.name,
+               simt::translation_unit(instantiation.name, "fovea", "fovea_attention", built->source.text));
   }
 }
 
