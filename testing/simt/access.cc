@@ -95,13 +95,14 @@ void access(Lane& lane, const void* p, std::uint32_t bytes, std::uint8_t flags) 
     }
     return flags == kWrite ? plain_store(lane, offset, bytes) : shared_access(lane, offset, bytes, flags);
   }
-  if (machine.on_a_stack(p)) return;
   machine.check_global(p, bytes, (flags & kWrite) != 0);
 }
 
 namespace {
 
+// Most are of lanes' own variables.
 void plain(const void* p, std::uint32_t bytes, std::uint8_t flags) {
+  if (lanes_stacks().contains(p)) return;
   if (Lane* const lane = current_lane(); lane != nullptr) access(*lane, p, bytes, flags);
 }
 

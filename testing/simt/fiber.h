@@ -23,6 +23,11 @@ class Fiber {
 };
 
 // Stacks of equal size in one piece of memory, a page that nobody may touch below each.
+struct StackRange {
+  const char* begin = nullptr;
+  std::size_t bytes = 0;
+  bool contains(const void* p) const { return static_cast<std::size_t>(static_cast<const char*>(p) - begin) < bytes; }
+};
 class Stacks {
  public:
   static constexpr std::size_t kBytes = std::size_t{128} << 10;
@@ -34,9 +39,7 @@ class Stacks {
   std::size_t count() const { return count_; }
   char* stack(std::size_t i) const { return memory_ + i * kBytes + kGuard; }
   static constexpr std::size_t usable_bytes() { return kBytes - kGuard; }
-  bool contains(const void* p) const {
-    return static_cast<std::size_t>(static_cast<const char*>(p) - memory_) < count_ * kBytes;
-  }
+  StackRange range() const { return {memory_, count_ * kBytes}; }
 
  private:
   static constexpr std::size_t kGuard = 4096;

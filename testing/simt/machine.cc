@@ -14,6 +14,7 @@ namespace {
 
 thread_local Machine* t_machine = nullptr;
 thread_local Lane* t_lane = nullptr;
+thread_local StackRange t_stacks;
 
 extern "C" char __executable_start;
 extern "C" char _end;
@@ -27,7 +28,7 @@ constexpr std::uint64_t kMostSwitches = std::uint64_t{4} << 30;
 // Functions that called one another up to here, the innermost first; by frame pointers.
 std::vector<const void*> frames_from(const void* const* frame, const Stacks& stacks) {
   std::vector<const void*> found;
-  while (frame != nullptr && stacks.contains(frame) && found.size() < 24) {
+  while (frame != nullptr && stacks.range().contains(frame) && found.size() < 24) {
     found.push_back(frame[1]);
     const auto* const next = static_cast<const void* const*>(frame[0]);
     if (next <= frame) break;
@@ -73,6 +74,7 @@ std::string describe_frames(const std::vector<const void*>& frames) {
 }  // namespace
 
 Lane* current_lane() { return t_lane; }
+const StackRange& lanes_stacks() { return t_stacks; }
 
 std::string Cta::name_of(Agent agent) const {
   const auto lane = [&](std::uint32_t thread) { return fmt::format("warp {} lane {}", thread / 32, thread % 32); };
@@ -136,6 +138,7 @@ void Machine::lane_main() {
 
 void Machine::finish(Lane& lane) {
   Cta& cta = *lane.warp->cta;
+  settle_store(lane);
   lane.where = Where::kDone;
   lane.warp->ready &= ~(1u << lane.lane);
   stores_wait(lane, 0);
@@ -256,6 +259,7 @@ bool Machine::idle() {
 
 Outcome Machine::run() {
   t_machine = this;
+  t_stacks = stacks_.range();
   try {
     schedule();
   } catch (const Stop&) {

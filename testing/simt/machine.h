@@ -175,7 +175,6 @@ class Machine {
   std::vector<Flight>& flights() { return flights_; }
   // Global memory a kernel asks for; fails where it may not.
   void check_global(const void* p, std::size_t bytes, bool writes);
-  bool on_a_stack(const void* p) const { return stacks_.contains(p); }
 
   std::uint64_t accesses = 0, accesses_until = 0;
 
@@ -210,8 +209,9 @@ class Machine {
   std::size_t last_range_ = 0;
 };
 
-// The lane that runs on this thread, or null.
+// The lane that runs on this thread, or null, and where the stacks of its launch's lanes are.
 Lane* current_lane();
+const StackRange& lanes_stacks();
 inline Machine& machine_of(const Lane& lane) { return *lane.warp->cta->machine; }
 
 // All lanes of `mask` come to the same instruction; the last one runs it for all of them. slots: one of each lane.

@@ -35,24 +35,28 @@ void multiply(const Instruction& i, Slot* const* slots) {
   const auto type = static_cast<ElementType>(i.kind);
   const std::uint32_t per_register = type == ElementType::kE4m3 ? 4 : 2;
   const std::uint32_t inner = 8 * per_register;
-  float a[16][32], b[8][32], c[16][8];
+  float a[16][32], b[32][8], c[16][8];
   for (std::uint32_t l = 0; l < 32; ++l) {
     const Frame& f = *slots[l]->frame;
     const std::uint32_t row = l / 4, column = l % 4 * per_register;
     for (std::uint32_t n = 0; n < 4; ++n) {
       unpack(type, f.get32(i.ref(1, n)), &a[row + n % 2 * 8][column + n / 2 * inner / 2]);
     }
-    for (std::uint32_t n = 0; n < 2; ++n) unpack(type, f.get32(i.ref(2, n)), &b[row][column + n * inner / 2]);
+    for (std::uint32_t n = 0; n < 2; ++n) {
+      float x[4];
+      unpack(type, f.get32(i.ref(2, n)), x);
+      for (std::uint32_t e = 0; e < per_register; ++e) b[column + n * inner / 2 + e][row] = x[e];
+    }
     for (std::uint32_t n = 0; n < 4; ++n) {
       c[row + n / 2 * 8][l % 4 * 2 + n % 2] = std::bit_cast<float>(f.get32(i.ref(3, n)));
     }
   }
   for (int row = 0; row < 16; ++row) {
-    for (int column = 0; column < 8; ++column) {
-      float sum = 0.0f;
-      for (std::uint32_t k = 0; k < inner; ++k) sum += a[row][k] * b[column][k];
-      c[row][column] += sum;
+    float sums[8] = {};
+    for (std::uint32_t k = 0; k < inner; ++k) {
+      for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
     }
+    for (int column = 0; column < 8; ++column) c[row][column] += sums[column];
   }
   for (std::uint32_t l = 0; l < 32; ++l) {
     for (std::uint32_t n = 0; n < 4; ++n) {

@@ -27,7 +27,7 @@ struct Product {
   bool a_in_registers;
   float scale_a, scale_b;
   std::uint64_t a_descriptor, b_descriptor;
-  std::vector<float> a;  // [16][inner], where it came in registers
+  std::vector<float> a;  // [inner][16], where it came in registers
   Sums* sums;
   std::uint32_t group;
   std::shared_ptr<const Clock> seen;  // by the warp, at the issue
@@ -93,66 +93,64 @@ class SharedMatrix {
   bool transposed_;
 };
 
-// Reads elements of shared memory by the asynchronous proxy. Those of the same 16 bytes come one after the other.
-class Reader {
- public:
-  Reader(Lane& lane, const Clock& seen) : lane_(lane), seen_(seen) {}
-  float read(ElementType type, std::uint32_t address) {
-    const std::uint32_t offset = shared_offset(lane_, address, element_bytes(type));
-    if (offset / 16 != cell_) {
-      cell_ = offset / 16;
-      shared_access_by(*lane_.warp->cta, lane_.self(), lane_.clock[lane_.self()], seen_, cell_ * 16, 16, kAsync);
+// to[k][row] of `rows` rows of a matrix, `inner` elements each, read from shared memory by the asynchronous proxy in
+// pieces of 16 bytes: neighbours along k, or along rows where the matrix is transposed.
+void read(Lane& lane, const Clock& seen, ElementType type, const SharedMatrix& matrix, std::uint32_t first_row,
+          std::uint32_t rows, std::uint32_t inner, float* to) {
+  Cta& cta = *lane.warp->cta;
+  const std::uint32_t in_piece = 16 / element_bytes(type);
+  const auto piece = [&](std::uint32_t row, std::uint32_t k, float* x) {
+    const std::uint32_t offset = shared_offset(lane, matrix.address(first_row + row, k), 16);
+    shared_access_by(cta, lane.self(), lane.clock[lane.self()], seen, offset, 16, kAsync);
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      std::uint32_t word;
+      std::memcpy(&word, cta.shared.data() + offset + 4 * i, 4);
+      unpack(type, word, x + i * in_piece / 4);
     }
-    const std::uint8_t* const at = lane_.warp->cta->shared.data() + offset;
-    float x[4];
-    std::uint16_t bits = *at;
-    if (type != ElementType::kE4m3) std::memcpy(&bits, at, 2);
-    unpack(type, bits, x);
-    return x[0];
+  };
+  float x[16];
+  if (matrix.transposed()) {
+    for (std::uint32_t k = 0; k < inner; ++k) {
+      for (std::uint32_t row = 0; row < rows; row += in_piece) piece(row, k, to + k * rows + row);
+    }
+    return;
   }
-  // to[row][k] of a matrix with `inner` columns.
-  void read(ElementType type, const SharedMatrix& matrix, std::uint32_t first_row, std::uint32_t rows,
-            std::uint32_t inner, float* to) {
-    if (matrix.transposed()) {
-      for (std::uint32_t k = 0; k < inner; ++k) {
-        for (std::uint32_t row = 0; row < rows; ++row)
-          to[row * inner + k] = read(type, matrix.address(first_row + row, k));
-      }
-    } else {
-      for (std::uint32_t row = 0; row < rows; ++row) {
-        for (std::uint32_t k = 0; k < inner; ++k) to[row * inner + k] = read(type, matrix.address(first_row + row, k));
-      }
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    for (std::uint32_t k = 0; k < inner; k += in_piece) {
+      piece(row, k, x);
+      for (std::uint32_t i = 0; i < in_piece; ++i) to[(k + i) * rows + row] = x[i];
     }
   }
-
- private:
-  Lane& lane_;
-  const Clock& seen_;
-  std::uint32_t cell_ = 0xffffffffu;
-};
+}
 
 void compute(Warp& warp, Product& p) {
   if (p.done) return;
   p.done = true;
+  Lane& lane = *warp.lane[0];
   Machine& machine = *warp.cta->machine;
-  const std::uint32_t inner = 32 / element_bytes(p.type);
-  Reader reader(*warp.lane[0], *p.seen);
-  std::vector<float> a = p.a, b(std::size_t{p.columns} * inner);
+  const std::uint32_t inner = 32 / element_bytes(p.type), columns = p.columns;
+  std::vector<float> a = p.a, b(std::size_t{columns} * inner), d(std::size_t{16} * columns);
   if (!p.a_in_registers) {
     a.resize(16 * inner);
     const SharedMatrix matrix(machine, p.a_descriptor, p.type, p.a_transposed);
-    reader.read(p.type, matrix, warp.number % 4 * 16, 16, inner, a.data());
+    read(lane, *p.seen, p.type, matrix, warp.number % 4 * 16, 16, inner, a.data());
   }
-  reader.read(p.type, SharedMatrix(machine, p.b_descriptor, p.type, p.b_transposed), 0, p.columns, inner, b.data());
+  const SharedMatrix matrix(machine, p.b_descriptor, p.type, p.b_transposed);
+  read(lane, *p.seen, p.type, matrix, 0, columns, inner, b.data());
+  for (std::uint32_t row = 0; row < 16; ++row) {
+    float* const sums = &d[row * columns];
+    for (std::uint32_t k = 0; k < inner; ++k) {
+      const float x = a[k * 16 + row];
+      const float* const with = &b[k * columns];
+      for (std::uint32_t n = 0; n < columns; ++n) sums[n] += x * with[n];
+    }
+  }
   const float scale = p.scale_a * p.scale_b;
   for (std::uint32_t l = 0; l < 32; ++l) {
-    float* const d = &p.sums->values[std::size_t{l} * p.columns / 2];
-    for (std::uint32_t n = 0; n < p.columns / 2; ++n) {
-      const float* const row = &a[(l / 4 + n / 2 % 2 * 8) * inner];
-      const float* const column = &b[(n / 4 * 8 + l % 4 * 2 + n % 2) * inner];
-      float sum = 0.0f;
-      for (std::uint32_t k = 0; k < inner; ++k) sum += row[k] * column[k];
-      d[n] = (p.fresh ? 0.0f : d[n]) + scale * sum;
+    float* const to = &p.sums->values[std::size_t{l} * columns / 2];
+    for (std::uint32_t n = 0; n < columns / 2; ++n) {
+      const float sum = d[(l / 4 + n / 2 % 2 * 8) * columns + n / 4 * 8 + l % 4 * 2 + n % 2];
+      to[n] = (p.fresh ? 0.0f : to[n]) + scale * sum;
     }
   }
 }
@@ -211,8 +209,10 @@ void issue(Warp& warp, const Instruction& i, Slot* const* slots) {
     const std::uint32_t per_register = inner / 8;
     for (std::uint32_t l = 0; l < 32; ++l) {
       for (std::uint32_t r = 0; r < 4; ++r) {
-        unpack(type, slots[l]->frame->get32(i.ref(1, r)),
-               &p.a[(l / 4 + r % 2 * 8) * inner + l % 4 * per_register + r / 2 * inner / 2]);
+        float x[4];
+        unpack(type, slots[l]->frame->get32(i.ref(1, r)), x);
+        const std::uint32_t k = l % 4 * per_register + r / 2 * inner / 2, row = l / 4 + r % 2 * 8;
+        for (std::uint32_t e = 0; e < per_register; ++e) p.a[(k + e) * 16 + row] = x[e];
       }
     }
   } else {
