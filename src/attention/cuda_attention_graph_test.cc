@@ -42,15 +42,21 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphRecorded) {
     return fake::state().launch.block[0];
   };
 
-  // Recorded with the kernel for few requests, which knows nothing of two tokens a request.
+  // Recorded with the kernel for few requests, which takes two tokens of a request one by one, but no block rows.
   Attention few = make();
   ASSERT_TRUE(plan(few, 4, 1).ok());
   const std::uint32_t few_threads = threads_of_record(few);
   const Status more_rows = plan(few, 4, 2);
   EXPECT_EQ(more_rows.code(), StatusCode::kOutOfRange);
   EXPECT_THAT(more_rows.message(), HasSubstr("a plan of 8 rows, but graphs recorded run() with tensors of 4 rows"));
-  EXPECT_THAT(plan(few, 2, 2).message(), HasSubstr("cannot run this plan of 4 rows"));
-  EXPECT_THAT(plan(few, 1, 3).message(), HasSubstr("cannot run this plan of 3 rows"));
+  ASSERT_TRUE(plan(few, 2, 2).ok());
+  ASSERT_TRUE(record(few).ok());
+  EXPECT_EQ(fake::state().launch.block[0], few_threads);
+  const std::vector<std::int32_t> row_begins = {0, 3}, level_lens = {64};
+  const std::vector<std::int64_t> level_lists = {0};
+  const CascadeLevel level = {
+      1, row_begins.data(), level_lens.data(), lists.data(), DeviceKind::kCpu, 128, level_lists.data(), false};
+  EXPECT_THAT(few.plan_cascade(3, {&level, 1}).message(), HasSubstr("cannot run this plan of 3 rows"));
   ASSERT_TRUE(plan(few, 3, 1).ok());
   ASSERT_TRUE(record(few).ok());
   EXPECT_EQ(fake::state().launch.block[0], few_threads);
@@ -72,7 +78,7 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphRecorded) {
   EXPECT_EQ(fake::state().launch.block[0], few_threads);
   ASSERT_TRUE(plan(by_rows, 128, 1).ok());
   EXPECT_GT(by_rows.stats().num_workers, static_cast<std::uint32_t>(fake::kMultiprocessors));
-  EXPECT_THAT(plan(by_rows, 2, 2).message(), HasSubstr("cannot run this plan of 4 rows"));
+  EXPECT_THAT(by_rows.plan_cascade(4, {&level, 1}).message(), HasSubstr("cannot run this plan of 4 rows"));
 }
 
 // Scales and sinks of a run are arguments of its launch: nothing is planned or made anew, and a graph keeps its own.

@@ -46,9 +46,11 @@ TEST_F(CudaAttentionTest, DecodeGoesToTheWarpsKernel) {
   b.window_left = 11;
   check(attention, reference, b);
   EXPECT_GT(attention.stats().num_workers, ctas);
-  b = batch(more, kv_lens);
+  b = batch(more, kv_lens);  // drafts, token by token
   check(attention, reference, b);
-  EXPECT_EQ(attention.stats().num_workers, ctas);
+  EXPECT_GT(attention.stats().num_workers, ctas);
+  b.mask = AttentionMask::kNone;
+  check(attention, reference, b);
   b = batch(one, kv_lens);
   b.page_stride = 0;  // all requests on the same pages: shared
   const std::vector<std::int64_t> begins = {0, 0, 0};
@@ -106,7 +108,17 @@ TEST_F(CudaAttentionTest, DecodeOfFewRequestsGoesToAKernelOfItsOwn) {
   const std::vector<std::int32_t> two = {40, 50};
   RequestBatch three_rows = batch(both, two);
   three_rows.page_indices_device = DeviceKind::kCuda;
-  EXPECT_THAT(attention.plan(three_rows).message(), HasSubstr("cannot run this plan of 3 rows"));
+  check(attention, reference, three_rows);  // drafts, token by token
+  EXPECT_EQ(launch.block[0], 512u);
+  const std::vector<std::uint8_t> bits(16, 0xff);
+  const std::vector<std::int64_t> bit_offsets = {0, 40};
+  three_rows.mask = AttentionMask::kBits;
+  three_rows.mask_bits = bits.data();
+  three_rows.mask_bytes = static_cast<std::int64_t>(bits.size());
+  three_rows.mask_offsets = bit_offsets.data();
+  three_rows.q_lens = one.data();
+  three_rows.num_requests = 2;
+  EXPECT_THAT(attention.plan(three_rows).message(), HasSubstr("cannot run this plan of 2 rows"));
 
   // Steps over chosen pages go to it too, recorded or not; cascades do not.
   const std::vector<std::int64_t> lists = {0, 8, 16}, chosen = {0, 8, -1};

@@ -167,6 +167,7 @@ PlannerOptions planner_options(const AttentionConfig& config, const tune::Attent
   p.shared_part_bytes = choice.shared_part_bytes;
   p.shared_balance_rows = choice.shared_balance_rows;
   p.tile_rows = choice.tile_rows;
+  p.tile_tokens = choice.tile_tokens;
   p.block_tokens = choice.block_tokens;
   p.cost_item_bytes = choice.cost_item_bytes;
   p.cost_balance_rows = choice.cost_balance_rows;

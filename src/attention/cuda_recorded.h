@@ -53,7 +53,8 @@ class RecordedRuns {
   // The batch is not for the kernel that was recorded.
   Status refusal(std::uint32_t rows) const {
     return unsupported(
-        "a graph recorded run() with a kernel for one query token a request, which cannot run this plan of {} rows; "
+        "a graph recorded run() with a kernel for decode, which cannot run this plan of {} rows (block rows or bit "
+        "masks); "
         "record it with decode_kernel kCtas, use another Attention, or set graphs_by_rows and replay each graph for as "
         "many rows as it recorded",
         rows);

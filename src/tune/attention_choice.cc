@@ -155,8 +155,9 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   if (!choice.shared_header.empty() && need.group <= 64) choice.shared_tile_rows = std::min(choice.tile_rows, 64);
   choice.block_tokens = 64;
   choice.cost_item_bytes = 16 << 10;
-  // 64 rows take 1.6 times as long as 16, 128 rows 2.8 times; the kernel for shared runs multiplies by warpgroup.
-  choice.cost_balance_rows = 44;
+  // 64 rows take 1.6 times as long as 16, 128 rows 2.8 times; with 64 here 16 query tokens among 255 decodes cost 676
+  // us instead of 487. The kernel for shared runs multiplies by warpgroup.
+  choice.cost_balance_rows = 32;
   if (!choice.shared_header.empty()) choice.shared_balance_rows = 64;
   choice.cost_divide_bytes = 128 << 10;
   choice.least_part_bytes = 56 << 10;
@@ -198,6 +199,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   if (choice.num_workers * 20 < all * 19) choice.num_workers = all;
   choice.ctas = choice.num_workers / warps;
   choice.tile_rows = 16;
+  choice.tile_tokens = 1;  // of several query tokens each reads the run again, out of the L2 as a rule
   choice.block_tokens = 16 * slices;
   choice.cost_item_bytes = 8 << 10;
   choice.cost_balance_rows = 64;
@@ -236,6 +238,7 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   choice.programmatic_launch = machine.hopper;
   choice.num_workers = choice.ctas = need.num_sms;
   choice.tile_rows = 16;
+  choice.tile_tokens = 1;          // of several query tokens each reads the run again, out of the L2 as a rule
   const int slices = fp8 ? 2 : 1;  // as many bytes on their way
   choice.block_tokens = 16 * slices;
   choice.cost_item_bytes = 16 << 10;

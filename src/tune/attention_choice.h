@@ -46,6 +46,7 @@ struct AttentionChoice {
   int shared_part_bytes = 0;
   int shared_balance_rows = 0;
   int tile_rows = 128;
+  int tile_tokens = 0;
   int block_tokens = 64;
   int cost_item_bytes = 4096;
   int cost_balance_rows = 128;

@@ -38,14 +38,19 @@ bool sharing_pays(const KernelMenu& menu, const PlanFacts& facts) {
   return shared < apart;
 }
 
+bool can_run(PlanKernel kernel, const PlanFacts& facts) {
+  if (kernel == PlanKernel::kGeneral) return true;
+  return !facts.bit_mask && (!facts.given || (facts.selected && kernel == PlanKernel::kFew));
+}
+
 PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   const auto general = [](PlanReason reason) { return PlanChoice{PlanKernel::kGeneral, reason}; };
   if (facts.bit_mask) return general(PlanReason::kBitMask);
   if (facts.given && !facts.selected) return general(PlanReason::kGivenRows);
-  if (!facts.decode) return general(PlanReason::kLongQueries);
-  if (menu.asked.has_value() && menu.has(*menu.asked) && (!facts.selected || *menu.asked != PlanKernel::kWarps)) {
+  if (menu.asked.has_value() && menu.has(*menu.asked) && can_run(*menu.asked, facts)) {
     return {*menu.asked, PlanReason::kAsked};
   }
+  if (!facts.decode) return general(PlanReason::kLongQueries);
   if (menu.has(PlanKernel::kFew) && few_pays(menu, facts)) return {PlanKernel::kFew, PlanReason::kFewPairs};
   if (facts.selected) return general(PlanReason::kGivenRows);
   if (menu.has(PlanKernel::kWarps)) {
@@ -53,11 +58,6 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
     return general(one_is_long(menu, facts) ? PlanReason::kOneLong : PlanReason::kBetween);
   }
   return general(menu.has(PlanKernel::kFew) ? PlanReason::kBetween : PlanReason::kAlone);
-}
-
-bool can_run(PlanKernel kernel, const PlanFacts& facts) {
-  if (kernel == PlanKernel::kGeneral) return true;
-  return facts.decode && !facts.bit_mask && (!facts.given || (facts.selected && kernel == PlanKernel::kFew));
 }
 
 std::string bytes_text(std::int64_t bytes) {

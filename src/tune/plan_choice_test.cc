@@ -150,7 +150,10 @@ TEST(PlanChoiceTest, WhatAGraphRecordedStays) {
   expect({"decode", menu, facts, PlanKernel::kWarps, PlanReason::kRecorded});
   EXPECT_FALSE(choose_plan_kernel(menu, facts).share);  // which that kernel does not do
   facts.decode = false;
-  expect({"drafts", menu, facts, PlanKernel::kWarps, PlanReason::kCannotReplay});
+  expect({"drafts, token by token", menu, facts, PlanKernel::kWarps, PlanReason::kRecorded});
+  facts.bit_mask = true;
+  expect({"a tree of drafts", menu, facts, PlanKernel::kWarps, PlanReason::kCannotReplay});
+  facts.bit_mask = false;
   facts.recorded = PlanKernel::kGeneral;
   expect({"drafts again", menu, facts, PlanKernel::kGeneral, PlanReason::kRecorded});
   facts.given = facts.selected = facts.decode = true;
@@ -181,7 +184,9 @@ TEST(PlanChoiceTest, TheCallerMayAsk) {
   menu.no_warps.clear();
   PlanFacts drafts = decode(1, kMiB);
   drafts.decode = false;
-  expect({"for what it cannot run", menu, drafts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  expect({"drafts", menu, drafts, PlanKernel::kWarps, PlanReason::kAsked});
+  drafts.bit_mask = true;
+  expect({"for what it cannot run", menu, drafts, PlanKernel::kGeneral, PlanReason::kBitMask});
 }
 
 TEST(PlanChoiceTest, TheMenuSaysWhatOptionsRuleOut) {

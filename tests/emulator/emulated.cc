@@ -35,6 +35,7 @@ PlannerOptions planner_options_of(const Instantiation& i, const tune::AttentionC
   p.shared_rounds = choice.shared_rounds;
   p.shared_tile_rows = choice.shared_tile_rows;
   p.tile_rows = choice.tile_rows;
+  p.tile_tokens = choice.tile_tokens;
   p.block_tokens = choice.block_tokens;
   p.cost_balance_rows = choice.cost_balance_rows;
   // Cases are small: what makes cuts rare on a device is left out where plans are to have many.

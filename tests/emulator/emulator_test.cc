@@ -62,7 +62,9 @@ testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed
     std::int32_t &tokens = spec.kv_lens[r], &queries = spec.q_lens[r];
     tokens = std::clamp(tokens, decode ? 1 : 0, 330);
     if (shares) tokens = std::max(tokens, spec.shared_tokens + static_cast<int>(r % 3));
-    queries = decode ? 1 : std::clamp(queries, shares ? 1 : 0, std::min(tokens, 40));
+    // Kernels of one query token an item run drafts token by token.
+    if (decode && seed % 3 == 0) queries = 1 + static_cast<int>((seed + r) % 5);
+    queries = std::clamp(queries, shares || decode ? 1 : 0, std::min(tokens, decode ? 5 : 40));
   }
   return spec;
 }

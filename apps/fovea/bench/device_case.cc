@@ -41,6 +41,8 @@ Result<DeviceCase> DeviceCase::create(const CudaBench& bench, const MeasuredCase
   DeviceCase d(bench, c, heads_first);
   d.batch_ = c.batch(1);
   d.sets_ = static_cast<int>(std::clamp(std::ceil(kRotatedBytes / std::max(c.kv_bytes(), 1.0)), 1.0, 400.0));
+  const double most_sets = 8e9 / static_cast<double>(d.pool_bytes());  // of a window all of a pool is there
+  d.sets_ = std::clamp(d.sets_, 1, std::max(1, static_cast<int>(most_sets)));
   const bool fp8 = c.kv_dtype == DType::kF8E4M3;
   const bool integers = c.kv_dtype == DType::kI8 || c.kv_dtype == DType::kI4;
   const std::size_t bytes = d.pool_bytes() * static_cast<std::size_t>(d.sets_);

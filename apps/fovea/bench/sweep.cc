@@ -168,7 +168,7 @@ void compile_all(const std::vector<MeasuredCase>& cases, bool alternatives, cons
     static const float sink = 0.0f;
     if (c.sinks) o.sinks = cpu_tensor(&sink, DType::kF32, c.qo_heads);  // which nobody reads here
     for (const DecodeKernel kernel : {DecodeKernel::kAuto, DecodeKernel::kWarps, DecodeKernel::kFew}) {
-      if (kernel != DecodeKernel::kAuto && (!alternatives || most_q_tokens(c) > 1 || !c.runs.empty())) continue;
+      if (kernel != DecodeKernel::kAuto && (!alternatives || most_q_tokens(c) > 32 || !c.runs.empty())) continue;
       o.decode_kernel = kernel;
       auto kernels = attention_kernels(o, device.arch(), device.num_sms);
       if (!kernels.ok()) continue;  // the case says why
@@ -198,7 +198,8 @@ Status time_others(DeviceCase& device, const MeasuredCase& c, Measured& best) {
   const AttentionOptions own = device.options();
   for (const Other& other : {Other{"general", DecodeKernel::kCtas, true}, Other{"warps", DecodeKernel::kWarps, true},
                              Other{"few", DecodeKernel::kFew, true}, Other{"unshared", DecodeKernel::kAuto, false}}) {
-    if (other.share != c.runs.empty() || (most_q_tokens(c) > 1 && other.share)) continue;
+    const bool general = other.kernel == DecodeKernel::kCtas;
+    if (!c.runs.empty() ? other.share && !general : !other.share || (most_q_tokens(c) > 32 && !general)) continue;
     AttentionOptions o = own;
     o.decode_kernel = other.kernel;
     o.share_prefixes = other.share;

@@ -44,6 +44,10 @@ Status check_options(const PlannerOptions& o) {
         "of a KV head",
         o.shared_tile_rows, o.tile_rows, o.num_qo_heads / o.num_kv_heads);
   }
+  if (o.tile_tokens < 0) return invalid_argument("tile_tokens is {}, expected >= 0", o.tile_tokens);
+  if (o.tile_tokens > 0 && o.shared_tile_rows > 0) {
+    return invalid_argument("tile_tokens {} with shared_tile_rows; expected one of the two", o.tile_tokens);
+  }
   if (o.num_qo_heads / o.num_kv_heads > o.tile_rows) {
     return invalid_argument("{} query heads a KV head do not fit a tile of {} rows; raise tile_rows",
                             o.num_qo_heads / o.num_kv_heads, o.tile_rows);
@@ -92,7 +96,7 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
   FOVEA_RETURN_IF_ERROR(check_options(o));
   const std::uint64_t group = static_cast<std::uint64_t>(o.num_qo_heads / o.num_kv_heads);
   const std::uint64_t heads = static_cast<std::uint64_t>(o.num_kv_heads);
-  const std::uint64_t step = static_cast<std::uint64_t>(o.tile_rows) / group;
+  const std::uint64_t step = static_cast<std::uint64_t>(most_tile_rows(o)) / group;
   const std::uint64_t cuts =
       static_cast<std::uint64_t>(o.num_workers) * static_cast<std::uint64_t>(o.shared_rounds) - 1;
   PlanCapacity c{};
@@ -105,7 +109,7 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
   // A request's own run, its tree mask, and one node for each request but the first.
   c.block_rows = std::max<std::uint64_t>(3 * c.requests, static_cast<std::uint64_t>(o.limits.max_block_rows));
   // A tile is full but for the last of each block row; rows count once for each block row they stand in.
-  const std::int32_t least_rows = o.shared_tile_rows > 0 ? o.shared_tile_rows : o.tile_rows;
+  const std::int32_t least_rows = o.shared_tile_rows > 0 ? o.shared_tile_rows : most_tile_rows(o);
   c.tiles = c.block_rows + c.covers / (static_cast<std::uint64_t>(least_rows) / group);
   const std::uint64_t tokens =
       static_cast<std::uint64_t>(o.limits.max_pages_per_request) * static_cast<std::uint64_t>(o.page_tokens);

@@ -114,7 +114,7 @@ std::size_t max_recut_scratch_bytes(const Planner& planner) {
   const PlannerOptions& options = planner.options();
   const PlanCapacity capacity = plan_capacity(options).value();
   const auto group = options.num_qo_heads / options.num_kv_heads;
-  const std::uint64_t step = static_cast<std::uint64_t>(options.tile_rows / group);
+  const std::uint64_t step = static_cast<std::uint64_t>(most_tile_rows(options) / group);
   return abi::recut_scratch_bytes(capacity.tiles, max_queues(options), std::min(step, capacity.rows));
 }
 

@@ -65,7 +65,7 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
 
   const std::uint32_t group = as_u32(options.num_qo_heads / options.num_kv_heads);
   const abi::CostModel cost = cost_model(options);
-  tile = {group, as_u32(options.tile_rows), as_u32(options.block_tokens), options.batch_invariant, cost};
+  tile = {group, as_u32(most_tile_rows(options)), as_u32(options.block_tokens), options.batch_invariant, cost};
   cut.num_workers = as_u32(options.num_workers);
   cut.group = group;
   cut.block_tokens = as_u32(options.block_tokens);
@@ -89,7 +89,7 @@ void Planner::Impl::choose_tiles() {
   const std::int32_t balance =
       shared && options.shared_balance_rows > 0 ? options.shared_balance_rows : options.cost_balance_rows;
   tile.cost.balance_rows = cut.cost.balance_rows = as_u32(balance);
-  tile.tile_rows = as_u32(options.tile_rows);
+  tile.tile_rows = as_u32(most_tile_rows(options));
   if (shared && options.shared_tile_rows > 0) {
     std::uint64_t pairs = 0;  // of a tile of a shared run and a head
     for (const abi::BlockRow& b : arrays.block_rows) {
@@ -180,7 +180,8 @@ void Planner::Impl::schedule(bool new_tiles) {
   header.group = tile.group;
   header.flags = packed.shared && !options.batch_invariant ? abi::kPlanShares : 0u;
   for (std::uint32_t c = 0; c < abi::kMaxTileClasses; ++c) {
-    header.tile_rows[c] = (kSmallestTile << c) <= tile.tile_rows ? kSmallestTile << c : 0;
+    const bool used = c == 0 || (kSmallestTile << c) <= tile.tile_rows;
+    header.tile_rows[c] = used ? kSmallestTile << c : 0;
   }
   *arrays.header = header;
 }
@@ -200,6 +201,11 @@ Status Planner::Impl::repack(const std::int32_t* kv_lens) {
   make_all_tiles();
   schedule(true);
   return ok_status();
+}
+
+std::int32_t most_tile_rows(const PlannerOptions& options) {
+  const std::int32_t group = options.num_qo_heads / options.num_kv_heads;
+  return options.tile_tokens > 0 ? std::min(options.tile_tokens * group, options.tile_rows) : options.tile_rows;
 }
 
 abi::CostModel cost_model(const PlannerOptions& options) {

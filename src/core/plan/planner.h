@@ -84,6 +84,7 @@ struct PlannerOptions {
   std::int32_t shared_balance_rows = 0;  // see cost_balance_rows
   std::int32_t shared_part_bytes = 0;    // K and V that a part of a divided pair reads at least, see least_part_bytes
   std::int32_t tile_rows = 128;        // most (token, query head) rows a tile may hold; classes are 16, 32, .. up to it
+  std::int32_t tile_tokens = 0;        // most query tokens a tile may hold; 0: as many as its rows do
   std::int32_t block_tokens = 64;      // cuts fall on multiples of this many KV tokens
   bool share_prefixes = true;          // pack requests whose leading full pages are the same
   bool batch_invariant = false;        // a request's bits do not depend on who shares its batch
@@ -99,6 +100,9 @@ struct PlannerOptions {
   std::int32_t least_part_bytes = 0;  // K and V that a part of a divided pair reads at least
   PlanLimits limits;
 };
+
+// Rows of the tiles that plans with these options are made of: tile_rows, or those of tile_tokens.
+std::int32_t most_tile_rows(const PlannerOptions& options);
 
 // The cost model that plans with these options are cut by.
 abi::CostModel cost_model(const PlannerOptions& options);
