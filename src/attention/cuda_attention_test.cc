@@ -478,6 +478,24 @@ TEST_F(CudaAttentionTest, WhatCallersGetWrong) {
   expect(Attention::create(options_).status(), StatusCode::kUnsupported, "f16 or bf16");
 }
 
+// Whatever lengths are declared: the kernel for many pairs is there for short ones.
+TEST(AttentionKernels, WarpsAreThereForAsManyPairs) {
+  AttentionOptions o;
+  o.device = "cuda:0";
+  for (const std::int32_t requests : {8, 32, 64, 256}) {
+    for (const std::int32_t pages : {4, 128, 4096}) {
+      o.max_requests = o.max_rows = requests;
+      o.max_pages_per_request = pages;
+      const auto variant = variant_spec(o);
+      ASSERT_TRUE(variant.ok());
+      const auto allowed = allowed_kernels(o, *variant, "sm_90a", 132);
+      ASSERT_TRUE(allowed.ok());
+      EXPECT_EQ(allowed->menu.has(tune::PlanKernel::kWarps), requests * 8 >= 66) << requests << " of " << pages;
+      EXPECT_TRUE(allowed->menu.has(tune::PlanKernel::kFew));
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, AnObjectForOneRequestIsSmall) {
   AttentionOptions o;
   o.device = "cuda:0";

@@ -62,12 +62,13 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
 bool may_pack(const AttentionOptions& o) { return !o.batch_invariant && o.share_prefixes && o.max_requests > 1; }
 bool may_share(const AttentionOptions& o) { return may_pack(o) || (!o.batch_invariant && o.max_cascade_levels > 0); }
 
-// The largest batch of decode that the options declare.
+// As many requests as the options declare, short ones: what any kernel for decode gains most by.
 tune::PlanFacts most_facts(const AttentionOptions& o) {
   tune::PlanFacts most;
   most.decode = true;
   most.pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
-  most.kv_bytes = most.pairs * o.max_pages_per_request * o.page_tokens * pair_token_bytes(o);
+  most.requests = o.max_requests;
+  most.kv_bytes = most.pairs * pair_token_bytes(o);
   return most;
 }
 

@@ -41,13 +41,14 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
     if (batch.mask == abi::MaskKind::kWindow) {
       tokens = std::min(tokens, std::int64_t{batch.window_left} + std::max(q_len, 1));
     }
-    facts.pairs += tokens > 0 ? kv_heads : 0;
+    facts.requests += tokens > 0 ? 1 : 0;
     facts.rows += std::max(q_len, 0) * qo_heads;
     all += tokens;
     longest = std::max(longest, tokens);
   }
   // Dummies that graphs are captured with: as many pairs as the plans that replays will meet.
-  if (facts.pairs == 0) facts.pairs = batch.num_requests * kv_heads;
+  if (facts.requests == 0) facts.requests = batch.num_requests;
+  facts.pairs = facts.requests * kv_heads;
   facts.kv_bytes = all * token_bytes;
   facts.longest_bytes = longest * token_bytes;
   return facts;

@@ -45,6 +45,7 @@ struct PlanFacts {
   bool given = false;              // block rows as the caller made them
   std::int32_t most_q = 0;         // query tokens of a request, at most
   std::int64_t rows = 0;           // (query token, query head) rows of all requests
+  std::int64_t requests = 0;       // that see something
   std::int64_t pairs = 0;          // (request, KV head), of requests that see something
   std::int64_t kv_bytes = 0;       // keys and values that requests see, each for itself
   std::int64_t longest_bytes = 0;  // of them, the longest request's

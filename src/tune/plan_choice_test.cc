@@ -19,6 +19,7 @@ PlanFacts decode(std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest
   facts.decode = true;
   facts.most_q = 1;
   facts.pairs = pairs;
+  facts.requests = (pairs + 7) / 8;
   facts.kv_bytes = kv_bytes;
   facts.longest_bytes = longest_bytes;
   return facts;
@@ -59,6 +60,10 @@ TEST(PlanChoiceTest, DecodeByPairsAndBytes) {
            Expected{"int4, 63 of 8k", int4, decode(504, kGiB / 2, 8 * kMiB), warps, PlanReason::kManyPairs},
            Expected{"int4, 64 of 8k", int4, decode(512, kGiB / 2, 8 * kMiB), warps, PlanReason::kManyPairs},
            Expected{"40, some empty", bf16, decode(224, kGiB / 12, 6 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"32 of 2k", bf16, decode(256, kGiB / 4, 8 * kMiB), general, PlanReason::kBetween},
+           Expected{"of any length", bf16, decode(256, kGiB / 4, 16 * kMiB), warps, PlanReason::kManyPairs},
+           Expected{"of 256", bf16, decode(256, kGiB / 32, kMiB), warps, PlanReason::kManyPairs},
+           Expected{"int4, 3 of 200k", int4, decode(24, kGiB / 3, kGiB / 9), warps, PlanReason::kManyPairs},
            Expected{"64 of 4k", bf16, decode(512, kGiB, 16 * kMiB), warps, PlanReason::kManyPairs},
            Expected{"many short ones", bf16, decode(4096, kGiB / 8, kMiB), warps, PlanReason::kManyPairs},
            Expected{"D96, 32 of 2k", d96, decode(256, kGiB / 5, 6 * kMiB), warps, PlanReason::kManyPairs},
@@ -167,7 +172,7 @@ TEST(PlanChoiceTest, WhatAGraphRecordedStays) {
 TEST(PlanChoiceTest, DummyLengthsChooseAsRealOnes) {
   for (const abi::KvDType dtype : {abi::KvDType::kBF16, abi::KvDType::kF8E4M3, abi::KvDType::kI4}) {
     const KernelMenu menu = menu_of(dtype);
-    for (const std::int64_t pairs : {1, 8, 64, 132, 200, 256, 512, 8192}) {
+    for (const std::int64_t pairs : {1, 8, 64, 132, 200, 512, 8192}) {
       const PlanChoice dummies = choose_plan_kernel(menu, decode(pairs, pairs * 256, 256));
       const PlanChoice real = choose_plan_kernel(menu, decode(pairs, pairs * kMiB, kMiB));
       EXPECT_EQ(kernel_name(dummies.kernel), kernel_name(real.kernel)) << pairs;
