@@ -100,9 +100,15 @@ struct GenerationEvent {
   std::vector<std::int32_t> tokens;    // new tokens
   std::vector<TokenLogprob> logprobs;  // of the new tokens, when asked for
   std::vector<std::vector<TokenLogprob>> top_logprobs;
+  // In the request's first event, when asked for: of the prompt's tokens but the first, which nothing foretells.
+  std::vector<TokenLogprob> prompt_logprobs;
+  std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
   FinishReason finish = FinishReason::kNone;
   std::int32_t stop_token = -1;  // token that ended it, or -1
-  Status error;                  // with kError
+  TokenLogprob stop_logprob;     // of that token, when asked for
+  std::vector<TokenLogprob> stop_top_logprobs;
+  std::string stop_text;  // stop string that ended it, or empty
+  Status error;           // with kError
   // Filled in each choice's last event.
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;  // prompt tokens found in the prefix cache
@@ -119,10 +125,14 @@ struct GenerateRequest {
   SamplingParams sampling;
   std::shared_ptr<const Grammar> grammar;  // of this engine; null: any text
   std::int32_t n = 1;                      // choices; they share the prompt's pages
-  std::string cache_salt;                  // requests share cached prefixes only with equal salts
-  std::int32_t priority = 0;               // lower is served first
-  std::string sparse;                      // selection policy or "off"; empty: the engine's
-  std::string kv_budget;                   // empty: the engine's
+  // Top alternatives to report of each token of the prompt, which is computed whole then, cached or not; 0: the tokens
+  // alone, -1: none.
+  std::int32_t prompt_logprobs = -1;
+  bool prompt_only = false;   // ..., and nothing is generated: the answer ends with kLength
+  std::string cache_salt;     // requests share cached prefixes only with equal salts
+  std::int32_t priority = 0;  // lower is served first
+  std::string sparse;         // selection policy or "off"; empty: the engine's
+  std::string kv_budget;      // empty: the engine's
   // Tokens at the end of the prompt that select too; those before always read all. 0: generated tokens only.
   std::int32_t sparse_prompt_tokens = 0;
 };
@@ -163,6 +173,7 @@ struct ChatMessage {
   std::string content;
   // More members that the template sees, as a JSON object: tool_calls, tool_call_id, name.
   std::string extra_json{};
+  bool unfinished = false;  // of the last: the answer goes on where its content ends
 };
 
 struct EngineView;  // fovea/engine_view.h

@@ -111,8 +111,13 @@ std::int32_t max_draft_tokens(const EngineOptions& options) {
   return std::min(kSequences * NgramDrafter::kMostTokens, options.chunk_tokens / 2);
 }
 
+std::int32_t max_scores(const EngineOptions& options) {
+  constexpr std::int32_t kRows = 128;  // 64 MB of logits where the vocabulary is large
+  return std::min(kRows, options.chunk_tokens);
+}
+
 std::int32_t max_logit_rows(const EngineOptions& options) {
-  return effective_max_running(options) + max_draft_tokens(options);
+  return effective_max_running(options) + max_draft_tokens(options) + max_scores(options);
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
@@ -178,6 +183,7 @@ Status EngineCore::set_up() {
   scheduler.page_tokens = options.page_tokens;
   scheduler.prefix_cache = options.prefix_cache;
   scheduler.max_draft_tokens = max_draft_tokens(options);
+  scheduler.max_scores = max_scores(options);
   scheduler.target_seconds = 1e-3 * static_cast<double>(options.itl_target_ms);
   scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);
   ModelRunnerOptions runner;

@@ -51,6 +51,14 @@ Result<SparseSetting> EngineCore::accept(const GenerateRequest& request, std::st
   if (request.n < 1 || request.n > kMaxChoices) {
     return wrong("n", invalid_argument("n is {}; expected 1 to {} choices", request.n, kMaxChoices));
   }
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > kMaxTopLogprobs) {
+    return wrong("prompt_logprobs", invalid_argument("prompt_logprobs is {}; expected -1 to {}",
+                                                     request.prompt_logprobs, kMaxTopLogprobs));
+  }
+  if (request.prompt_only && (request.prompt_logprobs < 0 || request.n != 1)) {
+    return wrong("prompt_only", invalid_argument("a prompt alone is scored once: prompt_only needs prompt_logprobs and "
+                                                 "n 1"));
+  }
   FOVEA_RETURN_IF_ERROR(check_sampling(request.sampling, vocab_size(), parameter));
   if (!parts_.tokenizer.has_value() && !request.sampling.stop.empty()) {
     return wrong("stop", unsupported("stop strings need a tokenizer, and {} has none", parts_.name));
@@ -209,6 +217,7 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     choice->salt = cache_salt(asked.cache_salt, request.sparse);
     choice->tokens = asked.prompt;
     choice->prompt_length = prompt_length;
+    if (i == 0 && asked.prompt_logprobs >= 0) choice->scored = 0;
     choice->sparse = request.sparse;
     choice->sparse.phase = hash_combine(hash_span(std::span(asked.prompt)), static_cast<std::uint64_t>(i));
     choice->max_tokens = max_context_ - prompt_length;

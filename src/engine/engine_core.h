@@ -45,6 +45,7 @@ struct EngineParts {
 Status check_engine_options(const EngineOptions& options);
 std::int32_t effective_max_running(const EngineOptions& options);
 std::int32_t max_draft_tokens(const EngineOptions& options);  // that a step verifies
+std::int32_t max_scores(const EngineOptions& options);        // of prompts' tokens, in a step
 // Rows of a step whose logits are wanted, at most.
 std::int32_t max_logit_rows(const EngineOptions& options);
 
@@ -98,6 +99,8 @@ class EngineCore final : public Engine {
   void make_drafts();
   void run_step();
   void sample_items(const std::vector<StepItem>& items);
+  // Log probabilities of the prompt's tokens that the step computed; row: the first of their logits.
+  void take_scores(Choice& choice, const StepItem& item, std::size_t row);
   // row: of the runner's results.
   void fork_choices(Choice& first, std::size_t row);
   Result<SampledToken> sample_token(Choice& choice, std::size_t row);
@@ -106,7 +109,7 @@ class EngineCore final : public Engine {
   void deliver_token(Choice& choice, SampledToken sampled);
   void end_choice(Choice& choice, GenerationEvent event);
   void end_request(ActiveRequest& request, FinishReason reason, const Status& error);
-  void send(ActiveRequest& request, const GenerationEvent& event);
+  void send(ActiveRequest& request, GenerationEvent event);
   void fail_all(const Status& error);
   void erase_ended();
   void publish_stats();

@@ -42,6 +42,27 @@ std::string EngineCore::chat_template() const {
   return source == nullptr ? std::string() : *source;
 }
 
+namespace {
+
+// Drops what a template wrote behind the last message. Many of them trim messages.
+Status cut_behind(std::string_view content, std::string* text) {
+  std::size_t at = content.empty() ? std::string::npos : text->rfind(content);
+  if (at == std::string::npos) {
+    constexpr std::string_view kSpace = " \n\t\r";
+    const std::size_t begin = content.find_first_not_of(kSpace);
+    if (begin == std::string_view::npos) return invalid_argument("the message to go on with has no text");
+    content = content.substr(begin, content.find_last_not_of(kSpace) + 1 - begin);
+    at = text->rfind(content);
+  }
+  if (at == std::string::npos) {
+    return unsupported("the chat template changes the last message, so that it cannot be gone on with");
+  }
+  text->resize(at + content.size());
+  return ok_status();
+}
+
+}  // namespace
+
 Result<std::vector<std::int32_t>> EngineCore::encode_chat(const std::vector<ChatMessage>& messages,
                                                           bool add_generation_prompt,
                                                           const std::string& extra_json) const {
@@ -59,7 +80,8 @@ Result<std::vector<std::int32_t>> EngineCore::encode_chat(const std::vector<Chat
       entry.update(nlohmann::ordered_json::parse(message.extra_json));
     }
   }
-  context["add_generation_prompt"] = add_generation_prompt;
+  const bool unfinished = !messages.empty() && messages.back().unfinished;
+  context["add_generation_prompt"] = add_generation_prompt && !unfinished;
   const TokenizerConfig& config = parts_.tokenizer->config();
   // As the reference does: absent tokens are not defined, tools and documents are none.
   if (config.bos_token.has_value()) context["bos_token"] = *config.bos_token;
@@ -74,7 +96,8 @@ Result<std::vector<std::int32_t>> EngineCore::encode_chat(const std::vector<Chat
     if (!checked.is_object()) return invalid_argument("template variables are not a JSON object");
     context.update(nlohmann::ordered_json::parse(extra_json));
   }
-  FOVEA_ASSIGN_OR_RETURN(const std::string text, parts_.chat_template->render(context));
+  FOVEA_ASSIGN_OR_RETURN(std::string text, parts_.chat_template->render(context));
+  if (unfinished) FOVEA_RETURN_IF_ERROR(cut_behind(messages.back().content, &text));
   return parts_.tokenizer->encode(text, {.add_special_tokens = false, .parse_special = true});
 }
 

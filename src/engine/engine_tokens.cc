@@ -10,14 +10,34 @@ namespace fovea {
 void EngineCore::sample_items(const std::vector<StepItem>& items) {
   std::size_t row = 0;
   for (const StepItem& item : items) {
-    if (!item.sample) continue;
-    const std::size_t first = row;
-    row += static_cast<std::size_t>(1 + item.drafts);
+    const std::size_t scored = row;
+    const std::size_t first = row + static_cast<std::size_t>(item.scores);
+    row = first + static_cast<std::size_t>(item.sample ? 1 + item.drafts : 0);
     auto& choice = *static_cast<Choice*>(item.sequence);
     // A choice may have ended in this loop, with its request.
     if (choice.state != SequenceState::kRunning) continue;
+    if (item.scores > 0) take_scores(choice, item, scored);
+    if (!item.sample) continue;
+    if (choice.request->request.prompt_only) {
+      counters_.cached_tokens += static_cast<std::uint64_t>(choice.cached_tokens);
+      GenerationEvent event;
+      event.finish = FinishReason::kLength;
+      end_choice(choice, std::move(event));
+      continue;
+    }
     if (!choice.request->forked) fork_choices(choice, first);
     if (choice.state == SequenceState::kRunning) verify_draft(choice, first, item.drafts);
+  }
+}
+
+void EngineCore::take_scores(Choice& choice, const StepItem& item, std::size_t row) {
+  ActiveRequest& request = *choice.request;
+  for (std::int32_t i = 0; i < item.scores; ++i, ++choice.scored) {
+    const std::int32_t next = choice.tokens[static_cast<std::size_t>(item.score_begin + i + 1)];
+    SampledToken score =
+        sampler_.score(runner_->logits(row + static_cast<std::size_t>(i)), next, request.request.prompt_logprobs);
+    request.prompt_logprobs.push_back({next, score.logprob});
+    request.prompt_top_logprobs.push_back(std::move(score.top));
   }
 }
 
@@ -95,6 +115,8 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
   if (((complete || !params.ignore_eos) && holds(eos_tokens())) || holds(params.stop_token_ids)) {
     event.finish = FinishReason::kStop;
     event.stop_token = token;
+    event.stop_logprob = {token, sampled.logprob};
+    event.stop_top_logprobs = std::move(sampled.top);
   } else {
     event.tokens.push_back(token);
     if (params.logprobs >= 0) {
@@ -115,6 +137,7 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
       event.text = std::move(output.text);
       if (output.matched) {
         event.finish = FinishReason::kStop;
+        event.stop_text = std::move(output.stop);
       } else if (event.finish != FinishReason::kNone) {
         event.text += choice.stops->finish();
       }
@@ -123,7 +146,7 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
   if (event.finish != FinishReason::kNone) {
     end_choice(choice, std::move(event));
   } else {
-    send(*choice.request, event);
+    send(*choice.request, std::move(event));
   }
 }
 
@@ -141,10 +164,14 @@ void EngineCore::end_choice(Choice& choice, GenerationEvent event) {
     ++(failed ? counters_.requests_failed : cancelled ? counters_.requests_cancelled : counters_.requests_finished);
     ended_.push_back(request.id);
   }
-  send(request, event);
+  send(request, std::move(event));
 }
 
-void EngineCore::send(ActiveRequest& request, const GenerationEvent& event) {
+void EngineCore::send(ActiveRequest& request, GenerationEvent event) {
+  if (!request.prompt_logprobs.empty()) {
+    event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
+    event.prompt_top_logprobs = std::exchange(request.prompt_top_logprobs, {});
+  }
   try {
     request.callback(event);
   } catch (const std::exception& error) {

@@ -94,6 +94,8 @@ void ModelRunner::lay_out(const Step& step) {
         *slots++ = row[i / page_tokens] * page_tokens + i % page_tokens;
       }
     }
+    const std::int32_t scored = static_cast<std::int32_t>(tokens_.size()) + item.score_begin - item.begin;
+    for (std::int32_t i = 0; i < item.scores; ++i) logit_rows_.push_back(scored + i);
     const auto first = item.sequence->tokens.begin() + item.begin;
     tokens_.insert(tokens_.end(), first, first + item.count - item.drafts);
     const auto guesses = item.sequence->draft.begin();
@@ -203,9 +205,9 @@ Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
     logits_end_ = 0;
     std::size_t row = 0;
     for (const StepItem& item : step.items) {
-      if (!item.sample) continue;
-      const std::size_t end = row + 1 + static_cast<std::size_t>(item.drafts);
-      if (!item.sequence->greedy) {
+      const std::size_t end = row + static_cast<std::size_t>(item.scores + (item.sample ? 1 + item.drafts : 0));
+      if (end == row) continue;
+      if (item.scores > 0 || !item.sequence->greedy) {
         logits_begin_ = std::min(logits_begin_, row);
         logits_end_ = end;
       }

@@ -37,7 +37,8 @@ class ModelRunner {
   static Result<std::unique_ptr<ModelRunner>> create(Device& device, Model& model, KvPool& pool,
                                                      const ReqToTokenPool& rows, const ModelRunnerOptions& options);
 
-  // After it, logits(i) is row i of what the items with `sample` give: a row each, and one for each draft after it.
+  // After it, logits(i) is row i of what the items give, in their order: a row for each of their scores, and where they
+  // `sample` one more, and one for each draft after it.
   // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` may be left there,
   // and best(i) is the token of row i's largest logit.
   Status run(const Step& step);

@@ -313,12 +313,23 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
   }
   if (params.logprobs < 0) return result;
 
-  const float raw_max = changed ? row_max(logits) : max_logit;
-  const double log_total = std::log(row_exp(logits, raw_max, 1.0f, {}));
-  const auto logprob = [&](float logit) { return static_cast<float>(logit - raw_max - log_total); };
-  result.logprob = logprob(logits[result.token]);
-  const std::size_t top = std::min<std::size_t>(params.logprobs, logits.size());
-  if (top == 0) return result;
+  add_logprobs(logits, changed ? row_max(logits) : max_logit, params.logprobs, &result);
+  return result;
+}
+
+SampledToken Sampler::score(std::span<const float> logits, std::int32_t token, std::int32_t top) {
+  SampledToken result;
+  result.token = token;
+  add_logprobs(logits, row_max(logits), top, &result);
+  return result;
+}
+
+void Sampler::add_logprobs(std::span<const float> logits, float max_logit, std::int32_t wanted, SampledToken* result) {
+  const double log_total = std::log(row_exp(logits, max_logit, 1.0f, {}));
+  const auto logprob = [&](float logit) { return static_cast<float>(logit - max_logit - log_total); };
+  result->logprob = logprob(logits[result->token]);
+  const std::size_t top = std::min<std::size_t>(wanted, logits.size());
+  if (top == 0) return;
   // The `top` likeliest: a small heap whose front is the least of them.
   candidates_.clear();
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -331,8 +342,7 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
     std::push_heap(candidates_.begin(), candidates_.end(), Likelier());
   }
   std::sort(candidates_.begin(), candidates_.end(), Likelier());
-  for (const Candidate& c : candidates_) result.top.push_back({c.token, logprob(c.logit)});
-  return result;
+  for (const Candidate& c : candidates_) result->top.push_back({c.token, logprob(c.logit)});
 }
 
 }  // namespace fovea

@@ -63,6 +63,9 @@ class Sampler {
   Result<SampledToken> sample(std::span<const float> logits, const SamplingState& state,
                               std::span<const std::int32_t> allowed = {});
 
+  // Of a token that was not sampled: its log probability, and the `top` likeliest.
+  SampledToken score(std::span<const float> logits, std::int32_t token, std::int32_t top);
+
  private:
   struct Candidate {
     float logit;
@@ -81,6 +84,8 @@ class Sampler {
   void select(std::span<const float> logits, const SamplingParams& params, float max_logit);
   void select_top_k(std::span<const float> logits, const SamplingParams& params, float max_logit);
   void select_top_p(std::span<const float> logits, const SamplingParams& params, float max_logit);
+  // Fills the log probability of result's token, and the `top` likeliest.
+  void add_logprobs(std::span<const float> logits, float max_logit, std::int32_t top, SampledToken* result);
   std::int32_t draw_from_all(std::span<const float> logits, float max_logit, float temperature, double u);
 
   std::vector<float> scratch_;  // [vocab_size] logits with penalties

@@ -39,6 +39,7 @@ StopMatcher::Output StopMatcher::append(std::string_view piece) {
   if (first != std::string::npos) {
     output.text = held_.substr(0, first + (include_ ? length : 0));
     output.matched = true;
+    output.stop = held_.substr(first, length);
     held_.clear();
     return output;
   }

@@ -15,6 +15,7 @@ class StopMatcher {
 
   struct Output {
     std::string text;      // may be shown now
+    std::string stop{};    // the stop string that matched
     bool matched = false;  // the text has ended; nothing after the stop string is in `text`
   };
   // Adds a piece. The earliest stop string wins, of those that start together the longest that is complete.

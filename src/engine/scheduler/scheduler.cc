@@ -65,13 +65,25 @@ const Step& Scheduler::schedule() {
 
 void Scheduler::push_item(Sequence* sequence, std::int32_t count) {
   sequence->last_step = step_number_;
-  step_.items.push_back({sequence, sequence->computed, count, count == sequence->remaining()});
+  StepItem& item = step_.items.emplace_back();
+  item.sequence = sequence;
+  item.begin = sequence->computed;
+  item.count = count;
+  item.sample = count == sequence->remaining();
+  item.scores = scores_of(*sequence, count);
+  item.score_begin = std::max(item.begin, sequence->scored);
   step_.num_tokens += count;
   if (count == 1) {
     work_.add_decode(1, sequence->computed + 1);
   } else {
     work_.add_prompt(sequence->computed, count);
   }
+}
+
+std::int32_t Scheduler::scores_of(const Sequence& sequence, std::int32_t count) {
+  if (sequence.scored < 0) return 0;
+  const std::int32_t end = std::min(sequence.computed + count, sequence.prompt_length - 1);
+  return std::max(0, end - std::max(sequence.computed, sequence.scored));
 }
 
 // Chunks that the pacer makes short end at multiples of it.
@@ -154,8 +166,11 @@ void Scheduler::schedule_prefills() {
     left -= share[i];
   }
   share[0] = std::min(first->remaining(), std::min(first->remaining(), kept) + left);
+  std::int32_t scores = options_.max_scores;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     Sequence* sequence = prompts[i];
+    share[i] -= std::max(0, scores_of(*sequence, share[i]) - scores);
+    scores -= scores_of(*sequence, share[i]);
     if (share[i] == 0 || sequence->state != SequenceState::kRunning) continue;
     if (paced && share[i] < sequence->remaining()) {
       const std::int32_t unit = chunk_unit(*sequence);

@@ -31,6 +31,7 @@ struct SchedulerOptions {
   // Fewest tokens of a common prefix that make it worth waiting until another sequence has computed it.
   std::int32_t min_wait_tokens = 64;
   std::int32_t max_draft_tokens = 0;  // guesses that a step verifies, of all sequences
+  std::int32_t max_scores = 128;      // logits of prompts' tokens that a step gives, of all sequences
   double target_seconds = 0.0;  // of a step that holds decodes and chunks of prompts (StepPacer); 0: chunks are full
 };
 
@@ -42,6 +43,9 @@ struct StepItem {
   std::int32_t count = 0;
   bool sample = false;
   std::int32_t drafts = 0;
+  // Tokens of the prompt, from this one on, whose logits are wanted too.
+  std::int32_t score_begin = 0;
+  std::int32_t scores = 0;
 };
 
 struct PageCopy {
@@ -119,6 +123,8 @@ class Scheduler {
   void schedule_prefills();
   // Prompt tokens that fit into the step beside the decodes it holds.
   std::int32_t room_for_prompts() const;
+  // How many of the next `count` tokens' logits are wanted, the last one's for sampling aside.
+  static std::int32_t scores_of(const Sequence& sequence, std::int32_t count);
   static std::int32_t chunk_unit(const Sequence& sequence);
   void admit();
   bool admit_one(Sequence* sequence);

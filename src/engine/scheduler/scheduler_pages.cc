@@ -38,7 +38,8 @@ std::int32_t Scheduler::shareable(const Sequence& sequence, std::int32_t count) 
 
 std::span<const std::int32_t> Scheduler::matchable(const Sequence& sequence) const {
   // The last token is computed anyway.
-  const std::int32_t count = shareable(sequence, sequence.length() - 1);
+  std::int32_t count = shareable(sequence, sequence.length() - 1);
+  if (sequence.scored >= 0) count = std::min(count, sequence.scored);  // logits come with computing
   return std::span<const std::int32_t>(sequence.tokens).first(static_cast<std::size_t>(count));
 }
 

@@ -45,7 +45,9 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  // prompt, then what was generated
   std::int32_t prompt_length = 0;
   SparseSetting sparse;
-  bool greedy = false;              // the largest logit alone says which token comes next
+  bool greedy = false;  // the largest logit alone says which token comes next
+  // Leading tokens of the prompt whose logits have been taken, all of which are wanted; -1: only the last token's are.
+  std::int32_t scored = -1;
   std::vector<std::int32_t> draft;  // guesses of what comes after tokens, for the next step to verify
 
   // Scheduler.
