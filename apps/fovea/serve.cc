@@ -102,6 +102,8 @@ RunFunction declare_serve(Options& options) {
                    "Log and ignore fields of requests that this server does not do, instead of refusing them");
   options.add_choice("tool-parser", state->server.service.tool_parser, {"auto", "hermes", "llama3_json", "mistral"},
                      "How the model writes calls of tools; auto: as its chat template says");
+  options.add_choice("reasoning-parser", state->server.service.reasoning_parser, {"auto", "off", "think", "mistral"},
+                     "How the model marks reasoning in front of its answer; auto: as its chat template says");
   options.add("api-key", state->server.service.api_keys,
               "Ask for Authorization: Bearer KEY; more than one may be given, any of them will do");
   options.add("cors-origin", http.cors_origin, "Web origin whose pages may call; *: any; empty: none");

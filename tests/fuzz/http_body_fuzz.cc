@@ -5,7 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include "server/anthropic/message_request.h"
 #include "server/openai/api_request.h"
+#include "server/openai/later_system.h"
+#include "server/openai/reasoning.h"
+#include "server/responses/custom_input.h"
+#include "server/responses/response_request.h"
+#include "server/sglang/generate_request.h"
 
 namespace {
 
@@ -27,13 +33,37 @@ void check_params(const fovea::server::GenerationParams& params, const fovea::se
   for (const auto& [token, bias] : sampling.logit_bias) require(token >= 0 && token < kVocabSize && bias == bias);
 }
 
+void check_messages(std::vector<fovea::ChatMessage> messages) {
+  require(!messages.empty());
+  fovea::server::fold_later_system(&messages);
+  require(!messages.empty());
+}
+
+// What a model wrote, cut anywhere.
+void check_parsers(std::string_view text) {
+  for (const std::size_t cut : {text.size() / 2, text.size()}) {
+    fovea::server::CustomInput input;
+    input.append(text.substr(0, cut));
+    input.append(text.substr(cut));
+    input.finish();
+    for (const char* name : {"think", "mistral"}) {
+      fovea::server::ReasoningParser parser(*fovea::server::reasoning_format_named(name), cut == text.size());
+      std::size_t size = 0;
+      for (const auto& piece : {parser.append(text.substr(0, cut)), parser.append(text.substr(cut)), parser.finish()}) {
+        size += piece.reasoning.size() + piece.rest.size();
+      }
+      require(size <= text.size());
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   const fovea::server::RequestLimits limits = {.vocab_size = kVocabSize};
-  switch (data[0] % 4) {
+  switch (data[0] % 9) {
     case 0: {
       fovea::server::ChatRequest request;
       if (const auto error = fovea::server::parse_chat_request(body, limits, &request)) {
@@ -59,12 +89,45 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     case 2: {
       fovea::server::TokenizeRequest request;
-      if (const auto error = fovea::server::parse_tokenize_request(body, &request)) check_error(*error);
+      if (const auto error = fovea::server::parse_tokenize_request(body, limits, &request)) check_error(*error);
+      break;
+    }
+    case 4: {
+      fovea::server::ResponseRequest request;
+      if (const auto error = fovea::server::parse_response_request(body, limits, &request)) {
+        check_error(*error);
+      } else {
+        check_messages(request.chat.messages);
+        check_params(request.chat.params, limits);
+      }
+      break;
+    }
+    case 5:
+    case 6: {
+      fovea::server::MessageRequest request;
+      if (const auto error = fovea::server::parse_message_request(body, limits, data[0] % 9 == 6, &request)) {
+        check_error(*error);
+      } else {
+        check_messages(request.chat.messages);
+        check_params(request.chat.params, limits);
+      }
+      break;
+    }
+    case 7: check_parsers(body); break;
+    case 8: {
+      fovea::server::GenerateBody request;
+      if (const auto error = fovea::server::parse_generate_request(body, limits, &request)) {
+        check_error(*error);
+      } else {
+        check_params(request.params, limits);
+      }
       break;
     }
     default: {
       std::vector<std::int32_t> tokens;
-      if (const auto error = fovea::server::parse_detokenize_request(body, kVocabSize, &tokens)) check_error(*error);
+      std::string model;
+      if (const auto error = fovea::server::parse_detokenize_request(body, kVocabSize, &tokens, &model))
+        check_error(*error);
       break;
     }
   }

@@ -69,6 +69,18 @@ def test_streams_are_the_same_calls(client, model):
         check(name, arguments)
 
 
+def test_calls_beside_a_form(client, model):
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": PARAMETERS, "strict": True}}
+    for seed in range(4):
+        choice = ask(client, model, "Hi.", tools=TOOLS, response_format=form, temperature=1.5, seed=seed, max_tokens=400).choices[0]
+        if choice.finish_reason == "length":
+            continue
+        for call in choice.message.tool_calls or []:
+            check(call.function.name, call.function.arguments)
+        if not choice.message.tool_calls:
+            jsonschema.validate(json.loads(choice.message.content), PARAMETERS)
+
+
 def test_schemas_that_cannot_be_kept_are_refused(client, model):
     tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
     with pytest.raises(openai.BadRequestError) as refused:

@@ -226,7 +226,8 @@ Status HttpClient::post_stream(const std::string& path, const std::string& body,
     pending.append(piece);
     std::size_t begin = 0;
     for (std::size_t end = 0; (end = pending.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-      const std::string_view event = std::string_view(pending).substr(begin, end - begin);
+      std::string_view event = std::string_view(pending).substr(begin, end - begin);
+      if (event.starts_with("event: ")) event.remove_prefix(std::min(event.find('\n'), event.size() - 1) + 1);
       if (event.substr(0, 6) == "data: " && !on_event(event.substr(6))) return false;
     }
     pending.erase(0, begin);

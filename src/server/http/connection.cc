@@ -94,7 +94,7 @@ awaitable<bool> Connection::send(std::string bytes) {
 
 std::string Connection::head(std::int32_t status, std::string_view content_type, std::string_view request_id) const {
   std::string out = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status, reason_phrase(status), content_type);
-  if (!request_id.empty()) out += fmt::format("x-request-id: {}\r\n", request_id);
+  if (!request_id.empty()) out += fmt::format("x-request-id: {0}\r\nrequest-id: {0}\r\n", request_id);
   if (!context_.options.cors_origin.empty()) {
     out += fmt::format("Access-Control-Allow-Origin: {}\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
                        context_.options.cors_origin);

@@ -154,6 +154,12 @@ HttpResponse error_response(std::int32_t status, std::string_view message, std::
   return response;
 }
 
+std::string json_string(std::string_view text) {
+  std::string out;
+  append_json_string(&out, text);
+  return out;
+}
+
 bool equal_constant_time(std::string_view a, std::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < a.size(); ++i) {

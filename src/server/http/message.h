@@ -50,6 +50,7 @@ HttpResponse error_response(std::int32_t status, std::string_view message, std::
 
 // Appends text as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD, so the result is always valid.
 void append_json_string(std::string* out, std::string_view text);
+std::string json_string(std::string_view text);
 
 // True when both have the same bytes; takes a time that depends on the lengths only.
 bool equal_constant_time(std::string_view a, std::string_view b);

@@ -40,6 +40,8 @@ struct GenerationParams {
   bool stream = false;
   bool include_usage = false;
   bool return_token_ids = false;
+  std::int32_t prompt_logprobs = -1;  // top alternatives of each token of the prompt to report; -1: none
+  bool prompt_only = false;           // completions: max_tokens is 0
   std::string cache_salt;
   std::int32_t priority = 0;
   // Page selection, as GenerateRequest has it.
@@ -80,15 +82,15 @@ struct Prompt {
 
 struct CompletionRequest {
   std::string model;
-  std::vector<Prompt> prompts;  // at least one
-  bool echo = false;
+  std::vector<Prompt> prompts;     // at least one
+  bool echo = false;               // with logprobs, also those of the prompt
   bool add_special_tokens = true;  // to prompts that are text
   GenerationParams params;
 };
 
 struct TokenizeRequest {
   std::string prompt;
-  std::vector<ChatMessage> messages;  // used when not empty
+  ChatRequest chat;  // used when it has messages
   bool add_special_tokens = true;
   bool return_token_strs = false;
 };
@@ -97,8 +99,9 @@ struct TokenizeRequest {
 std::optional<ApiError> parse_chat_request(std::string_view body, const RequestLimits& limits, ChatRequest* out);
 std::optional<ApiError> parse_completion_request(std::string_view body, const RequestLimits& limits,
                                                  CompletionRequest* out);
-std::optional<ApiError> parse_tokenize_request(std::string_view body, TokenizeRequest* out);
+std::optional<ApiError> parse_tokenize_request(std::string_view body, const RequestLimits& limits,
+                                               TokenizeRequest* out);
 std::optional<ApiError> parse_detokenize_request(std::string_view body, std::int32_t vocab_size,
-                                                 std::vector<std::int32_t>* tokens);
+                                                 std::vector<std::int32_t>* tokens, std::string* model);
 
 }  // namespace fovea::server

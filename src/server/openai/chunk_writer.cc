@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -87,9 +88,9 @@ void append_usage(std::string* out, const Usage& usage) {
   fmt::format_to(std::back_inserter(*out),
                  "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
                  "\"prompt_tokens_details\":{{\"cached_tokens\":{}}},"
-                 "\"completion_tokens_details\":{{\"reasoning_tokens\":0",
+                 "\"completion_tokens_details\":{{\"reasoning_tokens\":{}",
                  usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
-                 usage.cached_tokens);
+                 usage.cached_tokens, usage.reasoning_tokens);
   if (usage.draft_tokens > 0) {
     fmt::format_to(std::back_inserter(*out), ",\"accepted_prediction_tokens\":{},\"rejected_prediction_tokens\":{}",
                    usage.accepted_tokens, usage.draft_tokens - usage.accepted_tokens);
@@ -105,9 +106,39 @@ void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens)
   out->push_back(']');
 }
 
+std::string prompt_logprobs_json(const Engine& engine, const PromptScores& scores, std::int32_t top) {
+  std::string out = "[null";
+  const auto add = [&](const TokenLogprob& entry, std::size_t rank, bool first) {
+    fmt::format_to(std::back_inserter(out), "{}\"{}\":{{\"logprob\":", first ? "" : ",", entry.token);
+    append_logprob(&out, entry.logprob);
+    out += ",\"rank\":" + (rank > 0 ? std::to_string(rank) : "null") + ",\"decoded_token\":";
+    append_json_string(&out, engine.token_bytes(entry.token));
+    out.push_back('}');
+  };
+  for (std::size_t i = 0; i < scores.logprobs.size(); ++i) {
+    const std::vector<TokenLogprob>& likely = scores.top[i];
+    const std::size_t count = std::min<std::size_t>(likely.size(), static_cast<std::size_t>(std::max(top, 0)));
+    const TokenLogprob& own = scores.logprobs[i];
+    std::size_t rank = 0;
+    for (std::size_t k = 0; k < count; ++k) rank = likely[k].token == own.token ? k + 1 : rank;
+    out += ",{";
+    add(own, rank, true);
+    for (std::size_t k = 0; k < count; ++k) {
+      if (k + 1 != rank) add(likely[k], k + 1, false);
+    }
+    out.push_back('}');
+  }
+  return out + "]";
+}
+
 void LogprobsWriter::add(const GenerationEvent& event) {
   for (std::size_t i = 0; i < event.logprobs.size(); ++i) {
-    kind_ == ApiKind::kChat ? add_chat(event, i) : add_completion(event, i);
+    if (kind_ == ApiKind::kChat) {
+      add_chat(event, i);
+    } else {
+      const auto* top = i < event.top_logprobs.size() ? &event.top_logprobs[i] : nullptr;
+      add_completion(event.logprobs[i], top, kMaxTopLogprobs);
+    }
   }
 }
 
@@ -127,8 +158,19 @@ void LogprobsWriter::add_chat(const GenerationEvent& event, std::size_t i) {
   first_ += "]}";
 }
 
-void LogprobsWriter::add_completion(const GenerationEvent& event, std::size_t i) {
-  const TokenLogprob& chosen = event.logprobs[i];
+void LogprobsWriter::add_prompt(const PromptScores& scores, std::int32_t top) {
+  const std::string bytes = engine_.token_bytes(scores.first);
+  append_json_string(&first_, token_text(bytes));
+  token_logprobs_ = top_logprobs_ = "null";
+  offsets_ = "0";
+  text_offset_ = count_characters(bytes);
+  for (std::size_t i = 0; i < scores.logprobs.size(); ++i) {
+    add_completion(scores.logprobs[i], &scores.top[i], static_cast<std::size_t>(std::max(top, 0)));
+  }
+}
+
+void LogprobsWriter::add_completion(const TokenLogprob& chosen, const std::vector<TokenLogprob>* top,
+                                    std::size_t limit) {
   const std::string bytes = engine_.token_bytes(chosen.token);
   comma(&first_);
   append_json_string(&first_, token_text(bytes));
@@ -143,8 +185,9 @@ void LogprobsWriter::add_completion(const GenerationEvent& event, std::size_t i)
   append_json_string(&top_logprobs_, token_text(bytes));
   top_logprobs_.push_back(':');
   append_logprob(&top_logprobs_, chosen.logprob);
-  if (i < event.top_logprobs.size()) {
-    for (const TokenLogprob& entry : event.top_logprobs[i]) {
+  if (top != nullptr) {
+    for (std::size_t i = 0; i < std::min(limit, top->size()); ++i) {
+      const TokenLogprob& entry = (*top)[i];
       if (entry.token == chosen.token) continue;
       top_logprobs_.push_back(',');
       append_json_string(&top_logprobs_, token_text(engine_.token_bytes(entry.token)));
@@ -166,6 +209,12 @@ void LogprobsWriter::append_json(std::string* out) {
     *out += "{\"tokens\":[" + first_ + "],\"token_logprobs\":[" + token_logprobs_ + "],\"top_logprobs\":[" +
             top_logprobs_ + "],\"text_offset\":[" + offsets_ + "]}";
   }
+  clear();
+}
+
+void LogprobsWriter::append_entries(std::string* out) {
+  if (!out->empty() && !first_.empty()) out->push_back(',');
+  *out += first_;
   clear();
 }
 
@@ -208,13 +257,16 @@ void ChunkWriter::append_delta(std::string* out, const Delta& delta) const {
     end(delta.finish, true);
     return;
   }
-  const bool has_content = delta.first || !delta.text.empty() || delta.call != nullptr ||
+  const bool has_content = delta.first || !delta.text.empty() || !delta.reasoning.empty() || delta.call != nullptr ||
                            delta.logprobs_json != "null" || (delta.token_ids != nullptr && !delta.token_ids->empty());
   if (has_content) {
     open(out);
     fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":{{{}", delta.index,
                    delta.first ? "\"role\":\"assistant\"," : "");
-    if (delta.call == nullptr) {
+    if (!delta.reasoning.empty()) {
+      *out += delta.first ? "\"content\":null,\"reasoning_content\":" : "\"reasoning_content\":";
+      append_json_string(out, delta.reasoning);
+    } else if (delta.call == nullptr) {
       *out += "\"content\":";
       append_json_string(out, delta.text);
     } else {
@@ -258,13 +310,17 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
     const FinishedChoice& choice = choices[i];
     out += fmt::format("{}{{\"index\":{},", i == 0 ? "" : ",", choice.index);
     out += chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":";
-    if (choice.text.empty() && !choice.calls.empty()) {
+    if (choice.text.empty() && (!choice.calls.empty() || !choice.reasoning.empty())) {
       out += "null";
     } else {
       append_json_string(&out, choice.text);
     }
     if (chat) {
       out += ",\"refusal\":null";
+      if (!choice.reasoning.empty()) {
+        out += ",\"reasoning_content\":";
+        append_json_string(&out, choice.reasoning);
+      }
       for (std::size_t call = 0; call < choice.calls.size(); ++call) {
         out += call == 0 ? ",\"tool_calls\":[" : ",";
         append_call(&out, choice.calls[call], std::nullopt);
@@ -275,6 +331,7 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
     out += choice.logprobs_json;
     out += ",\"finish_reason\":";
     out += finish_reason_json(choice.finish, !choice.calls.empty());
+    if (!chat && !choice.prompt_logprobs_json.empty()) out += ",\"prompt_logprobs\":" + choice.prompt_logprobs_json;
     if (choice.token_ids != nullptr) {
       out += ",\"token_ids\":";
       append_token_ids(&out, *choice.token_ids);
@@ -283,6 +340,9 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
   }
   out += "],\"usage\":";
   append_usage(&out, usage);
+  if (chat && !choices.empty() && !choices[0].prompt_logprobs_json.empty()) {
+    out += ",\"prompt_logprobs\":" + choices[0].prompt_logprobs_json;
+  }
   out.push_back('}');
   return out;
 }

@@ -19,16 +19,28 @@ struct Usage {
   std::int64_t cached_tokens = 0;
   std::int64_t draft_tokens = 0;  // guessed and verified, and those of them that were right
   std::int64_t accepted_tokens = 0;
+  std::int64_t reasoning_tokens = 0;
 };
 
 // "stop", "length" or null, quotes included; "tool_calls" where an answer that called tools stopped.
 std::string_view finish_reason_json(FinishReason reason, bool called = false);
 // {"prompt_tokens":..,"completion_tokens":..,"total_tokens":..,"prompt_tokens_details":{"cached_tokens":..},
-// "completion_tokens_details":{"reasoning_tokens":0}}; with accepted_prediction_tokens and rejected_prediction_tokens
+// "completion_tokens_details":{"reasoning_tokens":..}}; with accepted_prediction_tokens and rejected_prediction_tokens
 // where tokens were guessed.
 void append_usage(std::string* out, const Usage& usage);
 // [1,2,3]
 void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens);
+
+// Log probabilities of a prompt's tokens.
+struct PromptScores {
+  std::int32_t first = 0;              // the first token, which has none
+  std::vector<TokenLogprob> logprobs;  // of the others
+  std::vector<std::vector<TokenLogprob>> top;
+};
+
+// As vLLM has them: [null,{"ID":{"logprob":..,"rank":..,"decoded_token":..},..},..]; rank is null where the token is
+// not among the `top` likeliest.
+std::string prompt_logprobs_json(const Engine& engine, const PromptScores& scores, std::int32_t top);
 
 // Collects the logprobs of one choice in the shape of its API, incrementally: a stream takes a piece a chunk, an answer
 // the whole.
@@ -38,14 +50,22 @@ class LogprobsWriter {
   // Characters that stand before the first token (echo).
   void set_text_offset(std::int64_t characters) { text_offset_ = characters; }
   void add(const GenerationEvent& event);
+  // Completions: of an echoed prompt, before all others.
+  void add_prompt(const PromptScores& scores, std::int32_t top);
+  // Completions: of the token that ended the answer.
+  void add_stop(const GenerationEvent& event) {
+    add_completion(event.stop_logprob, &event.stop_top_logprobs, kMaxTopLogprobs);
+  }
   // Appends what was added since the last call as an object, or null when nothing was.
   void append_json(std::string* out);
+  // Chat: the entries alone, as they stand in a list.
+  void append_entries(std::string* out);
   bool empty() const { return first_.empty(); }
   void clear();
 
  private:
   void add_chat(const GenerationEvent& event, std::size_t i);
-  void add_completion(const GenerationEvent& event, std::size_t i);
+  void add_completion(const TokenLogprob& chosen, const std::vector<TokenLogprob>* top, std::size_t limit);
 
   const Engine& engine_;
   const ApiKind kind_;
@@ -65,6 +85,7 @@ struct Delta {
   std::int32_t index = 0;
   bool first = false;                                    // chat: carries the role
   std::string_view text;                                 // new text
+  std::string_view reasoning;                            // chat: in place of text
   const ToolCall* call = nullptr;                        // chat: in place of text
   int call_index = 0;                                    // which of the choice's calls that is
   bool called = false;                                   // the choice called tools
@@ -99,8 +120,10 @@ class ChunkWriter {
 struct FinishedChoice {
   std::int32_t index = 0;
   std::string text;
+  std::string reasoning;        // chat
   std::vector<ToolCall> calls;  // chat
   std::string logprobs_json = "null";
+  std::string prompt_logprobs_json;  // empty: none
   FinishReason finish = FinishReason::kStop;
   const std::vector<std::int32_t>* token_ids = nullptr;
 };

@@ -40,6 +40,9 @@ GenerateRequest request_for(const GenerationParams& params, std::vector<std::int
   // Ranking needs the logprobs of the chosen tokens.
   if (params.best_of > params.n) request.sampling.logprobs = std::max(request.sampling.logprobs, 0);
   request.n = params.best_of;
+  request.prompt_logprobs = params.prompt_logprobs;
+  request.prompt_only = params.prompt_only;
+  if (params.prompt_only) request.prompt_logprobs = std::max(request.prompt_logprobs, 0);
   request.cache_salt = params.cache_salt;
   request.sparse = params.sparse;
   request.kv_budget = params.kv_budget;
@@ -65,15 +68,17 @@ Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec sp
     choice.prompt = static_cast<std::int32_t>(i / per_prompt);
     if (spec_.params.sampling.logprobs >= 0) {
       choice.logprobs.emplace(engine_, spec_.kind);
-      if (!spec_.echo.empty()) choice.logprobs->set_text_offset(count_characters(spec_.echo[choice.prompt]));
+      if (!spec_.echo.empty() && !spec_.scored_echo)
+        choice.logprobs->set_text_offset(count_characters(spec_.echo[choice.prompt]));
     }
-    if (spec_.tool_format != nullptr) {
+    if (spec_.tool_format != nullptr || spec_.reasoning != nullptr) {
       std::vector<std::string> names;
       for (const Tool& tool : spec_.tools.tools) names.push_back(tool.name);
-      choice.calls.emplace(*spec_.tool_format, std::move(names));
+      choice.parser.emplace(spec_.tool_format, std::move(names), spec_.reasoning, spec_.reasoning_open);
     }
   }
   left_ = choices_.size();
+  for (const GenerateRequest& request : spec_.requests) scores_.push_back({request.prompt.front(), {}, {}});
 }
 
 void Generation::start() {
@@ -86,6 +91,10 @@ void Generation::start() {
       generation->report_done(499);
     }
   });
+  if (spec_.answer && spec_.params.stream) {
+    const std::scoped_lock lock(mutex_);
+    spec_.answer->begin(&early_);
+  }
   for (std::size_t prompt = 0; prompt < spec_.requests.size(); ++prompt) {
     Result<RequestId> id =
         engine_.submit(std::move(spec_.requests[prompt]),
@@ -169,7 +178,12 @@ void Generation::on_event(std::size_t prompt, const GenerationEvent& event) {
     Choice& choice = choices_[index];
     if (choice.finish != FinishReason::kNone) return;
     observe(choice, event);
-    if (choice.logprobs) choice.logprobs->add(event);
+    if (choice.parser && choice.parser->reasons()) usage_.reasoning_tokens += std::ssize(event.tokens);
+    if (!event.prompt_logprobs.empty()) {
+      scores_[prompt].logprobs = event.prompt_logprobs;
+      scores_[prompt].top = event.prompt_top_logprobs;
+    }
+    if (choice.logprobs) add_logprobs(choice, event);
     for (const TokenLogprob& entry : event.logprobs) choice.logprob_sum += entry.logprob;
     choice.logprob_count += static_cast<std::int64_t>(event.logprobs.size());
     choice.finish = event.finish;
@@ -189,16 +203,34 @@ void Generation::on_event(std::size_t prompt, const GenerationEvent& event) {
                       : Status(StatusCode::kCancelled, "the request was cancelled because the server shuts down"));
       cancel = left_ > 0;
     } else {
-      if (spec_.params.stream) {
+      if (spec_.answer) {
+        feed_answer(choice, event);
+      } else if (spec_.params.stream) {
         stream_event(index, choice, event);
       } else {
-        choice.text += event.text;
+        if (choice.parser) {
+          for (ToolDelta& piece : pieces_of(choice, event.text, event.finish != FinishReason::kNone)) {
+            choice.pieces.push_back(std::move(piece));
+          }
+        } else {
+          choice.text += event.text;
+        }
         choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
       }
       if (left_ == 0 && admitted_) end_locked();
     }
   }
   if (cancel) cancel_all();
+}
+
+void Generation::add_logprobs(Choice& choice, const GenerationEvent& event) {
+  if (spec_.scored_echo && !choice.prompt_added) {
+    choice.prompt_added = true;
+    choice.logprobs->add_prompt(scores_[static_cast<std::size_t>(choice.prompt)], spec_.params.sampling.logprobs);
+  }
+  choice.logprobs->add(event);
+  // Whoever scores counts on one element a token, of the one that ends the answer too.
+  if (spec_.scored_echo && event.stop_token >= 0) choice.logprobs->add_stop(event);
 }
 
 void Generation::stream_event(std::size_t index, Choice& choice, const GenerationEvent& event) {
@@ -220,8 +252,8 @@ void Generation::stream_event(std::size_t index, Choice& choice, const Generatio
   delta.logprobs_json = logprobs;
   delta.finish = event.finish;
   if (ids) delta.token_ids = &event.tokens;
-  if (choice.calls) {
-    stream_calls(delta, choice, event, &bytes);
+  if (choice.parser) {
+    stream_pieces(delta, choice, event, &bytes);
   } else {
     choice.started = true;
     writer_.append_delta(&bytes, delta);
@@ -229,15 +261,41 @@ void Generation::stream_event(std::size_t index, Choice& choice, const Generatio
   if (!bytes.empty()) emit_locked(std::move(bytes));
 }
 
-void Generation::stream_calls(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes) {
-  std::vector<ToolDelta> pieces = choice.calls->append(event.text);
-  if (event.finish != FinishReason::kNone) {
-    for (ToolDelta& piece : choice.calls->finish()) pieces.push_back(std::move(piece));
+std::vector<ToolDelta> Generation::pieces_of(Choice& choice, std::string_view text, bool last) {
+  std::vector<ToolDelta> pieces;
+  if (choice.parser) {
+    pieces = choice.parser->append(text, last);
+  } else if (!text.empty()) {
+    pieces.emplace_back().content = text;
   }
   if (!spec_.tools.parallel) std::erase_if(pieces, [](const ToolDelta& piece) { return piece.call > 0; });
+  return pieces;
+}
+
+void Generation::feed_answer(Choice& choice, const GenerationEvent& event) {
+  std::string bytes;
+  if (choice.logprobs) choice.logprobs->append_entries(&logprobs_);
+  if (!event.stop_text.empty()) stop_text_ = event.stop_text;
+  spec_.answer->tokens(std::ssize(event.tokens));
+  for (const ToolDelta& piece : pieces_of(choice, event.text, event.finish != FinishReason::kNone)) {
+    if (piece.call >= 0) {
+      spec_.answer->call(tool_call(0, piece), &bytes);
+      logprobs_.clear();  // calls have none
+    } else if (piece.reasoning) {
+      spec_.answer->reasoning(piece.content, &bytes);
+      logprobs_.clear();
+    } else {
+      spec_.answer->text(piece.content, std::exchange(logprobs_, {}), &bytes);
+    }
+  }
+  if (spec_.params.stream && !bytes.empty()) emit_locked(std::move(bytes));
+}
+
+void Generation::stream_pieces(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes) {
+  const std::vector<ToolDelta> pieces = pieces_of(choice, event.text, event.finish != FinishReason::kNone);
   Delta one = delta;
   one.text = {};
-  one.called = choice.calls->num_calls() > 0;
+  one.called = choice.parser->num_calls() > 0;
   if (pieces.empty()) {
     const bool bare = one.logprobs_json == "null" && one.token_ids == nullptr;
     if (bare && event.finish == FinishReason::kNone) return;  // held back until it is known what it is
@@ -248,7 +306,8 @@ void Generation::stream_calls(const Delta& delta, Choice& choice, const Generati
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const ToolCall call = tool_call(static_cast<std::size_t>(delta.index), pieces[i]);
     one.first = !choice.started;
-    one.text = pieces[i].content;
+    one.text = pieces[i].reasoning ? std::string_view() : pieces[i].content;
+    one.reasoning = pieces[i].reasoning ? pieces[i].content : std::string_view();
     one.call = pieces[i].call >= 0 ? &call : nullptr;
     one.call_index = pieces[i].call;
     one.finish = i + 1 == pieces.size() ? delta.finish : FinishReason::kNone;
@@ -271,15 +330,11 @@ ToolCall Generation::tool_call(std::size_t index, const ToolDelta& piece) const 
   return call;
 }
 
-void Generation::finish_calls(std::size_t index, Choice& choice, FinishedChoice* out) {
-  std::vector<ToolDelta> pieces = choice.calls->append(choice.text);
-  for (ToolDelta& piece : choice.calls->finish()) pieces.push_back(std::move(piece));
+void Generation::finish_pieces(std::size_t index, Choice& choice, FinishedChoice* out) {
   out->text.clear();
-  for (const ToolDelta& piece : pieces) {
+  for (const ToolDelta& piece : choice.pieces) {
     if (piece.call < 0) {
-      out->text += piece.content;
-    } else if (piece.call > 0 && !spec_.tools.parallel) {
-      continue;
+      (piece.reasoning ? out->reasoning : out->text) += piece.content;
     } else if (!piece.name.empty()) {
       out->calls.push_back(tool_call(index, piece));
     } else {
@@ -295,6 +350,19 @@ void Generation::end_locked() {
   metrics_.prompt_tokens.observe(static_cast<double>(usage_.prompt_tokens));
   metrics_.completion_tokens.observe(static_cast<double>(usage_.completion_tokens));
   report_done(200, &usage_);  // before the client sees the end, and asks again
+  if (spec_.answer) {
+    std::string bytes;
+    spec_.answer->end({choices_.front().finish, usage_, stop_text_}, &bytes);
+    if (spec_.params.stream) {
+      exchange_->write(bytes);
+      exchange_->finish();
+    } else {
+      HttpResponse response;
+      response.body = spec_.answer->whole();
+      exchange_->respond(std::move(response));
+    }
+    return;
+  }
   if (spec_.params.stream) {
     std::string bytes;
     if (spec_.params.include_usage) writer_.append_usage_chunk(&bytes, usage_);
@@ -324,10 +392,14 @@ void Generation::answer_whole_locked() {
       FinishedChoice finished;
       finished.index = static_cast<std::int32_t>(out.size());
       finished.text = (spec_.echo.empty() ? "" : spec_.echo[choice.prompt]) + choice.text;
-      if (choice.calls) finish_calls(out.size(), choice, &finished);
+      if (choice.parser) finish_pieces(out.size(), choice, &finished);
       if (choice.logprobs) {
         finished.logprobs_json.clear();
         choice.logprobs->append_json(&finished.logprobs_json);
+      }
+      if (spec_.params.prompt_logprobs >= 0) {
+        finished.prompt_logprobs_json = prompt_logprobs_json(engine_, scores_[static_cast<std::size_t>(choice.prompt)],
+                                                             spec_.params.prompt_logprobs);
       }
       finished.finish = choice.finish;
       if (spec_.params.return_token_ids) finished.token_ids = &choice.tokens;
@@ -345,12 +417,17 @@ void Generation::fail_locked(const Status& status) {
   report_done(error.status);
   if (spec_.params.stream && admitted_) {
     std::string bytes;
-    ChunkWriter::append_error(&bytes, error.message,
-                              error.status == 503 ? "service_unavailable_error" : "server_error");
+    if (spec_.answer) {
+      spec_.answer->fail(error, &bytes);
+    } else {
+      ChunkWriter::append_error(&bytes, error.message,
+                                error.status == 503 ? "service_unavailable_error" : "server_error");
+    }
     exchange_->write(bytes);
     exchange_->finish();
   } else {
-    exchange_->respond(error_response(error.status, error.message, error.param, error.code));
+    exchange_->respond(spec_.answer ? spec_.answer->refusal(error)
+                                    : error_response(error.status, error.message, error.param, error.code));
   }
 }
 

@@ -15,22 +15,27 @@
 #include "fovea/engine.h"
 #include "server/http/exchange.h"
 #include "server/metrics/server_metrics.h"
+#include "server/openai/answer_parser.h"
+#include "server/openai/answer_writer.h"
 #include "server/openai/api_request.h"
 #include "server/openai/chunk_writer.h"
-#include "server/openai/tool_calls.h"
 
 namespace fovea::server {
 
 // What a Generation needs of its request.
 struct GenerationSpec {
   ApiKind kind = ApiKind::kChat;
-  std::string id;     // "chatcmpl-..." or "cmpl-..."
-  std::string model;  // name to show
+  std::unique_ptr<AnswerWriter> answer;  // of an API with items, which takes one prompt and one choice; else null
+  std::string id;                        // "chatcmpl-..." or "cmpl-..."
+  std::string model;                     // name to show
   GenerationParams params;
   std::vector<GenerateRequest> requests;    // one a prompt, as request_for() makes them
   std::vector<std::string> echo;            // text to put before each prompt's choices, or empty
+  bool scored_echo = false;                 // with logprobs of its tokens
   const ToolFormat* tool_format = nullptr;  // how calls of tools stand in the text; null: text is text
   ToolUse tools;
+  const ReasoningFormat* reasoning = nullptr;  // how reasoning stands in the text; null: text is text
+  bool reasoning_open = false;                 // the prompt ended with its opening tag
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -51,7 +56,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::string text;
     std::vector<std::int32_t> tokens;
     std::optional<LogprobsWriter> logprobs;
-    std::optional<ToolCallParser> calls;  // where there are tools
+    bool prompt_added = false;           // its logprobs, to logprobs
+    std::vector<ToolDelta> pieces;       // of a whole answer, where there is a parser
+    std::optional<AnswerParser> parser;  // where there may be more than content
     double logprob_sum = 0.0;
     std::int64_t logprob_count = 0;
     FinishReason finish = FinishReason::kNone;
@@ -61,11 +68,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   void on_event(std::size_t prompt, const GenerationEvent& event);
+  void add_logprobs(Choice& choice, const GenerationEvent& event);
   void observe(Choice& choice, const GenerationEvent& event);
   void stream_event(std::size_t index, Choice& choice, const GenerationEvent& event);
   // One chunk after another, for as many pieces as the event's text makes certain; delta: what they have in common.
-  void stream_calls(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes);
-  void finish_calls(std::size_t index, Choice& choice, FinishedChoice* out);
+  void stream_pieces(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes);
+  void finish_pieces(std::size_t index, Choice& choice, FinishedChoice* out);
+  // The pieces that text makes certain; last: the answer ends with it.
+  std::vector<ToolDelta> pieces_of(Choice& choice, std::string_view text, bool last);
+  void feed_answer(Choice& choice, const GenerationEvent& event);
   ToolCall tool_call(std::size_t index, const ToolDelta& piece) const;
   void end_locked();
   void fail_locked(const Status& status);
@@ -88,10 +99,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::mutex mutex_;  // guards the rest
   std::vector<Choice> choices_;
-  std::size_t left_ = 0;   // choices that still run
-  bool admitted_ = false;  // every prompt is submitted: the head of a stream may be sent
+  std::vector<PromptScores> scores_;  // of each prompt, where asked for
+  std::size_t left_ = 0;              // choices that still run
+  bool admitted_ = false;             // every prompt is submitted: the head of a stream may be sent
   bool ended_ = false;
-  std::string early_;  // chunks that came before admission
+  std::string early_;     // chunks that came before admission
+  std::string logprobs_;  // of text that the parser holds back, for spec_.answer
+  std::string stop_text_;
   Usage usage_;
   std::atomic<double> first_token_seconds_{-1.0};  // written under the lock, read without
 };

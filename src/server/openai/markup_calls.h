@@ -1,6 +1,6 @@
-// MarkupCallParser: calls of tools that a model writes in tags, a parameter each, as Qwen3-Coder and later Qwen models do:
-// <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>. Values are text; the tool's schema
-// says what they become. Used by AnswerParser, beside ToolCallParser.
+// MarkupCallParser: calls of tools that a model writes in tags, a parameter each, as Qwen3-Coder and later Qwen models
+// do: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>. Values are text; the tool's
+// schema says what they become. Used by AnswerParser, beside ToolCallParser.
 #pragma once
 
 #include <nlohmann/json.hpp>

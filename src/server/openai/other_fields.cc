@@ -50,7 +50,6 @@ constexpr Unsupported kUnsupported[] = {
     {"guided_whitespace_pattern"},
     {"grammar"},
     {"suffix"},
-    {"prompt_logprobs"},
     {"logits_processors"},
     {"beam_width"},
     {"use_beam_search"},

@@ -65,8 +65,8 @@ class Reader {
     }
   }
 
-  void response_format(const OrderedJson& format) {
-    const std::string field = "response_format";
+  // flat: the schema stands beside the type.
+  void response_format(const std::string& field, const OrderedJson& format, bool flat) {
     const std::string type = format.is_object() && format.contains("type") && format["type"].is_string()
                                  ? format["type"].get<std::string>()
                                  : std::string();
@@ -75,13 +75,17 @@ class Reader {
       set(field, GrammarKind::kJsonSchema, kAnyObject);
     } else if (type == "json_schema") {
       const auto found = format.find("json_schema");
-      if (found == format.end() || !found->is_object() || !found->contains("schema")) {
+      if (flat && format.contains("schema")) {
+        schema(field, format["schema"]);
+      } else if (flat) {
+        fields_.fail(field, field + " must have a schema");
+      } else if (found == format.end() || !found->is_object() || !found->contains("schema")) {
         fields_.fail(field, "response_format.json_schema must be an object with a schema");
       } else {
         schema(field, (*found)["schema"]);
       }
     } else {
-      fields_.fail(field, R"(response_format.type must be "text", "json_object" or "json_schema")");
+      fields_.fail(field, field + R"(.type must be "text", "json_object" or "json_schema")");
     }
   }
 
@@ -119,6 +123,11 @@ class Reader {
 
 }  // namespace
 
+void read_flat_format(FieldReader& fields, const std::string& field, const OrderedJson& format,
+                      GenerationParams* params) {
+  Reader(fields, params).response_format(field, format, true);
+}
+
 void read_response_format(FieldReader& fields, std::string_view body, GenerationParams* params) {
   static constexpr const char* kFields[] = {
       "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
@@ -129,7 +138,7 @@ void read_response_format(FieldReader& fields, std::string_view body, Generation
     if (fields.find(field.c_str()) == nullptr) continue;
     if (request.is_null()) request = OrderedJson::parse(body);  // it was parsed before, within limits
     const OrderedJson& value = request[field];
-    if (field == "response_format") reader.response_format(value);
+    if (field == "response_format") reader.response_format(field, value, false);
     if (field == "structured_outputs") reader.structured_outputs(value);
     if (field == "guided_json" || field == "json_schema") reader.schema(field, value);
     if (field == "guided_regex" || field == "regex") reader.text(field, GrammarKind::kRegex, value);

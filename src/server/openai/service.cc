@@ -12,8 +12,11 @@
 #include "base/log.h"
 #include "base/quote.h"
 #include "fovea/version.h"
+#include "server/anthropic/message_writer.h"
 #include "server/http/local_host.h"
 #include "server/openai/chunk_writer.h"
+#include "server/openai/later_system.h"
+#include "server/openai/openapi.h"
 #include "server/openai/tools.h"
 #include "server/page/page.h"
 
@@ -48,13 +51,21 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/ready", true, &Service::ready},
     {"GET", "/metrics", true, &Service::metrics_text},
     {"GET", "/version", true, &Service::version},
+    {"GET", "/openapi.json", true, &Service::openapi},
     {"GET", "/v1/models", false, &Service::models},
     {"GET", "/v1/models/", false, &Service::model},
     {"GET", "/server_info", false, &Service::server_info},
+    {"GET", "/get_server_info", false, &Service::server_info},
+    {"GET", "/model_info", false, &Service::model_info},
+    {"GET", "/get_model_info", false, &Service::model_info},
     {"GET", "/engine.json", false, &Service::engine_json},
     {"GET", "/plan.svg", false, &Service::plan_svg},
     {"POST", "/v1/chat/completions", false, &Service::chat},
+    {"POST", "/v1/responses", false, &Service::responses},
+    {"POST", "/v1/messages", false, &Service::messages},
+    {"POST", "/v1/messages/count_tokens", false, &Service::count_tokens},
     {"POST", "/v1/completions", false, &Service::completions},
+    {"POST", "/generate", false, &Service::generate_text},
     {"POST", "/tokenize", false, &Service::tokenize},
     {"POST", "/detokenize", false, &Service::detokenize},
     {"POST", "/flush_cache", false, &Service::flush_cache},
@@ -67,6 +78,8 @@ Service::Service(Engine& engine, ServiceOptions options)
       name_(options_.served_names.empty() ? engine.model_name() : options_.served_names.front()),
       tool_format_(options_.tool_parser == "auto" ? tool_format_of(engine.chat_template())
                                                   : tool_format_named(options_.tool_parser)),
+      reasoning_format_(options_.reasoning_parser == "auto" ? reasoning_format_of(engine.chat_template())
+                                                            : reasoning_format_named(options_.reasoning_parser)),
       live_view_(engine, metrics_, name_),
       created_(static_cast<std::int64_t>(std::time(nullptr))),
       id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
@@ -78,7 +91,10 @@ void Service::reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest
 
 void Service::reply_error(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request,
                           const ApiError& error) {
-  reply(exchange, request, error_response(error.status, error.message, error.param, error.code));
+  const bool messages = request.path.starts_with("/v1/messages");  // Anthropic's, with errors of its own shape
+  reply(exchange, request,
+        messages ? message_error(error, request.id)
+                 : error_response(error.status, error.message, error.param, error.code));
 }
 
 Service::RequestStart Service::start_of(const HttpRequest& request) {
@@ -113,6 +129,12 @@ bool Service::authorized(const HttpRequest& request) const {
   const bool bearer = std::equal(scheme.begin(), scheme.end(), kBearer.begin(), kBearer.end(),
                                  [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; });
   const std::string_view given = bearer ? header.substr(kBearer.size()) : std::string_view();
+  if (!bearer && header.empty()) {
+    const std::string_view plain = request.header("x-api-key");  // as Anthropic's clients send it
+    bool known = false;
+    for (const std::string& key : options_.api_keys) known |= equal_constant_time(plain, key);
+    return known;
+  }
   bool known = false;
   for (const std::string& key : options_.api_keys) known |= equal_constant_time(given, key);  // all, whichever it is
   return known && bearer;
@@ -227,6 +249,18 @@ void Service::version(const HttpRequest& request, const std::shared_ptr<Exchange
   reply(exchange, request, json_response(fmt::format("{{\"version\":\"{}\"}}", kVersion)));
 }
 
+void Service::openapi(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  reply(exchange, request, json_response(openapi_json()));
+}
+
+std::vector<std::string> Service::routes() {
+  std::vector<std::string> out;
+  for (const Route& route : kRoutes) {
+    out.push_back((route.method == std::string_view("GET") ? "get " : "post ") + std::string(route.path));
+  }
+  return out;
+}
+
 std::string Service::model_json(std::string_view name) const {
   std::string body = "{\"id\":";
   append_json_string(&body, name);
@@ -246,21 +280,6 @@ void Service::model(const HttpRequest& request, const std::shared_ptr<Exchange>&
       percent_decoded(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (unknown_model(name, request, exchange)) return;
   reply(exchange, request, json_response(model_json(name)));
-}
-
-void Service::server_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  const EngineStats stats = engine_.stats();
-  std::string body = "{\"model\":";
-  append_json_string(&body, name_);
-  body += fmt::format(
-      ",\"version\":\"{}\",\"max_model_len\":{},\"vocab_size\":{},\"running\":{},\"queued\":{},\"prompt_tokens_"
-      "pending\":{},\"kv_pages\":{},"
-      "\"kv_pages_free\":{},\"kv_pages_cached\":{},\"kv_page_bytes\":{},\"kv_bytes_read\":{},\"kv_bytes_unshared\":{}}"
-      "}",
-      kVersion, engine_.max_context(), engine_.vocab_size(), stats.running, stats.queued, stats.prompt_tokens_pending,
-      stats.pages_total, stats.pages_free, stats.pages_cached, stats.page_bytes, stats.kv_bytes_read,
-      stats.kv_bytes_unshared);
-  reply(exchange, request, json_response(std::move(body)));
 }
 
 void Service::engine_json(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
@@ -305,7 +324,7 @@ RequestLimits Service::limits() const {
 }
 
 std::string Service::new_id(const char* prefix) {
-  return fmt::format("{}-{:016x}", prefix, id_salt_ + next_id_.fetch_add(1));
+  return fmt::format("{}{:016x}", prefix, id_salt_ + next_id_.fetch_add(1));
 }
 
 std::optional<ApiError> Service::check(const GenerateRequest& request, const GenerationParams& params,
@@ -323,14 +342,16 @@ std::optional<ApiError> Service::check(const GenerateRequest& request, const Gen
                   params.max_tokens_field, "context_length_exceeded"};
 }
 
-std::optional<ApiError> Service::use_tools(ChatRequest* request, GenerationSpec* spec) const {
+std::optional<ApiError> Service::use_tools(ChatRequest* request, const std::string& prompt_field,
+                                           GenerationSpec* spec) const {
   ToolUse& use = request->tools;
   GenerationParams& params = request->params;
   if (tool_format_ == nullptr) {
-    const bool in_messages = std::any_of(request->messages.begin(), request->messages.end(),
-                                         [](const ChatMessage& message) { return !message.extra_json.empty(); });
+    const bool in_messages = std::any_of(
+        request->messages.begin(), request->messages.end(),
+        [](const ChatMessage& message) { return message.extra_json.find("\"tool_call") != std::string::npos; });
     if (use.tools.empty() && !in_messages) return std::nullopt;
-    const std::string field = use.tools.empty() ? "messages" : "tools";
+    const std::string field = use.tools.empty() ? prompt_field : "tools";
     if (options_.lenient) {
       params.ignored.push_back(field);
       return std::nullopt;
@@ -347,13 +368,60 @@ std::optional<ApiError> Service::use_tools(ChatRequest* request, GenerationSpec*
   request->template_json = variables.dump();
   // What opens a call may be a special token.
   if (!tool_format_->opening.empty()) params.sampling.skip_special_tokens = false;
+  if (params.grammar.has_value() && params.grammar->kind != GrammarKind::kJsonSchema) {
+    return ApiError{400,
+                    fmt::format("{} together with tools is not supported by this server; leave one of them out, or ask "
+                                "for JSON by a schema",
+                                params.grammar_field),
+                    params.grammar_field, "unsupported_parameter"};
+  }
+  const bool form = params.grammar.has_value() && OrderedJson::accept(params.grammar->text);
   if (use.required) {
     params.grammar = forced_calls(use, *tool_format_);
     params.grammar_field = "tools";
+  } else if (form) {
+    params.grammar = forced_calls(use, *tool_format_, params.grammar->text);
   }
   spec->tool_format = tool_format_;
   spec->tools = std::move(use);
   return std::nullopt;
+}
+
+void Service::use_reasoning(const std::vector<std::int32_t>& prompt, GenerationSpec* spec) const {
+  // Answers that are held to a form are held to it from their first token.
+  if (reasoning_format_ == nullptr || spec->params.grammar.has_value()) return;
+  constexpr std::size_t kTail = 16;  // tokens that hold a tag and whitespace behind it
+  std::string tail =
+      engine_.decode({prompt.end() - static_cast<std::ptrdiff_t>(std::min(prompt.size(), kTail)), prompt.end()}, false);
+  while (!tail.empty() && (tail.back() == '\n' || tail.back() == ' ')) tail.pop_back();
+  spec->reasoning = reasoning_format_;
+  spec->reasoning_open = tail.ends_with(reasoning_format_->opening);
+  spec->params.sampling.skip_special_tokens = false;  // the tags may be special tokens
+}
+
+Result<std::vector<std::int32_t>> Service::render(ChatRequest* request) const {
+  Result<std::vector<std::int32_t>> tokens =
+      engine_.encode_chat(request->messages, request->add_generation_prompt, request->template_json);
+  if (tokens.ok() || !fold_later_system(&request->messages)) return tokens;
+  return engine_.encode_chat(request->messages, request->add_generation_prompt, request->template_json);
+}
+
+std::optional<ApiError> Service::prepare(ChatRequest* request, const std::string& prompt_field, GenerationSpec* spec) {
+  if (auto error = use_tools(request, prompt_field, spec)) return error;
+  if (auto error = compile_grammar(&request->params)) return error;
+  Result<std::vector<std::int32_t>> tokens = render(request);
+  if (!tokens.ok()) return api_error(tokens.status(), prompt_field);
+  spec->model = request->model.empty() ? name_ : request->model;
+  spec->params = std::move(request->params);
+  use_reasoning(*tokens, spec);
+  spec->requests.push_back(request_for(spec->params, std::move(*tokens)));
+  return std::nullopt;
+}
+
+bool Service::refuse_draining(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  if (!draining_.load()) return false;
+  reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
+  return true;
 }
 
 std::optional<ApiError> Service::compile_grammar(GenerationParams* params) {
@@ -386,45 +454,26 @@ void Service::generate(GenerationSpec spec, const std::string& prompt_field, con
 void Service::chat(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   GenerationSpec spec;
   spec.arrival = request.arrival;
-  if (draining_.load()) {
-    reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
-    return;
-  }
+  if (refuse_draining(request, exchange)) return;
   ChatRequest parsed;
   if (auto error = parse_chat_request(request.body, limits(), &parsed)) {
     reply_error(exchange, request, *error);
     return;
   }
   if (unknown_model(parsed.model, request, exchange)) return;
-  if (auto error = use_tools(&parsed, &spec)) {
+  if (auto error = prepare(&parsed, "messages", &spec)) {
     reply_error(exchange, request, *error);
-    return;
-  }
-  if (auto error = compile_grammar(&parsed.params)) {
-    reply_error(exchange, request, *error);
-    return;
-  }
-  Result<std::vector<std::int32_t>> tokens =
-      engine_.encode_chat(parsed.messages, parsed.add_generation_prompt, parsed.template_json);
-  if (!tokens.ok()) {
-    reply_error(exchange, request, api_error(tokens.status(), "messages"));
     return;
   }
   spec.kind = ApiKind::kChat;
-  spec.id = new_id("chatcmpl");
-  spec.model = parsed.model.empty() ? name_ : parsed.model;
-  spec.params = std::move(parsed.params);
-  spec.requests.push_back(request_for(spec.params, std::move(*tokens)));
+  spec.id = new_id("chatcmpl-");
   generate(std::move(spec), "messages", request, exchange);
 }
 
 void Service::completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   GenerationSpec spec;
   spec.arrival = request.arrival;
-  if (draining_.load()) {
-    reply_error(exchange, request, {503, "the server is shutting down", "", "draining"});
-    return;
-  }
+  if (refuse_draining(request, exchange)) return;
   CompletionRequest parsed;
   if (auto error = parse_completion_request(request.body, limits(), &parsed)) {
     reply_error(exchange, request, *error);
@@ -440,6 +489,8 @@ void Service::completions(const HttpRequest& request, const std::shared_ptr<Exch
   if (!spec.params.has_max_tokens()) {
     spec.params.sampling.max_tokens = std::max(kDefaultMaxTokens, spec.params.sampling.min_tokens);
   }
+  if (spec.params.prompt_only) spec.params.sampling.max_tokens = 1;  // what the context must have room for
+  spec.scored_echo = parsed.echo && spec.params.sampling.logprobs >= 0;
   for (Prompt& prompt : parsed.prompts) {
     if (parsed.echo) spec.echo.push_back(prompt.is_text ? prompt.text : engine_.decode(prompt.tokens, false));
     if (prompt.is_text) {
@@ -450,25 +501,32 @@ void Service::completions(const HttpRequest& request, const std::shared_ptr<Exch
       }
       prompt.tokens = std::move(*tokens);
     }
-    spec.requests.push_back(request_for(spec.params, std::move(prompt.tokens)));
+    GenerateRequest& one = spec.requests.emplace_back(request_for(spec.params, std::move(prompt.tokens)));
+    if (spec.scored_echo) one.prompt_logprobs = std::max(one.prompt_logprobs, spec.params.sampling.logprobs);
   }
   spec.kind = ApiKind::kCompletion;
-  spec.id = new_id("cmpl");
+  spec.id = new_id("cmpl-");
   spec.model = parsed.model.empty() ? name_ : parsed.model;
   generate(std::move(spec), "prompt", request, exchange);
 }
 
 void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   TokenizeRequest parsed;
-  if (auto error = parse_tokenize_request(request.body, &parsed)) {
+  if (auto error = parse_tokenize_request(request.body, limits(), &parsed)) {
     reply_error(exchange, request, *error);
     return;
   }
-  Result<std::vector<std::int32_t>> tokens = parsed.messages.empty()
-                                                 ? engine_.encode(parsed.prompt, parsed.add_special_tokens)
-                                                 : engine_.encode_chat(parsed.messages, true, "");
+  const bool chat = !parsed.chat.messages.empty();
+  if (unknown_model(parsed.chat.model, request, exchange)) return;
+  GenerationSpec unused;
+  if (auto error = chat ? use_tools(&parsed.chat, "messages", &unused) : std::nullopt) {
+    reply_error(exchange, request, *error);
+    return;
+  }
+  Result<std::vector<std::int32_t>> tokens =
+      chat ? render(&parsed.chat) : engine_.encode(parsed.prompt, parsed.add_special_tokens);
   if (!tokens.ok()) {
-    reply_error(exchange, request, api_error(tokens.status(), parsed.messages.empty() ? "prompt" : "messages"));
+    reply_error(exchange, request, api_error(tokens.status(), chat ? "messages" : "prompt"));
     return;
   }
   std::string body =
@@ -487,10 +545,12 @@ void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchang
 
 void Service::detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   std::vector<std::int32_t> tokens;
-  if (auto error = parse_detokenize_request(request.body, engine_.vocab_size(), &tokens)) {
+  std::string model;
+  if (auto error = parse_detokenize_request(request.body, engine_.vocab_size(), &tokens, &model)) {
     reply_error(exchange, request, *error);
     return;
   }
+  if (unknown_model(model, request, exchange)) return;
   std::string body = "{\"prompt\":";
   append_json_string(&body, engine_.decode(tokens, false));
   reply(exchange, request, json_response(body + "}"));

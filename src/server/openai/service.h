@@ -23,6 +23,7 @@ namespace fovea::server {
 struct ServiceOptions {
   std::vector<std::string> served_names;   // in /v1/models, the first is shown in answers; empty: the engine's
   std::string tool_parser = "auto";        // how calls of tools are written: a ToolFormat's name; auto: by the template
+  std::string reasoning_parser = "auto";   // a ReasoningFormat's name, "off", or auto: by the template
   bool lenient = false;                    // fields that this server does not do are logged and ignored, not refused
   std::vector<std::string> api_keys;       // any of them will do; empty: none asked for
   std::string cors_origin;                 // of web pages that may call, "*": any; empty: none
@@ -43,6 +44,8 @@ class Service {
   // From now on /ready says 503 and new generations are refused.
   void drain() { draining_.store(true); }
   ServerMetrics& metrics() { return metrics_; }
+  // "post /tokenize", ...; one that ends with a slash stands for all below it. Those of the page are not among them.
+  static std::vector<std::string> routes();
 
  private:
   struct Route;
@@ -57,6 +60,7 @@ class Service {
   void health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void ready(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void metrics_text(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void openapi(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void version(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void models(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -64,6 +68,11 @@ class Service {
   void engine_json(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void plan_svg(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void chat(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void responses(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void messages(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void count_tokens(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void generate_text(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void model_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
@@ -86,11 +95,21 @@ class Service {
   std::optional<ApiError> check(const GenerateRequest& request, const GenerationParams& params,
                                 const std::string& prompt_field) const;
   // Tells the template of the request's tools, and the engine and the Generation what calls look like.
-  std::optional<ApiError> use_tools(ChatRequest* request, GenerationSpec* spec) const;
+  std::optional<ApiError> use_tools(ChatRequest* request, const std::string& prompt_field, GenerationSpec* spec) const;
+  // Looks for reasoning in the answer to this prompt.
+  void use_reasoning(const std::vector<std::int32_t>& prompt, GenerationSpec* spec) const;
+  // Renders the chat; system messages that the template does not take where they are are folded. prompt_field: as
+  // check() has it.
+  Result<std::vector<std::int32_t>> render(ChatRequest* request) const;
+  // All of that: from a parsed chat to what the engine is asked.
+  std::optional<ApiError> prepare(ChatRequest* request, const std::string& prompt_field, GenerationSpec* spec);
   // The form of the answer, if one is asked for, ready for the engine.
   std::optional<ApiError> compile_grammar(GenerationParams* params);
   void generate(GenerationSpec spec, const std::string& prompt_field, const HttpRequest& request,
                 const std::shared_ptr<Exchange>& exchange);
+  // True when the server shuts down; the request was told so.
+  bool refuse_draining(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  // prefix: with what parts it from the number, "cmpl-".
   std::string new_id(const char* prefix);
   RequestLimits limits() const;
   bool alive() const;
@@ -99,7 +118,8 @@ class Service {
   ServiceOptions options_;
   ServerMetrics metrics_;
   std::string name_;
-  const ToolFormat* tool_format_;  // of the model; null: it takes no tools
+  const ToolFormat* tool_format_;            // of the model; null: it takes no tools
+  const ReasoningFormat* reasoning_format_;  // of the model; null: none is looked for
   LiveView live_view_;
   const std::int64_t created_;
   std::uint64_t id_salt_;

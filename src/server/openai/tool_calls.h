@@ -13,10 +13,11 @@ namespace fovea::server {
 
 // What became certain with a piece of text, in order.
 struct ToolDelta {
-  std::string content;    // when call < 0
-  int call = -1;          // index of the call
-  std::string name;       // not empty: the call begins
-  std::string arguments;  // more of its arguments
+  std::string content;     // when call < 0
+  bool reasoning = false;  // the content is reasoning
+  int call = -1;           // index of the call
+  std::string name;        // not empty: the call begins
+  std::string arguments;   // more of its arguments
 };
 
 class ToolCallParser {

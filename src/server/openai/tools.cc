@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/quote.h"
+#include "server/openai/json_members.h"
 
 namespace fovea::server {
 namespace {
@@ -14,28 +15,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxTools = 128;
 constexpr std::size_t kMaxNameBytes = 64;
-constexpr const char* kNoParameters = R"({"type":"object","properties":{}})";
-
-bool is_name(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  });
-}
-
-// The member, or null where there is none or value is no object.
-template <class AnyJson>
-const AnyJson* member(const AnyJson& value, const char* key) {
-  if (!value.is_object()) return nullptr;
-  const auto found = value.find(key);
-  return found == value.end() || found->is_null() ? nullptr : &*found;
-}
-
-// The text of a member; empty where it is no string.
-template <class AnyJson>
-std::string text_of(const AnyJson& value, const char* key) {
-  const AnyJson* found = member(value, key);
-  return found != nullptr && found->is_string() ? found->template get<std::string>() : std::string();
-}
 
 void read_list(FieldReader& fields, const OrderedJson& list, ToolUse* out) {
   if (!list.is_array() || list.size() > kMaxTools) {
@@ -57,7 +36,7 @@ void read_list(FieldReader& fields, const OrderedJson& list, ToolUse* out) {
       return;
     }
     Tool tool = {text_of(*function, "name"), kNoParameters};
-    if (!is_name(tool.name)) {
+    if (!is_tool_name(tool.name)) {
       fields.fail("tools",
                   fmt::format("{}.function.name must have 1 to {} letters, digits, _ and -", where, kMaxNameBytes));
       return;
@@ -103,6 +82,12 @@ void read_choice(FieldReader& fields, const Json& choice, ToolUse* out) {
 }
 
 }  // namespace
+
+bool is_tool_name(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  });
+}
 
 void read_tools(FieldReader& fields, std::string_view body, ToolUse* out) {
   fields.boolean("parallel_tool_calls", &out->parallel);
@@ -154,11 +139,14 @@ bool read_tool_members(const Json& message, const std::string& where, FieldReade
            {"function", {{"name", name}, {"arguments", OrderedJson::parse(text.empty() ? "{}" : text)}}}});
     }
   }
+  if (const std::string thought = text_of(message, "reasoning_content"); out->role == "assistant" && !thought.empty()) {
+    extra["reasoning_content"] = thought;
+  }
   if (!extra.is_null()) out->extra_json = extra.dump();
   return true;
 }
 
-GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format) {
+GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std::string& schema) {
   const std::string opening = std::string(format.opening) + std::string(format.layout);
   const std::string closing = format.closing.empty() ? "" : std::string(format.layout) + std::string(format.closing);
   OrderedJson tags = OrderedJson::array();
@@ -181,6 +169,11 @@ GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format) {
     const OrderedJson before = {{"type", "const_string"}, {"value", opening + "["}};
     const OrderedJson after = {{"type", "const_string"}, {"value", "]" + closing}};
     calls = {{"type", "sequence"}, {"elements", OrderedJson::array({before, calls, after})}};
+  }
+  if (!schema.empty()) {
+    const OrderedJson answer = {
+        {"type", "json_schema"}, {"json_schema", OrderedJson::parse(schema)}, {"max_whitespace_cnt", 1}};
+    calls = {{"type", "or"}, {"elements", OrderedJson::array({answer, calls})}};
   }
   const OrderedJson tag = {{"type", "structural_tag"}, {"format", std::move(calls)}};
   return {GrammarKind::kStructuralTag, tag.dump()};

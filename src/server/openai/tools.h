@@ -12,14 +12,20 @@
 
 namespace fovea::server {
 
+// JSON schema of functions that take nothing.
+inline constexpr const char* kNoParameters = R"({"type":"object","properties":{}})";
+
+// Letters, digits, _ and -, at most 64.
+bool is_tool_name(const std::string& name);
+
 // Errors go to fields. body: what fields reads; tools are taken from it again for the order of their keys.
 void read_tools(FieldReader& fields, std::string_view body, ToolUse* out);
 
-// Calls in a message of the assistant, and whose result a message of the role tool is. where: of the message, for
-// errors, which go to fields; false then.
+// Calls and reasoning in a message of the assistant, and whose result a message of the role tool is. where: of the
+// message, for errors, which go to fields; false then.
 bool read_tool_members(const Json& message, const std::string& where, FieldReader& fields, ChatMessage* out);
 
-// Lets through calls of these tools in this format, and nothing else.
-GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format);
+// Lets through calls of these tools in this format, and nothing else but, where there is a schema, an answer by it.
+GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std::string& schema = "");
 
 }  // namespace fovea::server

@@ -226,8 +226,8 @@ TEST_F(ToolsTest, RefusesByName) {
   }
   EXPECT_EQ(error(body(R"(,"tool_choice":"required")"))["param"], "tool_choice");
   EXPECT_EQ(error(body(R"(,"parallel_tool_calls":1)"))["param"], "parallel_tool_calls");
-  EXPECT_EQ(error(body(std::string(kTools) + R"(,"response_format":{"type":"json_object"})"))["param"],
-            "response_format");
+  EXPECT_EQ(error(body(std::string(kTools) + R"(,"structured_outputs":{"regex":"x"})"))["param"],
+            "structured_outputs.regex");
   const auto message = [&](const std::string& text) { return R"({"messages":[)" + text + "]}"; };
   EXPECT_EQ(error(message(R"({"role":"tool","content":"x"})"))["param"], "messages[0].tool_call_id");
   for (const char* wrong : {R"("x")", R"([1])", R"([{"id":"a","function":{"name":"f"}}])",

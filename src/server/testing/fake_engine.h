@@ -30,6 +30,7 @@ class FakeEngine final : public Engine {
     std::function<void(std::string_view)> on_encode;  // called with each text, on the thread that encodes it
     bool has_bos = false;                             // encode() adds a first token where it is asked to
     std::string chat_template;                        // its source
+    bool refuse_later_system = false;                 // the template takes system messages at the head alone
     bool endless = false;                             // repeat the answer until max_tokens
     EngineView view;                                  // what view() shows, beside the stats
   };
@@ -138,7 +139,12 @@ class FakeEngine final : public Engine {
       last_messages_ = messages;
     }
     std::string text;
-    for (const ChatMessage& message : messages) text += message.content;
+    for (const ChatMessage& message : messages) {
+      if (options_.refuse_later_system && message.role == "system" && !text.empty()) {
+        return Status(StatusCode::kInvalidArgument, "system first");
+      }
+      text += message.content;
+    }
     if (text == "template error") return Status(StatusCode::kInvalidArgument, "the template refuses this");
     return encode(text, false);
   }
