@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "abi/attention_args.h"
+#include "attention/attention_batch.h"
 #include "attention/paged_attention.h"
 #include "base/half.h"
 #include "base/status.h"
@@ -26,6 +27,8 @@ T checked(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.status().to_string());
   return *std::move(result);
 }
+
+std::string words_of(const Status& status) { return status.ok() ? "" : status.to_string(); }
 
 PlannerOptions planner_options_of(const Instantiation& i, const tune::AttentionChoice& choice, bool divides) {
   AttentionConfig config;
@@ -105,8 +108,12 @@ Verdict Emulated::run(const AttentionCase& c, const Circumstances& how) { return
 
 Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   const AttentionOptions& o = instantiation.config.options;
+  const int budget_pages = instantiation.config.budget_pages;
   Verdict verdict;
   Planner& planner = planners[how.divides ? 1 : 0];
+  // Over chosen pages: lists by head, and lengths that grew since the plan was made.
+  const gpu_test::SelectedLists lists(c, budget_pages, true);
+  BatchTranslator translator(o, true);
   AttentionBatch batch;
   batch.num_requests = c.num_requests();
   batch.q_lens = c.spec.q_lens.data();
@@ -121,10 +128,20 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     batch.mask_tails = c.mask_tails.data();
     batch.mask_bits = c.mask_bits.data();
   }
-  if (const Status planned = planner.plan(batch); !planned.ok()) {
-    verdict.wrong = planned.to_string();
-    return verdict;
+  if (budget_pages > 0) {
+    SelectedBatch selected = lists.batch(c, budget_pages);
+    selected.page_indices = lists.entries.data();
+    selected.list_tokens = c.spec.kv_lens.data();
+    const Result<BlockRowBatch> block_rows = translator.selected(selected);
+    if (block_rows.ok()) {
+      verdict.wrong = words_of(planner.plan_block_rows(*block_rows));
+    } else {
+      verdict.wrong = block_rows.status().to_string();
+    }
+  } else {
+    verdict.wrong = words_of(planner.plan(batch));
   }
+  if (!verdict.wrong.empty()) return verdict;
   const WorkerStarts starts = instantiation.kind == KernelKind::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
   std::vector<std::byte> plan(max_device_plan_bytes(planner, false, starts));
   plan.resize(checked(pack_device_plan(planner.view(), plan, {}, starts)));
@@ -144,7 +161,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
 
   abi::AttentionArgs args{};
   args.plan = reinterpret_cast<const std::uint8_t*>(plan.data());
-  args.page_entries = c.page_table.data();
+  args.page_entries = budget_pages > 0 ? lists.entries.data() : c.page_table.data();
+  args.kv_lens = budget_pages > 0 ? c.spec.kv_lens.data() : nullptr;
   args.mask_bits = c.mask_bits.data();
   args.q = q.data();
   args.out = out.data();
@@ -160,7 +178,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   args.span_counter = span_counter.data();
   args.num_pages = static_cast<std::uint32_t>(c.pool.num_pages);
   args.first_merges = how.first_merges ? 1 : 0;
-  args.lists_fixed = 1;
+  args.lists_fixed = budget_pages > 0 ? 0 : 1;
   args.pool = c.pool;
   std::memcpy(args.variant_params, variant.bytes().data(), variant.bytes().size());
   const simt::TensorMap k_map = choice.tma ? map_of(choice, c, c.k.data()) : simt::TensorMap{};
@@ -192,12 +210,18 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
                     buffer("sinks", instantiation.config.variant.sinks),
                     buffer("slopes", instantiation.config.variant.alibi_slopes)};
   launch.buffers.push_back({"arguments", &args, sizeof args});
+  if (budget_pages > 0) {
+    launch.buffers.push_back(buffer("chosen pages", lists.entries));
+    launch.buffers.push_back(buffer("lengths", c.spec.kv_lens));
+  }
   // Page lists as long as the requests are, and the pages that they name.
   std::set<std::int32_t> pages;
   for (int r = 0; r < c.num_requests(); ++r) {
     const std::int32_t used = (c.spec.kv_lens[static_cast<std::size_t>(r)] + o.page_tokens - 1) / o.page_tokens;
     const std::int32_t* const list = c.page_table.data() + std::ptrdiff_t{r} * c.page_table_stride;
-    launch.buffers.push_back({fmt::format("page list of request {}", r), list, static_cast<std::size_t>(used) * 4});
+    if (budget_pages == 0) {
+      launch.buffers.push_back({fmt::format("page list of request {}", r), list, static_cast<std::size_t>(used) * 4});
+    }
     pages.insert(list, list + used);
   }
   const auto page_bytes = static_cast<std::size_t>(c.pool.page_stride * dtype_bits(c.spec.kv_dtype) / 8);

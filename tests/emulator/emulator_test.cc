@@ -53,6 +53,7 @@ Circumstances circumstances(std::uint64_t seed) {
 // Cases of the agreement tests, smaller; many of those for the kernel of shared runs share some.
 testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed) {
   testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
+  if (instantiation.config.budget_pages > 0) return spec;
   const bool decode = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kFew;
   const bool shares = instantiation.kind == KernelKind::kTrees && seed % 4 != 0;
   if (shares) spec.shared_tokens = 40 + static_cast<int>(seed * 37 % 200);

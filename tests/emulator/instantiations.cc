@@ -79,6 +79,17 @@ std::vector<Instantiation> make_all() {
   add(make("few", kFew, 64, kBf16, kBf16, 16, {2, 4}),
       [](Instantiation& i) { i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f, -1.0f, 4.0f}; });
   add(make("few_fp8", kFew, 128, kBf16, kFp8, 24, {1, 8}), plain);
+  add(make("warps_scaled", kWarps, 64, kF16, kFp8, 16, {2, 6}),
+      [](Instantiation& i) { i.config.options.kv_token_scales = true; });
+  // Over chosen pages.
+  const auto chosen = [](int pages) {
+    return [pages](Instantiation& i) {
+      i.config.budget_pages = pages;
+      i.config.options.max_selected = i.config.options.max_requests;
+    };
+  };
+  add(make("few_lists", kFew, 128, kBf16, kBf16, 16, {2, 4}), chosen(9));
+  add(make("ctas_lists", kCtas, 64, kBf16, kFp8, 24, {2, 7}), chosen(7));
   for (Instantiation& i : all) {  // vectors keep their places from here on
     const auto view = [](const std::vector<float>& x) {
       return cpu_tensor(x.data(), DType::kF32, static_cast<std::int64_t>(x.size()));

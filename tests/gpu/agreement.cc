@@ -122,22 +122,17 @@ Status AgreementRunner::plan(const AttentionCase& c) {
   return attention_.plan(batch_->view, place_->stream());
 }
 
-// Requests that fill the budget's last page are chosen ones: order does not matter before it.
-Status AgreementRunner::plan_selected(const AttentionCase& c) {
+SelectedLists::SelectedLists(const AttentionCase& c, int budget_pages, bool grows) {
   const std::int32_t page = c.spec.page_tokens;
-  const bool on_cpu = place_->name() == "cpu";
   std::mt19937_64 random(c.spec.seed);
-  std::vector<std::int32_t> entries, planned;
-  std::vector<std::int64_t> begins, selected;
   for (int r = 0; r < c.num_requests(); ++r) {
     const std::int32_t tokens = c.spec.kv_lens[static_cast<std::size_t>(r)];
     const std::int32_t pages = (tokens + page - 1) / page;
     const auto first = c.page_table.begin() + r * c.page_table_stride;
-    const bool chosen = pages == budget_pages_ && r % 4 != 3;
+    const bool chosen = pages == budget_pages && r % 4 != 3;
     begins.push_back(static_cast<std::int64_t>(entries.size()));
     selected.push_back(chosen ? begins.back() : -1);
-    // Lengths that the plan does not know yet, where kernels read them.
-    const auto grown = on_cpu ? 0 : std::min(static_cast<std::int32_t>(random() % 20), tokens - 1);
+    const auto grown = grows ? std::min(static_cast<std::int32_t>(random() % 20), tokens - 1) : 0;
     planned.push_back(chosen ? tokens + page : tokens - grown);
     for (int head = 0; head < (chosen ? c.spec.kv_heads : 1); ++head) {
       const auto at = static_cast<std::ptrdiff_t>(entries.size());
@@ -145,17 +140,27 @@ Status AgreementRunner::plan_selected(const AttentionCase& c) {
       if (chosen) std::shuffle(entries.begin() + at, entries.end() - 1, random);
     }
   }
-  FOVEA_ASSIGN_OR_RETURN(lists_, upload(*place_, entries));
-  FOVEA_ASSIGN_OR_RETURN(list_tokens_, upload(*place_, c.spec.kv_lens));
+}
+
+SelectedBatch SelectedLists::batch(const AttentionCase& c, int budget_pages) const {
   SelectedBatch batch;
   batch.num_requests = c.num_requests();
   batch.kv_lens = planned.data();
-  batch.budget_tokens = budget_pages_ * page;
-  batch.page_indices = static_cast<const std::int32_t*>(lists_.get());
+  batch.budget_tokens = budget_pages * c.spec.page_tokens;
   batch.num_page_indices = static_cast<std::int64_t>(entries.size());
   batch.list_begins = begins.data();
   batch.selected_begins = selected.data();
-  batch.selected_stride = budget_pages_;
+  batch.selected_stride = budget_pages;
+  return batch;
+}
+
+Status AgreementRunner::plan_selected(const AttentionCase& c) {
+  // Lengths that the plan does not know yet, where kernels read them.
+  selected_ = std::make_unique<SelectedLists>(c, budget_pages_, place_->name() != "cpu");
+  FOVEA_ASSIGN_OR_RETURN(lists_, upload(*place_, selected_->entries));
+  FOVEA_ASSIGN_OR_RETURN(list_tokens_, upload(*place_, c.spec.kv_lens));
+  SelectedBatch batch = selected_->batch(c, budget_pages_);
+  batch.page_indices = static_cast<const std::int32_t*>(lists_.get());
   batch.list_tokens = static_cast<const std::int32_t*>(list_tokens_.get());
   return attention_.plan_selected(batch, place_->stream());
 }

@@ -42,6 +42,19 @@ struct CaseBatch {
   std::vector<std::uint8_t> mask;
 };
 
+// A case as a step over chosen pages: requests that fill the budget's last page read lists of their own under each KV
+// head, their pages in another order each, because order does not matter before the last one.
+struct SelectedLists {
+  std::vector<std::int32_t> entries;
+  std::vector<std::int64_t> begins, selected;  // by request, into entries; see SelectedBatch
+  std::vector<std::int32_t> planned;           // lengths that the plan knows
+
+  // grows: plans know some lengths as they were a few tokens before.
+  SelectedLists(const testing::AttentionCase& c, int budget_pages, bool grows);
+  // Without page_indices and list_tokens, whose memory is the caller's; borrows this.
+  SelectedBatch batch(const testing::AttentionCase& c, int budget_pages) const;
+};
+
 // An Attention of a configuration on a place. One call at a time.
 class AgreementRunner {
  public:
@@ -63,6 +76,7 @@ class AgreementRunner {
   int budget_pages_;
   // What the plan borrows.
   std::unique_ptr<CaseBatch> batch_;
+  std::unique_ptr<SelectedLists> selected_;
   std::shared_ptr<void> lists_, list_tokens_;
   std::vector<std::shared_ptr<void>> kept_;  // tensors of the variant
 };
