@@ -8,6 +8,7 @@
 #include "server/anthropic/message_request.h"
 #include "server/openai/api_request.h"
 #include "server/openai/later_system.h"
+#include "server/openai/markup_calls.h"
 #include "server/openai/reasoning.h"
 #include "server/responses/custom_input.h"
 #include "server/responses/response_request.h"
@@ -46,6 +47,10 @@ void check_parsers(std::string_view text) {
     input.append(text.substr(0, cut));
     input.append(text.substr(cut));
     input.finish();
+    fovea::server::MarkupCallParser calls({{"f", R"({"properties":{"a":{"type":"string"}}})"}});
+    std::size_t sent = calls.append(text.substr(0, cut)).size() + calls.append(text.substr(cut)).size();
+    sent += calls.finish().size();
+    require(sent <= 3 * text.size() + 1);
     for (const char* name : {"think", "mistral"}) {
       fovea::server::ReasoningParser parser(*fovea::server::reasoning_format_named(name), cut == text.size());
       std::size_t size = 0;

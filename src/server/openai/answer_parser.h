@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/openai/markup_calls.h"
 #include "server/openai/reasoning.h"
 #include "server/openai/tool_calls.h"
 
@@ -15,8 +16,14 @@ namespace fovea::server {
 class AnswerParser {
  public:
   // Null formats: nothing of that kind is looked for. tools, open: as ToolCallParser and ReasoningParser take them.
-  AnswerParser(const ToolFormat* calls, std::vector<std::string> tools, const ReasoningFormat* reasoning, bool open) {
-    if (calls != nullptr) calls_.emplace(*calls, std::move(tools));
+  AnswerParser(const ToolFormat* calls, const std::vector<Tool>& tools, const ReasoningFormat* reasoning, bool open) {
+    if (calls != nullptr && calls->markup) {
+      markup_.emplace(tools);
+    } else if (calls != nullptr) {
+      std::vector<std::string> names;
+      for (const Tool& tool : tools) names.push_back(tool.name);
+      calls_.emplace(*calls, std::move(names));
+    }
     if (reasoning != nullptr) reasoning_.emplace(*reasoning, open);
   }
 
@@ -41,22 +48,30 @@ class AnswerParser {
     add_rest(piece.rest, last, &out);
     return out;
   }
-  int num_calls() const { return calls_.has_value() ? calls_->num_calls() : 0; }
+  int num_calls() const {
+    return calls_.has_value() ? calls_->num_calls() : markup_.has_value() ? markup_->num_calls() : 0;
+  }
   bool reasons() const { return reasoning_.has_value() && reasoning_->inside(); }
 
  private:
   void add_rest(std::string_view text, bool last, std::vector<ToolDelta>* out) {
-    if (!calls_.has_value()) {
-      if (!text.empty()) out->emplace_back().content = text;
-      return;
+    const auto parse = [&](auto& parser) {
+      for (ToolDelta& piece : parser.append(text)) out->push_back(std::move(piece));
+      if (!last) return;
+      for (ToolDelta& piece : parser.finish()) out->push_back(std::move(piece));
+    };
+    if (calls_.has_value()) {
+      parse(*calls_);
+    } else if (markup_.has_value()) {
+      parse(*markup_);
+    } else if (!text.empty()) {
+      out->emplace_back().content = text;
     }
-    for (ToolDelta& piece : calls_->append(text)) out->push_back(std::move(piece));
-    if (!last) return;
-    for (ToolDelta& piece : calls_->finish()) out->push_back(std::move(piece));
   }
 
   std::optional<ReasoningParser> reasoning_;
   std::optional<ToolCallParser> calls_;
+  std::optional<MarkupCallParser> markup_;
 };
 
 }  // namespace fovea::server

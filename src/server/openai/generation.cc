@@ -72,9 +72,7 @@ Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec sp
         choice.logprobs->set_text_offset(count_characters(spec_.echo[choice.prompt]));
     }
     if (spec_.tool_format != nullptr || spec_.reasoning != nullptr) {
-      std::vector<std::string> names;
-      for (const Tool& tool : spec_.tools.tools) names.push_back(tool.name);
-      choice.parser.emplace(spec_.tool_format, std::move(names), spec_.reasoning, spec_.reasoning_open);
+      choice.parser.emplace(spec_.tool_format, spec_.tools.tools, spec_.reasoning, spec_.reasoning_open);
     }
   }
   left_ = choices_.size();

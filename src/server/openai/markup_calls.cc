@@ -44,11 +44,15 @@ ToolDelta& MarkupCallParser::arguments(std::string_view text) {
 
 // "12" -> 12 where the schema says integer; text stays text.
 std::string MarkupCallParser::value_json(const std::string& key, std::string value) const {
-  if (value.starts_with('\n')) value.erase(0, 1);
-  if (value.ends_with('\n')) value.pop_back();
+  // What stands between a tag and the value: a newline, or what a grammar lets through in its place.
+  if (!value.empty() && kSpace.find(value.front()) != std::string_view::npos) value.erase(0, 1);
+  if (!value.empty() && kSpace.find(value.back()) != std::string_view::npos) value.pop_back();
   const nlohmann::json* schema = member(properties_, key.c_str());
   const bool is_text = schema != nullptr && text_of(*schema, "type") == "string";
   if (!is_text) {
+    // Whitespace around what is no text means nothing.
+    value.erase(value.find_last_not_of(kSpace) + 1);
+    drop_space(&value);
     if (value == "True" || value == "False") return value == "True" ? "true" : "false";
     if (value == "None") return "null";
     if (nlohmann::json::accept(value)) return value;

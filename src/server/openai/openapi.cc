@@ -192,7 +192,7 @@ OrderedJson operation_json(const Operation& operation) {
            {{"schema", body_schema(operation.fields)}, {"example", OrderedJson::parse(operation.example)}}}}}};
   }
   OrderedJson content = {{operation.answer, {{"schema", OrderedJson::parse(operation.schema)}}}};
-  if (operation.streams) content["text/event-stream"] = {{"schema", {{"type", "string"}}}};
+  if (operation.streams) content["text/event-stream"] = OrderedJson::object();
   out["responses"] = {{"200", {{"description", "The answer"}, {"content", std::move(content)}}},
                       {"default", {{"$ref", "#/components/responses/Error"}}}};
   if (!operation.open) out["security"] = OrderedJson::array({OrderedJson::object(), {{"key", OrderedJson::array()}}});

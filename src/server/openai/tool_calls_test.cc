@@ -195,7 +195,8 @@ TEST(ToolFormat, IsToldFromTheTemplate) {
   EXPECT_EQ(name("{% if tools %}<tool_call>{% endif %}"), "hermes");
   EXPECT_EQ(name("{% if tools %}<|python_tag|>{% endif %}"), "llama3_json");
   EXPECT_EQ(name("{% if tools %}[TOOL_CALLS]{% endif %}"), "mistral");
-  EXPECT_EQ(name("{% if tools %}<tool_call><function={% endif %}"), "none");
+  EXPECT_EQ(name("{% if tools %}<tool_call><function={% endif %}"), "qwen3_coder");
+  EXPECT_EQ(name("{% if tools %}<function={% endif %}"), "none");
   EXPECT_EQ(name("{% for m in messages %}{{ m.content }}{% endfor %}"), "none");
   EXPECT_EQ(tool_format_named("nothing"), nullptr);
 }

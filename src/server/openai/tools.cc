@@ -153,6 +153,14 @@ GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std
   for (const Tool& tool : use.tools) {
     OrderedJson& tag = tags.emplace_back();
     tag["type"] = "tag";
+    if (format.markup) {
+      tag["begin"] = fmt::format("{}<function={}>\n", opening, tool.name);
+      tag["content"] = {{"type", "qwen_xml_parameter"},
+                        {"json_schema", OrderedJson::parse(tool.parameters)},
+                        {"max_whitespace_cnt", 1}};
+      tag["end"] = "\n</function>" + closing;
+      continue;
+    }
     tag["begin"] = fmt::format(R"({}{{"name": "{}", "{}": )", format.listed ? "" : opening, tool.name,
                                std::string(format.arguments));
     // Free whitespace has no end, and models lose themselves in it.
