@@ -47,8 +47,10 @@ void check_parsers(std::string_view text) {
     input.append(text.substr(0, cut));
     input.append(text.substr(cut));
     input.finish();
-    fovea::server::MarkupCallParser calls({{"f", R"({"properties":{"a":{"type":"string"}}})"}});
-    std::size_t sent = calls.append(text.substr(0, cut)).size() + calls.append(text.substr(cut)).size();
+    const std::vector<fovea::server::Tool> tools = {{"f", R"({"properties":{"a":{"type":"string"}}})"}};
+    fovea::server::MarkupCallParser calls(tools);
+    std::size_t sent = calls.append(text.substr(0, cut)).size();
+    sent += calls.append(text.substr(cut)).size();
     sent += calls.finish().size();
     require(sent <= 3 * text.size() + 1);
     for (const char* name : {"think", "mistral"}) {
