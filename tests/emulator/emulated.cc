@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -112,7 +113,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   Verdict verdict;
   Planner& planner = planners[how.divides ? 1 : 0];
   // Over chosen pages: lists by head, and lengths that grew since the plan was made.
-  const gpu_test::SelectedLists lists(c, budget_pages, true);
+  std::optional<gpu_test::SelectedLists> lists;
+  if (budget_pages > 0) lists.emplace(c, budget_pages, true);
   BatchTranslator translator(o, true);
   AttentionBatch batch;
   batch.num_requests = c.num_requests();
@@ -129,8 +131,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     batch.mask_bits = c.mask_bits.data();
   }
   if (budget_pages > 0) {
-    SelectedBatch selected = lists.batch(c, budget_pages);
-    selected.page_indices = lists.entries.data();
+    SelectedBatch selected = lists->batch(c, budget_pages);
+    selected.page_indices = lists->entries.data();
     selected.list_tokens = c.spec.kv_lens.data();
     const Result<BlockRowBatch> block_rows = translator.selected(selected);
     if (block_rows.ok()) {
@@ -161,7 +163,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
 
   abi::AttentionArgs args{};
   args.plan = reinterpret_cast<const std::uint8_t*>(plan.data());
-  args.page_entries = budget_pages > 0 ? lists.entries.data() : c.page_table.data();
+  args.page_entries = budget_pages > 0 ? lists->entries.data() : c.page_table.data();
   args.kv_lens = budget_pages > 0 ? c.spec.kv_lens.data() : nullptr;
   args.mask_bits = c.mask_bits.data();
   args.q = q.data();
@@ -211,7 +213,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
                     buffer("slopes", instantiation.config.variant.alibi_slopes)};
   launch.buffers.push_back({"arguments", &args, sizeof args});
   if (budget_pages > 0) {
-    launch.buffers.push_back(buffer("chosen pages", lists.entries));
+    launch.buffers.push_back(buffer("chosen pages", lists->entries));
     launch.buffers.push_back(buffer("lengths", c.spec.kv_lens));
   }
   // Page lists as long as the requests are, and the pages that they name.
