@@ -50,13 +50,13 @@ constexpr Type kTypes[] = {
 #define FOVEA_FORMS                                                                                             \
   "response_format:object structured_outputs:object guided_json:any guided_regex:string guided_choice:strings " \
   "guided_grammar:string json_schema:any regex:string ebnf:string "
-#define FOVEA_HINTS "user:string metadata:object store:boolean service_tier:string "
+#define FOVEA_HINTS "user:any metadata:any store:any service_tier:any "
 #define FOVEA_CHAT                                                                                              \
   "messages*:messages tools:list tool_choice:choice parallel_tool_calls:boolean add_generation_prompt:boolean " \
   "continue_final_message:boolean chat_template_kwargs:object reasoning_effort:string "
 #define FOVEA_MESSAGES                                                                          \
   "model:string messages*:messages system:input tools:list tool_choice:object thinking:object " \
-  "output_config:object stop_sequences:strings stream:boolean metadata:object service_tier:string "
+  "output_config:object stop_sequences:strings stream:boolean metadata:any service_tier:any "
 
 constexpr const char* kSvg = "image/svg+xml";
 constexpr const char* kText = "text/plain; version=0.0.4; charset=utf-8";
