@@ -87,6 +87,27 @@ constexpr uint32_t argmax_parts(uint32_t width) {
   return parts < 32 ? parts : 32;
 }
 
+// How the token of a row of logits is drawn; engine/sampler says what it means.
+struct DrawRow {
+  float inverse_temperature;  // 0: the row's best token stays
+  float top_p;                // below 1: the likeliest tokens of that much probability
+  float reach;                // of them, those whose logit is at most so much below the largest; min-p
+  uint32_t unused;
+  uint32_t u_low, u_high;  // 53 bits of a uniform number
+};
+static_assert(sizeof(DrawRow) == 24);
+
+// fovea_draw: a CTA a row, behind fovea_argmax. kDrawOnHost: too many logits at the end of top-p's set are about equal.
+inline constexpr uint32_t kDrawThreads = 1024;
+inline constexpr int32_t kDrawOnHost = -2;
+struct DrawArgs {
+  const float* logits;
+  const DrawRow* draws;  // [rows]
+  int32_t* best;         // [rows] what fovea_argmax wrote; becomes what was drawn
+  long long stride;
+  uint32_t width;
+};
+
 // Where k and v of KV heads [head_begin, head_end) go.
 struct RopeTarget {
   const int32_t* slots;  // [rows] page * page_tokens + token of the page; negative or outside of the pool: skipped

@@ -28,6 +28,10 @@ Status Device::argmax(const TensorView&, const TensorView&) {
   return unsupported("logits of the device {} are read as they lie", name());
 }
 
+Status Device::draw(const TensorView&, const abi::DrawRow*, const TensorView&) {
+  return unsupported("logits of the device {} are read as they lie", name());
+}
+
 Status Device::replay(std::uint64_t, const std::function<Status()>& enqueue) { return enqueue(); }
 
 Status Device::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&, const abi::PageStatsView&) {

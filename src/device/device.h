@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "abi/kv_pool.h"
+#include "abi/op_args.h"
 #include "abi/page_stats.h"
 #include "attention/paged_attention.h"
 #include "core/rope/rope.h"
@@ -138,6 +139,9 @@ class Device {
   // best [rows] i32: the token of the largest of f32 logits [rows, vocab], the smallest of equals; -1 where the largest
   // is no finite number. So that the host need not read logits; kUnsupported where it reads them as they lie.
   virtual Status argmax(const TensorView& logits, const TensorView& best);
+  // Behind argmax, of rows that draw: what engine/sampler draws from the same logits; abi::kDrawOnHost where the host
+  // must. draws: [rows], as upload() left them.
+  virtual Status draw(const TensorView& logits, const abi::DrawRow* draws, const TensorView& best);
 
   // Enqueues what `enqueue` does. A device that can records it under the key, and repeats the recording when the key
   // comes again, without a call: whoever gives a key says that the same operators follow with the same arguments, of

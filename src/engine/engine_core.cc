@@ -226,6 +226,8 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
     choice->sampling.emplace(asked.sampling, seed, asked.prompt, eos_tokens());
     if (asked.grammar != nullptr) choice->grammar.emplace(asked.grammar);
     choice->greedy = asked.grammar == nullptr && choice->sampling->is_plain_greedy();
+    // The first of several draws for all of them from its first logits.
+    if (asked.grammar == nullptr && (i > 0 || asked.n == 1)) choice->draw = choice->sampling->draw_setting();
     if (parts_.tokenizer.has_value()) choice->decoder.emplace(*parts_.tokenizer, asked.sampling.skip_special_tokens);
     choice->stops.emplace(asked.sampling.stop, asked.sampling.include_stop_text);
     request.choices.push_back(std::move(choice));

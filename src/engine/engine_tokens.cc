@@ -62,6 +62,7 @@ void EngineCore::fork_choices(Choice& first, std::size_t row) {
   ActiveRequest& request = *first.request;
   request.forked = true;
   counters_.cached_tokens += static_cast<std::uint64_t>(first.cached_tokens);
+  if (!first.grammar.has_value()) first.draw = first.sampling->draw_setting();
   for (std::size_t i = 1; i < request.choices.size(); ++i) {
     Choice& child = *request.choices[i];
     if (scheduler_->fork(first, &child)) {

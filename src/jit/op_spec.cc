@@ -58,6 +58,11 @@ Result<KernelSource> argmax_source(const std::string& arch, std::uint32_t vec) {
                        {{"FOVEA_ARGMAX", "1"}, {"FOVEA_VEC", std::to_string(vec)}});
 }
 
+Result<KernelSource> draw_source(const std::string& arch, std::uint32_t vec) {
+  FOVEA_RETURN_IF_ERROR(check(KvDType::kF32, vec));
+  return kernel_source("draw", arch, "kernels/ops/draw.cuh", {{"FOVEA_DRAW", "1"}, {"FOVEA_VEC", std::to_string(vec)}});
+}
+
 std::uint32_t rope_vec(int head_dim, int rotary_dim) {
   for (const int vec : {1, 2, 4, 8}) {
     if (head_dim % (2 * vec) == 0 && head_dim / (2 * vec) <= 32 && rotary_dim % (2 * vec) == 0) {

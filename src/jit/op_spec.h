@@ -24,6 +24,9 @@ Result<KernelSource> rope_append_source(const std::string& arch, abi::KvDType dt
 // Entry point fovea_argmax, of f32.
 Result<KernelSource> argmax_source(const std::string& arch, std::uint32_t vec);
 
+// Entry point fovea_draw.
+Result<KernelSource> draw_source(const std::string& arch, std::uint32_t vec);
+
 // The elements an access of fovea_rope_append for heads of which rotary_dim leading elements rotate; 0 where there is
 // none: head_dim is beyond 256 or odd.
 std::uint32_t rope_vec(int head_dim, int rotary_dim);

@@ -109,6 +109,22 @@ TEST_F(CudaEngine, TokensOfTheDeviceAreThoseOfTheHost) {
   EXPECT_EQ(tokens_of(answers(false)), by_device);
 }
 
+TEST_F(CudaEngine, TokensThatTheDeviceDrawsAreThoseOfTheHost) {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    SamplingParams& sampling = requests_[i].sampling;
+    sampling.temperature = 0.5f + 0.25f * static_cast<float>(i);
+    sampling.top_p = i % 2 == 0 ? 1.0f : 0.8f;
+    sampling.min_p = i % 3 == 0 ? 0.05f : 0.0f;
+    sampling.has_seed = true;
+    sampling.seed = i;
+  }
+  requests_[2].n = 3;
+  const std::vector<Tokens> by_device = tokens_of(answers(false));
+  EXPECT_GT(fake::state().calls["cuGraphLaunch"], 40);
+  for (GenerateRequest& request : requests_) request.sampling.logprobs = 0;
+  EXPECT_EQ(tokens_of(answers(false)), by_device);
+}
+
 TEST_F(CudaEngine, SampledAndGreedyRequestsShareSteps) {
   requests_[1].sampling.temperature = 1.0f;
   requests_[4].sampling.temperature = 0.7f;
@@ -118,6 +134,19 @@ TEST_F(CudaEngine, SampledAndGreedyRequestsShareSteps) {
   requests_[0].n = 3;
   for (const Answer& answer : answers()) EXPECT_EQ(answer.tokens.size(), 12u);
   EXPECT_GT(fake::state().calls["cuGraphLaunch"], 0);
+}
+
+// The bits of a request alone, and of the same among others that share its prefix and its steps.
+TEST_F(CudaEngine, BatchInvariantAnswersAreTheSameInACrowd) {
+  options_.batch_invariant = true;
+  for (GenerateRequest& request : requests_) request.sampling.logprobs = 0;
+  EngineOptions alone = options_;
+  alone.prefix_cache = false;
+  EngineStats stats;
+  const std::vector<Answer> expected = run(path_, {}, alone, requests_, false, stats);
+  EXPECT_EQ(answers(), expected);
+  options_.chunk_tokens = 32;
+  EXPECT_EQ(answers(), expected);
 }
 
 // What fails while requests run ends them with the reason, and later ones run.
@@ -164,7 +193,6 @@ TEST_F(CudaEngine, WhatCannotBeServedIsSaidBeforeServing) {
   };
   EXPECT_THAT(refusal([](EngineOptions& o) { o.device = "cuda:3"; }).message(), HasSubstr("there is no cuda:3"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).message(), HasSubstr("kv_dtype f32"));
-  EXPECT_THAT(refusal([](EngineOptions& o) { o.batch_invariant = true; }).message(), HasSubstr("batch-invariant"));
   const Status pages = refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 40; });
   EXPECT_EQ(pages.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(pages.message(), HasSubstr("cuda:0"));

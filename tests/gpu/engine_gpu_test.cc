@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
+#include <random>
 
 #include "device/device.h"
+#include "engine/sampler/sampler.h"
 #include "fovea/engine.h"
 #include "workload/needle/goldens_test_util.h"
 
@@ -21,6 +24,61 @@ constexpr const char* kDevice = "cuda:0";
 bool there_is_no_gpu() {
   const Status status = create_device(kDevice, {}).status();
   return status.code() == StatusCode::kUnavailable;
+}
+
+// What the device draws is what the sampler draws, but where the uniform number falls on a border to the last bits.
+TEST(GpuDraws, AreTheSamplers) {
+  auto created = create_device(kDevice, {});
+  if (created.status().code() == StatusCode::kUnavailable) GTEST_SKIP() << created.status().to_string();
+  ASSERT_TRUE(created.ok()) << created.status().to_string();
+  Device& device = **created;
+  std::mt19937 random(11);
+  int drawn = 0, different = 0, by_host = 0;
+  for (const std::int64_t vocab : {128, 4099, 32000, 128256}) {
+    for (const float spread : {1.0f, 4.0f, 12.0f}) {
+      constexpr std::int64_t kRows = 48;
+      std::normal_distribution<float> normal(0.0f, spread);
+      std::vector<float> logits(static_cast<std::size_t>(kRows * vocab));
+      for (float& x : logits) x = normal(random);
+      for (std::int64_t i = 0; i < vocab; i += 3) logits[static_cast<std::size_t>(i)] = std::round(logits[i] * 2) / 2;
+      std::vector<SamplingState> states;
+      std::vector<abi::DrawRow> rows;
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        SamplingParams params;
+        params.temperature = r % 8 == 7 ? 0.0f : 0.3f + 0.2f * static_cast<float>(r % 5);
+        params.top_p = std::vector{1.0f, 0.9f, 0.5f, 0.99f, 0.01f}[static_cast<std::size_t>(r % 5)];
+        params.min_p = std::vector{0.0f, 0.1f, 0.5f}[static_cast<std::size_t>(r % 3)];
+        states.emplace_back(params, static_cast<std::uint64_t>(r * 77 + vocab), std::span<const std::int32_t>(),
+                            std::span<const std::int32_t>());
+        rows.push_back(draw_row(states.back().draw_setting(), 0));
+      }
+      auto memory = device.allocate(logits.size() * sizeof(float));
+      auto best_memory = device.allocate(kRows * sizeof(std::int32_t));
+      const TensorView held = *device.hold(cpu_tensor(logits.data(), DType::kF32, logits.size()));
+      ASSERT_TRUE(device.copy(memory->get(), held.data, logits.size() * sizeof(float)).ok());
+      const TensorView on_device = device.tensor(memory->get(), DType::kF32, kRows, vocab);
+      const TensorView best = device.tensor(best_memory->get(), DType::kI32, kRows);
+      std::vector<const std::int32_t*> places;
+      const std::span<const std::int32_t> words(reinterpret_cast<const std::int32_t*>(rows.data()), rows.size() * 6);
+      ASSERT_TRUE(device.upload({&words, 1}, places).ok());
+      ASSERT_TRUE(device.argmax(on_device, best).ok());
+      ASSERT_TRUE(device.draw(on_device, reinterpret_cast<const abi::DrawRow*>(places[0]), best).ok());
+      const auto read = device.read(best);
+      ASSERT_TRUE(read.ok()) << read.status().to_string();
+      Sampler sampler(static_cast<std::int32_t>(vocab));
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const std::int32_t token = static_cast<const std::int32_t*>(*read)[r];
+        const auto expected = sampler.sample(std::span(logits).subspan(r * vocab, vocab), states[r]);
+        ASSERT_TRUE(expected.ok());
+        ++drawn;
+        by_host += token == abi::kDrawOnHost ? 1 : 0;
+        different += token != abi::kDrawOnHost && token != expected->token ? 1 : 0;
+      }
+    }
+  }
+  printf("%d tokens drawn, %d otherwise than by the host, %d left to it\n", drawn, different, by_host);
+  EXPECT_LE(different, drawn / 200);
+  EXPECT_LE(by_host, drawn / 20);
 }
 
 // A document, its questions, and what PyTorch answers.
@@ -48,7 +106,7 @@ std::vector<Asked> needle_questions(int max_tokens, std::size_t most) {
 
 // The answers of all choices, `together` at a time.
 std::vector<std::string> answers_of(Engine& engine, const std::vector<Asked>& questions, std::size_t together,
-                                    std::int32_t n = 1) {
+                                    std::int32_t n = 1, std::vector<std::vector<float>>* logprobs = nullptr) {
   std::vector<std::string> texts(questions.size() * static_cast<std::size_t>(n));
   std::mutex mutex;
   std::condition_variable changed;
@@ -61,6 +119,7 @@ std::vector<std::string> answers_of(Engine& engine, const std::vector<Asked>& qu
     request.sampling.temperature = 0.0f;
     request.sampling.max_tokens = 48;
     request.n = n;
+    if (logprobs != nullptr) request.sampling.logprobs = 0;
     {
       std::unique_lock lock(mutex);
       changed.wait(lock, [&] { return running < together; });
@@ -69,9 +128,10 @@ std::vector<std::string> answers_of(Engine& engine, const std::vector<Asked>& qu
     const auto id = engine.submit(std::move(request), [&, i, n](const GenerationEvent& event) {
       const std::lock_guard lock(mutex);
       texts[i * static_cast<std::size_t>(n) + static_cast<std::size_t>(event.choice)] += event.text;
+      for (const TokenLogprob& logprob : event.logprobs) (*logprobs)[i].push_back(logprob.logprob);
       if (event.finish == FinishReason::kNone) return;
       EXPECT_NE(event.finish, FinishReason::kError) << event.error.to_string();
-      --running;
+      running -= 1;
       changed.notify_all();
     });
     EXPECT_TRUE(id.ok()) << id.status().to_string();
@@ -180,6 +240,24 @@ TEST_F(GpuNeedle, SettingsDoNotChangeWhatIsAnswered) {
       0.98);
 }
 
+TEST_F(GpuNeedle, BatchInvariantAnswersHaveTheSameLogprobsInACrowd) {
+  const std::vector<Asked> some = needle_questions(9000, 24);
+  options_.batch_invariant = true;
+  const auto logprobs = [&](std::size_t together) {
+    std::vector<std::vector<float>> all(some.size());
+    auto engine = Engine::create(options_);
+    EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+    if (engine.ok()) answers_of(**engine, some, together, 1, &all);
+    return all;
+  };
+  options_.prefix_cache = false;
+  const std::vector<std::vector<float>> alone = logprobs(1);
+  EXPECT_FALSE(alone[0].empty());
+  options_.prefix_cache = true;
+  options_.chunk_tokens = 300;
+  EXPECT_TRUE(logprobs(24) == alone);
+}
+
 TEST_F(GpuNeedle, WhatCannotBeServedIsSaidAtTheStart) {
   const auto refusal = [&](const std::function<void(EngineOptions&)>& change) {
     EngineOptions options = options_;
@@ -188,7 +266,6 @@ TEST_F(GpuNeedle, WhatCannotBeServedIsSaidAtTheStart) {
   };
   EXPECT_NE(refusal([](EngineOptions& o) { o.device = "cuda:99"; }).find("there is no cuda:99"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).find("kv_dtype f32"), std::string::npos);
-  EXPECT_NE(refusal([](EngineOptions& o) { o.batch_invariant = true; }).find("batch-invariant"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.sparse = "quest"; }).find("selects no pages"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 45; }).find("bytes on cuda:0"),
             std::string::npos);

@@ -93,6 +93,41 @@ inline void argmax(const abi::ArgmaxArgs& a, std::uint32_t ctas) {
   }
 }
 
+inline void draw(const abi::DrawArgs& a, std::uint32_t rows) {
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    const abi::DrawRow& how = a.draws[row];
+    if (how.inverse_temperature == 0.0f || a.best[row] < 0) continue;
+    const float* const x = a.logits + row * a.stride;
+    const float max = x[a.best[row]];
+    const auto weight = [&](std::uint32_t i) { return std::exp(double{x[i] - max} * how.inverse_temperature); };
+    const auto bucket = [&](std::uint32_t i) {
+      return static_cast<int>(std::min((max - x[i]) * how.inverse_temperature * 16.0f, 1023.0f));
+    };
+    double all = 0.0, mass = 0.0;
+    std::vector<std::uint32_t> order(a.width), kept;
+    for (std::uint32_t i = 0; i < a.width; ++i) all += weight(order[i] = i);
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t i, std::uint32_t k) { return x[i] > x[k]; });
+    for (const std::uint32_t i : order) {
+      if (!kept.empty() && (mass >= how.top_p * all || x[i] < max - how.reach)) break;
+      mass += weight(i);
+      kept.push_back(i);
+    }
+    // Those of nearer buckets than the last in their order, then the last's by likelihood.
+    const int last = how.top_p < 1.0f ? bucket(kept.back()) : 1024;
+    std::stable_sort(kept.begin(), kept.end(), [&](std::uint32_t i, std::uint32_t k) {
+      if ((bucket(i) == last) != (bucket(k) == last)) return bucket(k) == last;
+      return bucket(i) != last && i < k;
+    });
+    const double u = std::ldexp(static_cast<double>(std::uint64_t{how.u_high} << 32 | how.u_low), -53);
+    double sum = 0.0;
+    for (const std::uint32_t i : kept) {
+      a.best[row] = static_cast<std::int32_t>(i);
+      sum += weight(i);
+      if (sum > u * mass) break;
+    }
+  }
+}
+
 // bf16 pools alone.
 inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
   const auto head_of = [&](std::uint32_t row, std::uint32_t first, std::uint32_t head, std::uint32_t heads,
@@ -209,6 +244,11 @@ inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant
   kernels["fovea_argmax"] = [](void** p) {
     return [args = *static_cast<const abi::ArgmaxArgs*>(p[0]), ctas = cuda::fake::state().launch.grid[0]] {
       argmax(args, ctas);
+    };
+  };
+  kernels["fovea_draw"] = [](void** p) {
+    return [args = *static_cast<const abi::DrawArgs*>(p[0]), rows = cuda::fake::state().launch.grid[0]] {
+      draw(args, rows);
     };
   };
   kernels["fovea_rope_append"] = [head_dim](void** p) {

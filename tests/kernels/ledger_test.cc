@@ -94,6 +94,7 @@ std::vector<Entry> entries() {
       add(fmt::format(" bf16, {} runs", runs), jit::norm_source(arch, abi::KvDType::kBF16, 8, runs));
     }
     add("", jit::argmax_source(arch, 4));
+    add("", jit::draw_source(arch, 4));
     add(" bf16", jit::elementwise_source(arch, abi::KvDType::kBF16, 8));
     add(" f32", jit::elementwise_source(arch, abi::KvDType::kF32, 4));
     for (const int head_dim : {64, 80, 128, 256}) {

@@ -25,11 +25,12 @@ std::size_t bytes_of(std::int64_t elements, DType dtype) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype)
+  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype, bool batch_invariant)
       : device_(std::move(device)),
         stream_(std::move(stream)),
         matmul_(std::move(matmul)),
         dtype_(dtype),
+        batch_invariant_(batch_invariant),
         name_(fmt::format("cuda:{}", device_.index())),
         ops_(device_, stream_.handle()),
         arrays_(device_, stream_.handle()),
@@ -99,6 +100,7 @@ class CudaDevice final : public Device {
   Status add(const TensorView& x, const TensorView& y) override;
   Status softcap(const TensorView& x, float cap) override;
   Status argmax(const TensorView& logits, const TensorView& best) override;
+  Status draw(const TensorView& logits, const abi::DrawRow* draws, const TensorView& best) override;
   Status replay(std::uint64_t key, const std::function<Status()>& enqueue) override {
     const cuda::ScopedContext context(device_);
     FOVEA_RETURN_IF_ERROR(context.status());
@@ -129,6 +131,8 @@ class CudaDevice final : public Device {
   cuda::Stream stream_;
   cuda::Matmul matmul_;
   DType dtype_;  // of activations
+  bool batch_invariant_;
+  FixedRows fixed_rows_;  // of such products
   std::string name_;
   CudaOps ops_;
   ArrayCopies arrays_;
@@ -212,8 +216,10 @@ Result<std::unique_ptr<Linear>> CudaDevice::create_linear(std::span<const Tensor
   if (!biases.empty()) {
     FOVEA_ASSIGN_OR_RETURN(bias, copy_of(biases, dtype_));
   }
-  return std::unique_ptr<Linear>(std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_,
-                                                              place(), matmul_, stream_.handle()));
+  if (batch_invariant_) FOVEA_RETURN_IF_ERROR(fixed_rows_.reserve(device_, in, out));
+  return std::unique_ptr<Linear>(
+      std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_, place(), matmul_,
+                                   batch_invariant_ ? &fixed_rows_ : nullptr, stream_.handle()));
 }
 
 Result<const void*> CudaDevice::read(const TensorView& tensor) {
@@ -431,16 +437,28 @@ Status CudaDevice::argmax(const TensorView& logits, const TensorView& best) {
   return ops_.argmax(args, static_cast<std::uint32_t>(rows));
 }
 
+Status CudaDevice::draw(const TensorView& logits, const abi::DrawRow* draws, const TensorView& best) {
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  FOVEA_RETURN_IF_ERROR(check("logits", logits, 2, DType::kF32));
+  FOVEA_RETURN_IF_ERROR(check("best", best, 1, DType::kI32));
+  if (best.shape[0] != logits.shape[0]) {
+    return invalid_argument("best is {} for logits {}", describe(best), describe(logits));
+  }
+  abi::DrawArgs args{};
+  args.logits = static_cast<const float*>(logits.data);
+  args.draws = draws;
+  args.best = static_cast<std::int32_t*>(best.data);
+  args.stride = logits.strides[0];
+  args.width = static_cast<std::uint32_t>(logits.shape[1]);
+  return ops_.draw(args, static_cast<std::uint32_t>(logits.shape[0]));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> create_cuda_device(int index, const DeviceOptions& options) {
   if (options.half_dtype != DType::kBF16 && options.half_dtype != DType::kF16) {
     return unsupported("activations of {} on a CUDA device; expected bf16 or f16", dtype_name(options.half_dtype));
-  }
-  if (options.batch_invariant) {
-    return unsupported(
-        "batch-invariant bits on a CUDA device: the order of sums in its matrix products depends on the batch; use "
-        "the CPU for them");
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Device device, cuda_device(index));
   if (device.info().major < 8) {
@@ -448,8 +466,8 @@ Result<std::unique_ptr<Device>> create_cuda_device(int index, const DeviceOption
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::create(device));
   FOVEA_ASSIGN_OR_RETURN(cuda::Matmul matmul, cuda::Matmul::create(device));
-  return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul), options.half_dtype));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul),
+                                                              options.half_dtype, options.batch_invariant));
 }
 
 }  // namespace fovea

@@ -49,7 +49,7 @@ Result<std::vector<jit::KernelSource>> op_kernels(const std::string& arch, DType
   std::vector<jit::KernelSource> all;
   for (Result<jit::KernelSource> source :
        {jit::norm_source(arch, type, vec, norm_runs(hidden / vec)), jit::elementwise_source(arch, type, vec),
-        jit::elementwise_source(arch, abi::KvDType::kF32, 4), jit::argmax_source(arch, 4),
+        jit::elementwise_source(arch, abi::KvDType::kF32, 4), jit::argmax_source(arch, 4), jit::draw_source(arch, 4),
         jit::rope_append_source(arch, type, head_dim, jit::rope_vec(head_dim, rotary_dim))}) {
     if (!source.ok()) return source.status();
     all.push_back(*std::move(source));
@@ -76,6 +76,10 @@ Result<const cuda::Function*> CudaOps::kernel(Kind kind, DType dtype, std::uint3
     case Kind::kArgmax:
       entry = "fovea_argmax";
       source = jit::argmax_source(arch, vec);
+      break;
+    case Kind::kDraw:
+      entry = "fovea_draw";
+      source = jit::draw_source(arch, vec);
       break;
     case Kind::kEmbed: entry = "fovea_embed"; break;
     case Kind::kGate: entry = "fovea_gate"; break;
@@ -157,6 +161,12 @@ Status CudaOps::argmax(abi::ArgmaxArgs args, std::uint32_t rows) {
   args.parts = abi::argmax_parts(args.width);
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kArgmax, DType::kF32, vec, 0));
   return launch(*function, &args, std::uint64_t{rows} * args.parts, abi::kOpThreads);
+}
+
+Status CudaOps::draw(abi::DrawArgs args, std::uint32_t rows) {
+  const std::uint32_t vec = widest(args.width, DType::kF32, {{args.logits, args.stride, 0, sizeof(float)}});
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kDraw, DType::kF32, vec, 0));
+  return launch(*function, &args, rows, abi::kDrawThreads);
 }
 
 Status CudaOps::rope_append(abi::RopeAppendArgs args, DType dtype, int head_dim,

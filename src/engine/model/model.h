@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "abi/kv_pool.h"
+#include "abi/op_args.h"
 #include "device/device.h"
 #include "engine/model/config.h"
 #include "engine/model/head_profile.h"
@@ -83,6 +84,7 @@ struct ForwardBatch {
   // By model layer and range of its attention group: the pool, counted in the layer's heads (abi::shift_heads).
   std::span<const std::vector<abi::KvPoolView>> layer_kv;  // [num_layers][ranges]
   LayerSelection* selection = nullptr;                     // or null: every layer runs its group's plan
+  std::span<const abi::DrawRow> draws;                     // [logit_rows], or empty; Device::draw behind that
   TensorView best;                                         // i32 [logit_rows], or empty: Device::argmax of the logits
   std::uint64_t key = 0;  // of Device::replay, or 0: sizes, plans' kinds and logits are those of other forwards with it
 };

@@ -175,7 +175,7 @@ Status Transformer::allocate() {
     FOVEA_ASSIGN_OR_RETURN(buffer, device_.allocate(static_cast<std::size_t>(rows * width) * element));
     return ok_status();
   };
-  const std::size_t arrays = kSlots + layout_.groups.size();
+  const std::size_t arrays = kSlots + layout_.groups.size() + sizeof(abi::DrawRow) / sizeof(std::int32_t);
   constexpr std::size_t kApart = 64;  // of arrays, at most
   FOVEA_RETURN_IF_ERROR(
       device_.reserve_upload(arrays * (static_cast<std::size_t>(rows) * sizeof(std::int32_t) + kApart)));
@@ -319,6 +319,8 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   FOVEA_RETURN_IF_ERROR(check(batch, logits));
   std::vector<std::span<const std::int32_t>> arrays = {batch.tokens, batch.positions, batch.logit_rows};
   arrays.insert(arrays.end(), batch.slots.begin(), batch.slots.end());
+  constexpr std::size_t kDrawWords = sizeof(abi::DrawRow) / sizeof(std::int32_t);
+  arrays.emplace_back(reinterpret_cast<const std::int32_t*>(batch.draws.data()), batch.draws.size() * kDrawWords);
   FOVEA_RETURN_IF_ERROR(device_.upload(arrays, arrays_));
   if (batch.key == 0) return enqueue(batch, logits);
   return device_.replay(batch.key, [&] { return enqueue(batch, logits); });
@@ -362,8 +364,10 @@ Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits)
   }
   FOVEA_RETURN_IF_ERROR(lm_head_->forward(normed, logits));
   if (config_.final_softcap > 0.0f) FOVEA_RETURN_IF_ERROR(device_.softcap(logits, config_.final_softcap));
-  if (batch.best.data != nullptr) return device_.argmax(logits, batch.best);
-  return ok_status();
+  if (batch.best.data == nullptr) return ok_status();
+  FOVEA_RETURN_IF_ERROR(device_.argmax(logits, batch.best));
+  if (batch.draws.empty()) return ok_status();
+  return device_.draw(logits, reinterpret_cast<const abi::DrawRow*>(arrays_.back()), batch.best);
 }
 
 }  // namespace fovea

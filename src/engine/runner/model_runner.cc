@@ -83,6 +83,8 @@ void ModelRunner::lay_out(const Step& step) {
   tokens_.clear();
   positions_.clear();
   logit_rows_.clear();
+  draws_.clear();
+  some_draw_ = false;
   q_lens_.clear();
   kv_lens_.clear();
   const std::int32_t page_tokens = pool_.page_tokens();
@@ -96,6 +98,7 @@ void ModelRunner::lay_out(const Step& step) {
     }
     const std::int32_t scored = static_cast<std::int32_t>(tokens_.size()) + item.score_begin - item.begin;
     for (std::int32_t i = 0; i < item.scores; ++i) logit_rows_.push_back(scored + i);
+    if (best_memory_ != nullptr) draws_.resize(logit_rows_.size());  // nobody draws from scores
     const auto first = item.sequence->tokens.begin() + item.begin;
     tokens_.insert(tokens_.end(), first, first + item.count - item.drafts);
     const auto guesses = item.sequence->draft.begin();
@@ -104,7 +107,13 @@ void ModelRunner::lay_out(const Step& step) {
     q_lens_.push_back(item.count);
     kv_lens_.push_back(item.begin + item.count);
     const auto rows = static_cast<std::int32_t>(tokens_.size());
-    for (std::int32_t i = item.drafts; item.sample && i >= 0; --i) logit_rows_.push_back(rows - 1 - i);
+    for (std::int32_t i = item.drafts; item.sample && i >= 0; --i) {
+      logit_rows_.push_back(rows - 1 - i);
+      if (best_memory_ == nullptr) continue;
+      const std::int32_t generated = item.sequence->length() - item.sequence->prompt_length + item.drafts - i;
+      draws_.push_back(draw_row(item.sequence->draw, generated));
+      some_draw_ = some_draw_ || item.sequence->draw.draws();
+    }
   }
 }
 
@@ -187,7 +196,7 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
 std::uint64_t ModelRunner::replay_key() const {
   // Steps of decode alone come again with the same sizes.
   if (selection_ != nullptr || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
-  std::uint64_t key = hash_combine(1, tokens_.size());
+  std::uint64_t key = hash_combine(some_draw_ ? 2 : 1, tokens_.size());
   for (const AttentionGroup& attention : attention_) {
     key = hash_combine(key, static_cast<std::uint64_t>(attention.op->run_kind()));
   }
@@ -200,6 +209,8 @@ Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
   logits_end_ = rows;
   best_.clear();
   if (best_memory_ != nullptr) {
+    FOVEA_ASSIGN_OR_RETURN(const void* const best, device_.read(device_.tensor(best_memory_.get(), DType::kI32, rows)));
+    best_.assign(static_cast<const std::int32_t*>(best), static_cast<const std::int32_t*>(best) + rows);
     // Rows that somebody wants whole, and those between them.
     logits_begin_ = rows;
     logits_end_ = 0;
@@ -207,14 +218,15 @@ Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
     for (const StepItem& item : step.items) {
       const std::size_t end = row + static_cast<std::size_t>(item.scores + (item.sample ? 1 + item.drafts : 0));
       if (end == row) continue;
-      if (item.scores > 0 || !item.sequence->greedy) {
+      const bool by_host = item.scores > 0 || (!item.sequence->greedy && !item.sequence->draw.draws());
+      if (by_host ||
+          std::find(best_.begin() + static_cast<std::ptrdiff_t>(row), best_.begin() + static_cast<std::ptrdiff_t>(end),
+                    abi::kDrawOnHost) != best_.begin() + static_cast<std::ptrdiff_t>(end)) {
         logits_begin_ = std::min(logits_begin_, row);
         logits_end_ = end;
       }
       row = end;
     }
-    FOVEA_ASSIGN_OR_RETURN(const void* const best, device_.read(device_.tensor(best_memory_.get(), DType::kI32, rows)));
-    best_.assign(static_cast<const std::int32_t*>(best), static_cast<const std::int32_t*>(best) + rows);
     if (logits_begin_ >= logits_end_) return ok_status();
   }
   const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
@@ -251,6 +263,7 @@ Status ModelRunner::run(const Step& step) {
   const TensorView logits = device_.tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size);
   if (best_memory_ != nullptr && !logit_rows_.empty()) {
     batch.best = device_.tensor(best_memory_.get(), DType::kI32, logit_rows_.size());
+    if (some_draw_) batch.draws = draws_;
   }
   batch.key = replay_key();
   FOVEA_RETURN_IF_ERROR(model_.forward(batch, logits));

@@ -39,8 +39,8 @@ class ModelRunner {
 
   // After it, logits(i) is row i of what the items give, in their order: a row for each of their scores, and where they
   // `sample` one more, and one for each draft after it.
-  // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` may be left there,
-  // and best(i) is the token of row i's largest logit.
+  // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` or drawn by the
+  // device may be left there, and best(i) is the token of row i.
   Status run(const Step& step);
   std::span<const float> logits(std::size_t row) const;  // empty where it was left
   std::int32_t best(std::size_t row) const;              // -1: not known, or the largest is no finite number
@@ -127,6 +127,8 @@ class ModelRunner {
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> logit_rows_;
+  std::vector<abi::DrawRow> draws_;  // of logit_rows_, where the device finds tokens
+  bool some_draw_ = false;
   std::vector<std::int32_t> q_lens_;
   std::vector<std::int32_t> kv_lens_;
   std::vector<RequestId> row_requests_;  // of the latest plan, by query token; empty when there is none

@@ -8,7 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "base/random.h"
 #include "base/status.h"
 #include "engine/sampler/vector_math.h"
 
@@ -62,13 +61,6 @@ class ParameterCheck {
   Status status_;
 };
 
-// Uniform in [0, 1) with 53 bits, from the seed and the position alone.
-double uniform(std::uint64_t seed, std::int32_t position) {
-  PhiloxRng rng(seed, 0x73616d706c65ull);
-  rng.seek(static_cast<std::uint64_t>(position));
-  return rng.next_double();
-}
-
 }  // namespace
 
 Status check_sampling(const SamplingParams& params, std::int32_t vocab_size, std::string* parameter) {
@@ -119,10 +111,18 @@ SamplingState::SamplingState(const SamplingParams& params, std::uint64_t seed, s
   }
 }
 
-bool SamplingState::is_plain_greedy() const {
+bool SamplingState::takes_logits_as_they_are() const {
   const SamplingParams& p = params_;
-  return p.temperature < kGreedyBelow && p.presence_penalty == 0.0f && p.frequency_penalty == 0.0f &&
-         p.repetition_penalty == 1.0f && p.logit_bias.empty() && forbidden_at_first_.empty() && p.logprobs < 0;
+  return p.presence_penalty == 0.0f && p.frequency_penalty == 0.0f && p.repetition_penalty == 1.0f &&
+         p.logit_bias.empty() && forbidden_at_first_.empty() && p.logprobs < 0;
+}
+
+bool SamplingState::is_plain_greedy() const { return takes_logits_as_they_are() && params_.temperature < kGreedyBelow; }
+
+DrawSetting SamplingState::draw_setting() const {
+  const SamplingParams& p = params_;
+  if (!takes_logits_as_they_are() || p.temperature < kGreedyBelow || p.top_k > 0) return {};
+  return {p.temperature, p.top_p, p.min_p, seed_};
 }
 
 void SamplingState::add_token(std::int32_t token) {
@@ -292,7 +292,7 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
   if (params.temperature < kGreedyBelow) {
     result.token = static_cast<std::int32_t>(std::find(row.begin(), row.end(), max_logit) - row.begin());
   } else {
-    const double u = uniform(state.seed_, state.num_generated_);
+    const double u = sampling_uniform(state.seed_, state.num_generated_);
     if (params.top_k == 0 && params.top_p >= 1.0f && params.min_p <= 0.0f) {
       result.token = draw_from_all(row, max_logit, params.temperature, u);
     } else {

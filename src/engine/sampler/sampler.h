@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/sampler/draw.h"
 #include "fovea/engine.h"
 #include "fovea/status.h"
 
@@ -32,12 +33,16 @@ class SamplingState {
   const SamplingParams& params() const { return params_; }
   // The largest logit as it is decides, now and later, and nobody asks for more.
   bool is_plain_greedy() const;
+  // How a device draws the same tokens; of one that draws() only where it can.
+  DrawSetting draw_setting() const;
   std::uint64_t seed() const { return seed_; }
   std::int32_t num_generated() const { return num_generated_; }
   void add_token(std::int32_t token);
 
  private:
   friend class Sampler;
+  // Nothing is added to logits, and nobody asks for them.
+  bool takes_logits_as_they_are() const;
 
   SamplingParams params_;
   std::uint64_t seed_;

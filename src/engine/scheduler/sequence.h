@@ -12,6 +12,7 @@
 #include "core/select/policy.h"
 #include "engine/cache/radix_cache.h"
 #include "engine/cache/req_to_token_pool.h"
+#include "engine/sampler/draw.h"
 
 namespace fovea {
 
@@ -46,6 +47,7 @@ struct Sequence {
   std::int32_t prompt_length = 0;
   SparseSetting sparse;
   bool greedy = false;  // the largest logit alone says which token comes next
+  DrawSetting draw;     // or a device may draw it from the logits as they are
   // Leading tokens of the prompt whose logits have been taken, all of which are wanted; -1: only the last token's are.
   std::int32_t scored = -1;
   std::vector<std::int32_t> draft;  // guesses of what comes after tokens, for the next step to verify
