@@ -28,11 +28,11 @@ bool shares_runs(const Planner& planner) {
 
 // What requests see, each for itself.
 tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std::int64_t kv_heads,
-                         std::int64_t token_bytes) {
+                         std::int64_t head_dim, std::int64_t token_bytes) {
   tune::PlanFacts facts;
   facts.bit_mask = batch.mask == abi::MaskKind::kBits;
   facts.decode = !facts.bit_mask;
-  std::int64_t all = 0, longest = 0;
+  std::int64_t all = 0, longest = 0, repeated = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i) {
     const std::int32_t q_len = batch.q_lens[i];
     facts.most_q = std::max(facts.most_q, q_len);
@@ -44,12 +44,16 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
     facts.requests += tokens > 0 ? 1 : 0;
     facts.rows += std::max(q_len, 0) * qo_heads;
     all += tokens;
+    repeated += tokens * std::max(q_len - 1, 0);
+    if (tokens > 0) facts.tiles += std::max(q_len, 0) * kv_heads;
     longest = std::max(longest, tokens);
   }
   // Dummies that graphs are captured with: as many pairs as the plans that replays will meet.
   if (facts.requests == 0) facts.requests = batch.num_requests;
   facts.pairs = facts.requests * kv_heads;
   facts.kv_bytes = all * token_bytes;
+  facts.repeated_bytes = repeated * token_bytes;
+  facts.flops = 4 * qo_heads * head_dim * (all + repeated);
   facts.longest_bytes = longest * token_bytes;
   return facts;
 }
@@ -64,7 +68,8 @@ PlanChooser::PlanChooser(const AttentionOptions& options, tune::KernelMenu menu)
     : menu_(std::move(menu)),
       token_bytes_(pair_token_bytes(options) * options.num_kv_heads),
       qo_heads_(options.num_qo_heads),
-      kv_heads_(options.num_kv_heads) {
+      kv_heads_(options.num_kv_heads),
+      head_dim_(options.head_dim) {
   if (options.decode_kernel != DecodeKernel::kAuto) menu_.asked = plan_kernel(options.decode_kernel);
 }
 
@@ -77,7 +82,7 @@ Status PlanChooser::plan_with(tune::PlanKernel kernel, const AttentionBatch& bat
 
 // A batch is planned once as a rule: packing tells what is shared, and the last batch tells what to expect.
 Status PlanChooser::plan(const AttentionBatch& batch, Planners planners, std::optional<tune::PlanKernel> recorded) {
-  facts_ = facts_of(batch, qo_heads_, kv_heads_, token_bytes_);
+  facts_ = facts_of(batch, qo_heads_, kv_heads_, head_dim_, token_bytes_);
   facts_.recorded = recorded;
   choice_ = tune::choose_plan_kernel(menu_, facts_);
   if (refused()) return ok_status();

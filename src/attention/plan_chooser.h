@@ -42,7 +42,7 @@ class PlanChooser {
 
   tune::KernelMenu menu_;
   std::int64_t token_bytes_ = 0;  // keys and values of a token under all KV heads
-  std::int64_t qo_heads_ = 1, kv_heads_ = 1;
+  std::int64_t qo_heads_ = 1, kv_heads_ = 1, head_dim_ = 1;
   tune::PlanFacts facts_;
   tune::PlanChoice choice_;
   bool shared_before_ = false;  // the last batch had runs that are worth sharing

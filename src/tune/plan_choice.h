@@ -39,16 +39,19 @@ KernelMenu kernel_menu(const AttentionNeed& need);
 
 // What the choice looks at of a batch.
 struct PlanFacts {
-  bool decode = false;             // one query token a request, masks by position alone
-  bool selected = false;           // the same over pages chosen for each KV head, as block rows
-  bool bit_mask = false;           // some request has a mask of its own
-  bool given = false;              // block rows as the caller made them
-  std::int32_t most_q = 0;         // query tokens of a request, at most
-  std::int64_t rows = 0;           // (query token, query head) rows of all requests
-  std::int64_t requests = 0;       // that see something
-  std::int64_t pairs = 0;          // (request, KV head), of requests that see something
-  std::int64_t kv_bytes = 0;       // keys and values that requests see, each for itself
-  std::int64_t longest_bytes = 0;  // of them, the longest request's
+  bool decode = false;              // one query token a request, masks by position alone
+  bool selected = false;            // the same over pages chosen for each KV head, as block rows
+  bool bit_mask = false;            // some request has a mask of its own
+  bool given = false;               // block rows as the caller made them
+  std::int32_t most_q = 0;          // query tokens of a request, at most
+  std::int64_t rows = 0;            // (query token, query head) rows of all requests
+  std::int64_t requests = 0;        // that see something
+  std::int64_t pairs = 0;           // (request, KV head), of requests that see something
+  std::int64_t tiles = 0;           // (query token, KV head) of requests that see something
+  std::int64_t repeated_bytes = 0;  // what query tokens but the first of each request see
+  std::int64_t flops = 0;           // of both products
+  std::int64_t kv_bytes = 0;        // keys and values that requests see, each for itself
+  std::int64_t longest_bytes = 0;   // of them, the longest request's
   // Of a plan that packed requests with common pages: what all of it reads. Nothing: not packed, or nothing in common.
   std::optional<std::int64_t> shared_bytes;
   std::optional<PlanKernel> recorded;  // a graph recorded it, and replays it whatever is planned
@@ -63,6 +66,7 @@ enum class PlanReason : std::uint8_t {
   kBitMask,       // a mask of bits, which only it tests
   kLongQueries,   // several query tokens a request
   kFewPairs,      // pairs that a device runs at once: latency counts
+  kShortDrafts,   // several query tokens a request, of short ones: one by one by warps
   kManyPairs,     // enough pairs and bytes that every warp has work of its own
   kOneLong,       // one request has much of the work: its parts must be divided among CTAs
   kBetween,       // too few pairs for a warp each, and no kernel for few

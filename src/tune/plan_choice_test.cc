@@ -94,6 +94,26 @@ TEST(PlanChoiceTest, WhatOnlyTheGeneralKernelRuns) {
   expect({"of many", menu, facts, PlanKernel::kGeneral, PlanReason::kGivenRows});
 }
 
+// Drafts of short requests go token by token to the kernel of warps, those of long ones do not: reading again costs
+// more.
+TEST(PlanChoiceTest, DraftsOfShortRequests) {
+  const KernelMenu menu = menu_of();
+  PlanFacts facts = decode(5352, 5352 * 27000, 0);  // 669 requests of 54 tokens, 3 query tokens
+  facts.decode = false;
+  facts.most_q = 3;
+  facts.tiles = 3 * facts.pairs;
+  facts.repeated_bytes = 2 * facts.kv_bytes;
+  expect({"short", menu, facts, PlanKernel::kWarps, PlanReason::kShortDrafts});
+  PlanFacts longer = facts;
+  longer.repeated_bytes = 2 * 5352 * std::int64_t{100000};
+  expect({"of 200", menu, longer, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.most_q = 17;
+  expect({"with a chunk", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.most_q = 3;
+  facts.tiles = 100;
+  expect({"few", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+}
+
 TEST(PlanChoiceTest, SharingIsForWhatItSaves) {
   const KernelMenu menu = menu_of();
   PlanFacts facts = decode(1024, kGiB, kMiB);
@@ -114,35 +134,39 @@ TEST(PlanChoiceTest, SharingIsForWhatItSaves) {
 }
 
 // MB as cases have them: what requests see, what is read where runs are shared, and which of the two was faster.
+// MB and TFLOP as cases have them: what requests see, what is read where runs are shared, and which was faster.
 TEST(PlanChoiceTest, SharingByMeasuredCases) {
   struct Case {
     const char* name;
     abi::KvDType dtype;
     bool shared_kernel, decode;
-    double all, read;
+    double all, read, gflop;
     std::int64_t rows;
     bool share;
   };
   constexpr auto kBF16 = abi::KvDType::kBF16, kF8 = abi::KvDType::kF8E4M3;
   for (const Case& c : {
-           Case{"one document, bf16", kBF16, true, true, 4388, 160, 2048, true},
-           Case{"one document, fp8", kF8, false, true, 2194, 80, 2048, true},
-           Case{"one document, soft-cap", kBF16, false, true, 4388, 160, 2048, true},
-           Case{"one prompt of 3k", kBF16, true, true, 866, 73, 2048, true},
-           Case{"the smallest tree of PAT", kBF16, true, true, 185, 34, 320, true},
-           Case{"64 pairs with little in common", kBF16, true, true, 1336, 1324, 4096, false},
-           Case{"5 requests of 6k", kBF16, true, true, 253, 127, 140, false},
-           Case{"21 of 40 heads", kBF16, true, true, 1649, 959, 840, true},
-           Case{"10 over a tree, D192", kBF16, false, true, 191, 132, 640, false},
-           Case{"428 drafts over a tree, fp8 D192", kF8, false, false, 904, 453, 68480, false},
-           Case{"406 drafts, int8", abi::KvDType::kI8, false, false, 162, 54, 24360, false},
-           Case{"4 drafts over a document, fp8", kF8, false, false, 1524, 669, 576, true},
+           Case{"one document, bf16", kBF16, true, true, 4388, 160, 0, 2048, true},
+           Case{"one document, fp8", kF8, false, true, 2194, 80, 0, 2048, true},
+           Case{"one document, soft-cap", kBF16, false, true, 4388, 160, 0, 2048, true},
+           Case{"one prompt of 3k", kBF16, true, true, 866, 73, 0, 2048, true},
+           Case{"the smallest tree of PAT", kBF16, true, true, 185, 34, 0, 320, true},
+           Case{"64 pairs with little in common", kBF16, true, true, 1336, 1324, 0, 4096, false},
+           Case{"5 requests of 6k", kBF16, true, true, 253, 127, 0, 140, false},
+           Case{"21 of 40 heads", kBF16, true, true, 1649, 959, 0, 840, true},
+           Case{"10 over a tree, D192", kBF16, false, true, 191, 132, 0, 640, false},
+           Case{"406 drafts, int8", abi::KvDType::kI8, false, false, 162, 54, 9.7, 24360, false},
+           Case{"4 drafts over a document, fp8", kF8, false, false, 1524, 669, 138, 576, true},
+           Case{"61 drafts of 10", kBF16, true, false, 327, 164, 35, 17080, true},
+           Case{"30 drafts of 11 over a document", kBF16, true, false, 800, 240, 154, 21120, true},
        }) {
     KernelMenu menu = menu_of(c.dtype);
     menu.shared_kernel = c.shared_kernel;
     PlanFacts facts = decode(1024, static_cast<std::int64_t>(c.all * 1e6), kMiB);
     facts.decode = c.decode;
     facts.rows = c.rows;
+    facts.most_q = c.decode ? 1 : 32;
+    facts.flops = static_cast<std::int64_t>(c.gflop * 1e9);
     facts.shared_bytes = static_cast<std::int64_t>(c.read * 1e6);
     EXPECT_EQ(choose_plan_kernel(menu, facts).share, c.share) << c.name;
   }
