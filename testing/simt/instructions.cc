@@ -102,6 +102,8 @@ void atomic(Lane& lane, const Instruction& i, Frame& frame) {
   std::memcpy(at, &next, i.bytes);
   machine_of(lane).progress();
   if (returns) frame.set(i.ref(0), old);
+  // What the lane does behind it may come late.
+  if (machine_of(lane).chance(2)) machine_of(lane).poll(lane, i.text.c_str());
 }
 
 // Applies f to both halves of a word.

@@ -89,24 +89,41 @@ const std::vector<Fault>& faults() {
        "  const Queue queue = Queue::of(args, blockIdx.x);\n"
        "  if (!FAULT) __syncthreads();\n",
        "ctas_fp8"},
+      {"parts are counted before they are written", "kernels/trees/parts.cuh",
+       "  if (row.valid && !kept) {\n"
+       "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "
+       "work.group);\n",
+       "  uint32_t early = 0;\n"
+       "  if (FAULT && row.valid && !kept && (lane & 3) == 0) early = count_up(counter) + 1;\n"
+       "  if (row.valid && !kept) {\n"
+       "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "
+       "work.group);\n",
+       "trees_tma", "last = count_up(counter) + 1 == merge.num_parts;\n",
+       "last = (FAULT ? early : count_up(counter) + 1) == merge.num_parts;\n"},
   };
   return all;
 }
 
+namespace {
+
+void plant(const Fault& fault, const std::string& original, std::string planted, std::string& text) {
+  const std::size_t at = text.find(original);
+  if (at == std::string::npos || text.find(original, at + 1) != std::string::npos) {
+    throw std::runtime_error("the fault \"" + std::string(fault.name) + "\" is for text that does not stand once in " +
+                             fault.file + ":\n" + original + "\nmend tests/emulator/faults.cc");
+  }
+  const std::string question = "::simt::planted(" + std::to_string(number_of(fault)) + ")";
+  for (std::size_t mark; (mark = planted.find("FAULT")) != std::string::npos;) planted.replace(mark, 5, question);
+  text.replace(at, original.size(), planted);
+}
+
+}  // namespace
+
 std::string plant_faults(const std::string& file, std::string text) {
   for (const Fault& fault : faults()) {
     if (file != fault.file) continue;
-    const std::string original = fault.original;
-    const std::size_t at = text.find(original);
-    if (at == std::string::npos || text.find(original, at + 1) != std::string::npos) {
-      throw std::runtime_error("the fault \"" + std::string(fault.name) +
-                               "\" is for text that does not stand once in " + file + ":\n" + original +
-                               "\nmend tests/emulator/faults.cc");
-    }
-    std::string planted = fault.replacement;
-    const std::string question = "::simt::planted(" + std::to_string(number_of(fault)) + ")";
-    for (std::size_t mark; (mark = planted.find("FAULT")) != std::string::npos;) planted.replace(mark, 5, question);
-    text.replace(at, original.size(), planted);
+    plant(fault, fault.original, fault.replacement, text);
+    if (fault.second_original != nullptr) plant(fault, fault.second_original, fault.second_replacement, text);
   }
   return text;
 }

@@ -14,6 +14,8 @@ struct Fault {
   const char* original;     // stands once in the file
   const char* replacement;  // FAULT stands for whether the launch has the fault
   const char* instantiation;
+  const char* second_original = nullptr;  // where a fault is in two places of the file
+  const char* second_replacement = nullptr;
 };
 
 const std::vector<Fault>& faults();
