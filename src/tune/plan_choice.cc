@@ -56,7 +56,7 @@ bool sharing_pays(const KernelMenu& menu, const PlanFacts& facts) {
 // with int4, 1 to 3: 115 against 234.)
 bool drafts_pay(const KernelMenu& menu, const PlanFacts& facts) {
   const std::int64_t most_repeated = (menu.kv_dtype == abi::KvDType::kI4 ? 400 : 160) << 10;  // a pair
-  return menu.has(PlanKernel::kWarps) && facts.most_q <= 16 && facts.tiles >= 4 * menu.num_sms &&
+  return menu.has(PlanKernel::kWarps) && facts.most_q <= 8 && facts.tiles >= 4 * menu.num_sms &&
          3 * facts.longest_bytes <= facts.kv_bytes && facts.repeated_bytes <= facts.pairs * most_repeated;
 }
 

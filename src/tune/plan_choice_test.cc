@@ -107,7 +107,7 @@ TEST(PlanChoiceTest, DraftsOfShortRequests) {
   PlanFacts longer = facts;
   longer.repeated_bytes = 2 * 5352 * std::int64_t{100000};
   expect({"of 200", menu, longer, PlanKernel::kGeneral, PlanReason::kLongQueries});
-  facts.most_q = 17;
+  facts.most_q = 9;
   expect({"with a chunk", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
   facts.most_q = 3;
   facts.tiles = 100;
