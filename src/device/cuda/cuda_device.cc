@@ -25,12 +25,11 @@ std::size_t bytes_of(std::int64_t elements, DType dtype) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype, bool batch_invariant)
+  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype)
       : device_(std::move(device)),
         stream_(std::move(stream)),
         matmul_(std::move(matmul)),
         dtype_(dtype),
-        batch_invariant_(batch_invariant),
         name_(fmt::format("cuda:{}", device_.index())),
         ops_(device_, stream_.handle()),
         arrays_(device_, stream_.handle()),
@@ -131,8 +130,6 @@ class CudaDevice final : public Device {
   cuda::Stream stream_;
   cuda::Matmul matmul_;
   DType dtype_;  // of activations
-  bool batch_invariant_;
-  FixedRows fixed_rows_;  // of such products
   std::string name_;
   CudaOps ops_;
   ArrayCopies arrays_;
@@ -216,10 +213,8 @@ Result<std::unique_ptr<Linear>> CudaDevice::create_linear(std::span<const Tensor
   if (!biases.empty()) {
     FOVEA_ASSIGN_OR_RETURN(bias, copy_of(biases, dtype_));
   }
-  if (batch_invariant_) FOVEA_RETURN_IF_ERROR(fixed_rows_.reserve(device_, in, out));
-  return std::unique_ptr<Linear>(
-      std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_, place(), matmul_,
-                                   batch_invariant_ ? &fixed_rows_ : nullptr, stream_.handle()));
+  return std::unique_ptr<Linear>(std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_,
+                                                              place(), matmul_, stream_.handle()));
 }
 
 Result<const void*> CudaDevice::read(const TensorView& tensor) {
@@ -460,14 +455,19 @@ Result<std::unique_ptr<Device>> create_cuda_device(int index, const DeviceOption
   if (options.half_dtype != DType::kBF16 && options.half_dtype != DType::kF16) {
     return unsupported("activations of {} on a CUDA device; expected bf16 or f16", dtype_name(options.half_dtype));
   }
+  if (options.batch_invariant) {
+    return unsupported(
+        "batch-invariant bits on a CUDA device: the order of sums in its matrix products depends on the batch; use "
+        "the CPU for them");
+  }
   FOVEA_ASSIGN_OR_RETURN(cuda::Device device, cuda_device(index));
   if (device.info().major < 8) {
     return unsupported("{} is {}; kernels are made for sm_80 and later", device.info().name, device.info().arch());
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::create(device));
   FOVEA_ASSIGN_OR_RETURN(cuda::Matmul matmul, cuda::Matmul::create(device));
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul),
-                                                              options.half_dtype, options.batch_invariant));
+  return std::unique_ptr<Device>(
+      std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul), options.half_dtype));
 }
 
 }  // namespace fovea

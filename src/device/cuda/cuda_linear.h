@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "attention/attention_checks.h"
 #include "cuda/matmul.h"
@@ -18,30 +17,11 @@ inline cuda::MatmulType matmul_type(DType dtype) {
                                  : cuda::MatmulType::kF32;
 }
 
-// Rows that batch-invariant products are made of: a whole tile of the library's kernels, and always as many, so that
-// every product has the same algorithm, and a row the same order of sums, whatever is beside it.
-class FixedRows {
- public:
-  static constexpr std::int64_t kRows = 64;
-
-  // Room for x [kRows, in] and y [kRows, out] of up to 4 bytes an element.
-  Status reserve(const cuda::Device& device, std::int64_t in, std::int64_t out);
-  void* x() const { return x_.data(); }
-  void* y() const { return y_.data(); }
-  const cuda::Device& device() const { return *device_; }
-
- private:
-  std::optional<cuda::Device> device_;
-  cuda::DeviceBuffer x_, y_;
-};
-
 class CudaLinear final : public Linear {
  public:
-  // weight: [out, in] of dtype; bias: [out] of dtype, or empty. matmul and fixed (null: products of all rows at once)
-  // must outlive it; products go to the stream.
+  // weight: [out, in] of dtype; bias: [out] of dtype, or empty. matmul: must outlive it, its products go to the stream.
   CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer bias, std::int64_t in,
-             std::int64_t out, DType dtype, DevicePlace place, cuda::Matmul& matmul, FixedRows* fixed,
-             cuda::StreamHandle stream)
+             std::int64_t out, DType dtype, DevicePlace place, cuda::Matmul& matmul, cuda::StreamHandle stream)
       : weight_(std::move(weight)),
         bias_(std::move(bias)),
         in_(in),
@@ -49,7 +29,6 @@ class CudaLinear final : public Linear {
         dtype_(dtype),
         place_(place),
         matmul_(matmul),
-        fixed_(fixed),
         stream_(stream) {}
 
   // y: of dtype or, without a bias, f32.
@@ -63,10 +42,7 @@ class CudaLinear final : public Linear {
   std::int64_t in_, out_;
   DType dtype_;
   DevicePlace place_;
-  Status forward_fixed(cuda::MatmulSpec spec, const TensorView& x, const TensorView& y);
-
   cuda::Matmul& matmul_;
-  FixedRows* fixed_;
   cuda::StreamHandle stream_;
 };
 
