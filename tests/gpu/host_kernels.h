@@ -13,6 +13,7 @@
 
 #include "abi/attention_args.h"
 #include "abi/device_plan.h"
+#include "abi/linear_args.h"
 #include "abi/op_args.h"
 #include "attention/paged_attention.h"
 #include "base/half.h"
@@ -43,6 +44,23 @@ inline void rms_norm(const abi::NormArgs& a, std::uint32_t ctas) {
     const float factor = 1.0f / std::sqrt(squares / static_cast<float>(a.dim) + a.eps);
     const long long to = row * a.out_row_stride + head * a.out_head_stride;
     for (std::uint32_t i = 0; i < a.dim; ++i) store(a.out, to + i, x[i] * factor * (a.weight[i] + a.weight_offset));
+  }
+}
+
+// Without norm and gate.
+inline void linear(const abi::LinearArgs& a) {
+  const long long k = a.shape.k, rows = 2ll * a.shape.pairs;
+  for (std::uint32_t token = 0; token < a.tokens; ++token) {
+    for (long long row = 0; row < rows; ++row) {
+      float sum = a.bias != nullptr ? load(a.bias, row) : 0.0f;
+      for (long long i = 0; i < k; ++i) sum += load(a.x, token * a.x_stride + i) * load(a.shape.w, row * k + i);
+      const long long to = token * a.y_stride + row;
+      if (a.f32_out != 0) {
+        static_cast<float*>(a.y)[to] = sum;
+      } else {
+        store(a.y, to, sum + (a.residual != nullptr ? load(a.residual, to) : 0.0f));
+      }
+    }
   }
 }
 
@@ -232,6 +250,7 @@ inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant
   const auto with = [&]<typename Args>(const char* name, void (*run)(const Args&)) {
     kernels[name] = [run](void** p) { return [run, args = *static_cast<const Args*>(p[0])] { run(args); }; };
   };
+  with("fovea_linear", &linear);
   with("fovea_embed", &embed);
   with("fovea_gate", &gate);
   with("fovea_add", &add);

@@ -20,6 +20,7 @@
 #include "attention/cuda_executor.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
+#include "jit/linear_spec.h"
 #include "jit/op_spec.h"
 
 namespace fovea {
@@ -100,6 +101,23 @@ std::vector<Entry> entries() {
     for (const int head_dim : {64, 80, 128, 256}) {
       add(fmt::format(" bf16 d{}", head_dim),
           jit::rope_append_source(arch, abi::KvDType::kBF16, head_dim, jit::rope_vec(head_dim, head_dim)));
+    }
+  }
+  for (const std::uint32_t tokens : {8u, 16u}) {
+    for (const std::uint32_t split : {1u, 2u, 4u, 8u}) {
+      for (const auto& [what, change] :
+           std::vector<std::pair<std::string, std::function<void(jit::LinearKernelSpec&)>>>{
+               {"", [](jit::LinearKernelSpec&) {}}, {", norm and gate", [](jit::LinearKernelSpec& s) {
+                                                       s.norm = true;
+                                                       s.activation = abi::LinearActivation::kSilu;
+                                                     }}}) {
+        jit::LinearKernelSpec spec{.tokens = tokens, .split = split, .ring = abi::linear_ring(tokens / 8)};
+        change(spec);
+        const Result<jit::KernelSource> source = jit::linear_source(spec);
+        EXPECT_TRUE(source.ok());
+        if (source.ok())
+          all.push_back({fmt::format("sm_90a linear {} rows, split {}{}", tokens, split, what), *source});
+      }
     }
   }
   return all;

@@ -214,7 +214,7 @@ Result<std::unique_ptr<Linear>> CudaDevice::create_linear(std::span<const Tensor
     FOVEA_ASSIGN_OR_RETURN(bias, copy_of(biases, dtype_));
   }
   return std::unique_ptr<Linear>(std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_,
-                                                              place(), matmul_, stream_.handle()));
+                                                              device_, matmul_, stream_.handle()));
 }
 
 Result<const void*> CudaDevice::read(const TensorView& tensor) {

@@ -1,12 +1,14 @@
-// Linear on a CUDA device: weights stacked in device memory in the activations' type, products by cuBLASLt. Made by the
-// CUDA device.
+// Linear on a CUDA device: weights stacked in device memory in the activations' type; products of few rows by
+// SkinnyLinear, others by cuBLASLt. Made by the CUDA device.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "attention/attention_checks.h"
 #include "cuda/matmul.h"
 #include "cuda/memory.h"
+#include "device/cuda/skinny_linear.h"
 #include "device/device.h"
 
 namespace fovea {
@@ -21,13 +23,13 @@ class CudaLinear final : public Linear {
  public:
   // weight: [out, in] of dtype; bias: [out] of dtype, or empty. matmul: must outlive it, its products go to the stream.
   CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer bias, std::int64_t in,
-             std::int64_t out, DType dtype, DevicePlace place, cuda::Matmul& matmul, cuda::StreamHandle stream)
-      : weight_(std::move(weight)),
+             std::int64_t out, DType dtype, const cuda::Device& device, cuda::Matmul& matmul, cuda::StreamHandle stream)
+      : device_(device),
+        weight_(std::move(weight)),
         bias_(std::move(bias)),
         in_(in),
         out_(out),
         dtype_(dtype),
-        place_(place),
         matmul_(matmul),
         stream_(stream) {}
 
@@ -37,11 +39,16 @@ class CudaLinear final : public Linear {
   std::int64_t out_features() const override { return out_; }
 
  private:
+  // For products of few rows; made when first asked for, and null where cuBLASLt serves those too.
+  Result<const SkinnyLinear*> few();
+
+  cuda::Device device_;
   std::shared_ptr<const cuda::DeviceBuffer> weight_;
   cuda::DeviceBuffer bias_;
   std::int64_t in_, out_;
   DType dtype_;
-  DevicePlace place_;
+  bool asked_for_few_ = false;
+  std::optional<SkinnyLinear> few_;
   cuda::Matmul& matmul_;
   cuda::StreamHandle stream_;
 };

@@ -34,6 +34,15 @@ __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
 // Data that is read once: first to leave the second-level cache.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
 
+// `bytes` in a row, by one thread; completes them on the barrier. Addresses and bytes are multiples of 16.
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(kEvictFirst)
+      : "memory");
+}
+
 // One box at coordinates {0, c1, 0, c3, c4}, by one thread; completes bytes on the barrier.
 __device__ __forceinline__ void copy_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c1,
                                          int32_t c3, int32_t c4) {

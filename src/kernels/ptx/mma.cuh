@@ -148,6 +148,13 @@ __device__ __forceinline__ uint32_t multiply_halves(uint32_t a, uint32_t b) {
   return d;
 }
 
+// Two bf16 numbers: a * b + c, rounded once.
+__device__ __forceinline__ uint32_t multiply_add_bf16(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+
 // 2^x; 0 for -infinity.
 __device__ __forceinline__ float exp2_approx(float x) {
   float d;

@@ -1,0 +1,91 @@
+// The argument of the kernel of decode's matrix products (kernels/linear/skinny.cuh), and how a product is divided
+// among CTAs. Filled by device/cuda/skinny_linear.h, read by the kernel. Compiles under g++ and NVRTC.
+#pragma once
+
+#include "abi/plan.h"
+
+namespace fovea::abi {
+
+inline constexpr uint32_t kLinearWarps = 8;       // of a CTA
+inline constexpr uint32_t kLinearMaxTokens = 16;  // rows of x
+inline constexpr uint32_t kLinearMaxSplit = 8;    // CTAs of a cluster
+inline constexpr uint32_t kLinearSlice = 32;      // numbers along k that a lane's 16 bytes are a part of
+// Rows of weights that are multiplied at once, by pairs: neighbours, or a row of the gate and its row of the other
+// half.
+inline constexpr uint32_t kLinearTilePairs = 4;
+
+// Slices of k that a warp may have: their x lies in its registers, of `blocks` blocks of 8 tokens.
+constexpr uint32_t linear_warp_slices(uint32_t blocks) { return 16 / blocks; }
+// A warp's ring of so many stages, each a piece of some rows of a tile.
+struct LinearRing {
+  uint32_t stages = 3;
+  uint32_t rows = 8;    // 4 or 8 = all of a tile's
+  uint32_t slices = 8;  // of k, a divisor of what a warp may have
+};
+constexpr LinearRing linear_ring(uint32_t blocks) { return {blocks == 1 ? 3u : 2u, 8, 8}; }
+// Tiles of each CTA of a cluster whose parts are kept at once: a cluster is a few tiles ahead of the sums.
+constexpr uint32_t linear_slots(uint32_t blocks, uint32_t split) {
+  return blocks == 1 ? (split <= 2 ? 2 : 1) : (split == 1 ? 2 : split == 2 ? 4 : split == 4 ? 2 : 1);
+}
+// Dynamic shared memory of a CTA, at most.
+constexpr uint32_t linear_smem_bytes(const LinearRing& ring, uint32_t blocks, uint32_t split, bool norm) {
+  const uint32_t parts = kLinearWarps * split, slots = linear_slots(blocks, split);
+  const uint32_t norms = norm ? kLinearWarps * (linear_warp_slices(blocks) * 64 + 8) + parts * blocks * 32 : 32;
+  const uint32_t barriers = kLinearWarps * ring.stages + (1 + split) * slots + 2;
+  return (kLinearWarps * ring.stages * ring.rows * ring.slices * 64 + slots * parts * blocks * 256 + norms +
+          8 * barriers + 127) /
+         128 * 128;
+}
+
+enum class LinearActivation : uint8_t { kNone, kSilu, kGeluTanh, kGelu };
+
+// One product y = x w^T. Clusters of `split` CTAs take pairs of rows of w, the warps of a cluster slices of k.
+struct LinearShape {
+  const void* w;   // [rows, k], contiguous, 16-byte aligned
+  uint32_t pairs;  // of rows
+  uint32_t half;   // rows from one of a pair to the other: 1, or half of all where the one is the other's gate
+  uint32_t k;      // a multiple of kLinearSlice
+  uint32_t split;
+  uint32_t clusters;
+  uint32_t spare;
+};
+static_assert(sizeof(LinearShape) == 32);
+
+struct LinearArgs {
+  LinearShape shape;
+  const void* x;         // [tokens, k], rows 16-byte aligned
+  void* y;               // [tokens, rows or pairs], rows 4-byte aligned
+  const void* residual;  // [tokens, ..] of x's type, added to y in its place or elsewhere; rows y_stride apart; or null
+  const void* bias;      // [rows] of x's type, or null
+  const void* norm;      // [k] of x's type: x is divided by its root mean square and multiplied by norm, or norm + 1
+  long long x_stride;    // elements
+  long long y_stride;
+  uint32_t tokens;         // 1 to kLinearMaxTokens
+  uint32_t norm_plus_one;  // 1 | 0
+  float norm_eps;
+  uint32_t early;    // tiles before the end at which the next kernel may start
+  uint32_t f32_out;  // 1: y is fp32, without residual and gate; 0: of x's type
+};
+static_assert(sizeof(LinearArgs) == 32 + 80);
+
+// Slices of k [begin, end) of warp `warp` of a cluster's kLinearWarps * split.
+struct LinearSlices {
+  uint32_t begin;
+  uint32_t end;
+};
+constexpr LinearSlices linear_slices(const LinearShape& s, uint32_t warp, uint32_t warps) {
+  const uint32_t slices = s.k / kLinearSlice, of = kLinearWarps * s.split;
+  return {slices * warp / of, slices * (warp + warps) / of};
+}
+
+// Pairs of rows [begin, end) of a cluster.
+struct LinearPairs {
+  uint32_t begin;
+  uint32_t end;
+};
+constexpr LinearPairs linear_pairs(const LinearShape& s, uint32_t cluster) {
+  return {static_cast<uint32_t>(static_cast<uint64_t>(s.pairs) * cluster / s.clusters),
+          static_cast<uint32_t>(static_cast<uint64_t>(s.pairs) * (cluster + 1) / s.clusters)};
+}
+
+}  // namespace fovea::abi

@@ -1,0 +1,186 @@
+// How small products are divided and launched, on a driver without a GPU whose kernel multiplies what each warp is
+// given; and what is refused.
+#include "device/cuda/skinny_linear.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "base/half.h"
+#include "cuda/testing/fake_driver.h"
+
+namespace fovea {
+namespace {
+
+namespace fake = cuda::fake;
+using ::testing::HasSubstr;
+
+// Before anything asks for the driver or for kernels.
+const bool kPrepared = fake::name_driver_and_cache();
+
+// The product as the warps of the grid share it: whatever is left out or multiplied twice is missing in y, or too much.
+void multiply(const abi::LinearArgs& a) {
+  const abi::LinearShape& s = a.shape;
+  const auto* x = static_cast<const std::uint16_t*>(a.x);
+  const auto* w = static_cast<const std::uint16_t*>(s.w);
+  auto* y = static_cast<std::uint16_t*>(a.y);
+  std::vector<std::vector<double>> sums(a.tokens, std::vector<double>(2 * s.pairs, 0.0));
+  for (std::uint32_t cluster = 0; cluster < s.clusters; ++cluster) {
+    const abi::LinearPairs pairs = abi::linear_pairs(s, cluster);
+    for (std::uint32_t warp = 0; warp < abi::kLinearWarps * s.split; ++warp) {
+      const abi::LinearSlices slices = abi::linear_slices(s, warp, 1);
+      ASSERT_LE(slices.end - slices.begin, abi::linear_warp_slices(a.tokens > 8 ? 2 : 1));
+      for (std::uint32_t row = 2 * pairs.begin; row < 2 * pairs.end; ++row) {
+        const std::size_t at = s.half == 1 ? row : row / 2 + row % 2 * std::size_t{s.half};
+        for (std::uint32_t k = 32 * slices.begin; k < 32 * slices.end; ++k) {
+          for (std::uint32_t t = 0; t < a.tokens; ++t) {
+            sums[t][row] += bf16_to_float(x[t * a.x_stride + k]) * bf16_to_float(w[at * s.k + k]);
+          }
+        }
+      }
+    }
+  }
+  for (std::uint32_t t = 0; t < a.tokens; ++t) {
+    for (std::uint32_t i = 0; i < 2 * s.pairs; ++i) {
+      if (s.half == 1) {
+        y[t * a.y_stride + i] = float_to_bf16(static_cast<float>(sums[t][i]));
+      } else if (i % 2 == 0) {
+        y[t * a.y_stride + i / 2] = float_to_bf16(static_cast<float>(sums[t][i] * sums[t][i + 1]));
+      }
+    }
+  }
+}
+
+class SkinnyLinearTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fake::state() = {};
+    fake::state().kernels["fovea_linear"] = [this](void** parameters) {
+      std::memcpy(&args_, parameters[0], sizeof args_);
+      return [args = args_] { multiply(args); };
+    };
+    Result<cuda::Device> device = cuda::Device::open(0);
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    device_.emplace(*device);
+    context_.emplace(*device_);
+    weights_.assign(std::size_t{1} << 20, 0);
+  }
+  void TearDown() override {
+    context_.reset();
+    device_.reset();
+    fake::state().kernels.clear();
+  }
+
+  // Aligned as device memory is.
+  std::uint16_t* weights() {
+    auto at = reinterpret_cast<std::uintptr_t>(weights_.data());
+    return weights_.data() + ((64 - at % 64) % 64) / 2;
+  }
+  Status create(const SkinnyLinearSpec& spec) { return SkinnyLinear::create(*device_, spec, weights()).status(); }
+
+  // Small integers, so that sums are exact; against the definition.
+  void expect_product(std::int64_t in, std::int64_t out, std::int64_t rows, bool gated) {
+    SCOPED_TRACE(::testing::Message() << in << " in, " << out << " out, " << rows << " rows, gated " << gated);
+    SkinnyLinearSpec spec{.in = in, .out = out};
+    if (gated) spec.activation = abi::LinearActivation::kSilu;
+    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, weights());
+    ASSERT_TRUE(linear.ok()) << linear.status().to_string();
+    const std::int64_t columns = linear->columns(), x_stride = in + 8, y_stride = columns + 2;
+    ASSERT_LE(in * out, std::int64_t{1} << 19);
+    for (std::int64_t i = 0; i < in * out; ++i)
+      weights()[i] = float_to_bf16(static_cast<float>((i * 7 + i / in) % 5 - 2));
+    alignas(16) static std::uint16_t x[16 * 9000];
+    std::vector<std::uint16_t> y(rows * y_stride, 7);
+    for (std::int64_t i = 0; i < rows * x_stride; ++i) x[i] = float_to_bf16(static_cast<float>(i % 3 - 1));
+    const Status status =
+        linear->forward({.x = x, .x_stride = x_stride, .y = y.data(), .y_stride = y_stride, .rows = rows}, nullptr);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto dot = [&](std::int64_t row) {
+        double sum = 0.0;
+        for (std::int64_t k = 0; k < in; ++k) {
+          sum += bf16_to_float(x[r * x_stride + k]) * bf16_to_float(weights()[row * in + k]);
+        }
+        return sum;
+      };
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const double expected = gated ? dot(c) * dot(c + columns) : dot(c);
+        ASSERT_EQ(y[r * y_stride + c], float_to_bf16(static_cast<float>(expected))) << r << ", " << c;
+      }
+      for (std::int64_t c = columns; c < y_stride; ++c) ASSERT_EQ(y[r * y_stride + c], 7);
+    }
+  }
+
+  std::optional<cuda::Device> device_;
+  std::optional<cuda::ScopedContext> context_;
+  std::vector<std::uint16_t> weights_;
+  abi::LinearArgs args_{};
+};
+
+TEST_F(SkinnyLinearTest, EveryWeightIsMultipliedOnce) {
+  expect_product(32, 8, 1, false);
+  expect_product(320, 1000, 3, false);
+  expect_product(4096, 96, 8, true);
+  expect_product(4096, 96, 9, false);  // k of two CTAs
+  expect_product(8992, 48, 2, false);  // of four, unevenly
+  expect_product(8992, 32, 16, true);  // of eight
+}
+
+TEST_F(SkinnyLinearTest, ClustersFit) {
+  const Result<SkinnyLinear> down = SkinnyLinear::create(*device_, {.in = 14336, .out = 4096}, weights());
+  const Result<SkinnyLinear> up = SkinnyLinear::create(
+      *device_, {.in = 4096, .out = 28672, .norm = true, .activation = abi::LinearActivation::kSilu}, weights());
+  ASSERT_TRUE(down.ok() && up.ok());
+  fake::state().kernels["fovea_linear"] = [this](void** parameters) {
+    std::memcpy(&args_, parameters[0], sizeof args_);
+    return [] {};
+  };
+  alignas(16) static std::uint16_t memory[16];
+  SkinnyLinear::Call call{.x = memory, .x_stride = 14336, .y = memory, .y_stride = 4096, .rows = 1};
+  ASSERT_TRUE(down->forward(call, nullptr).ok());
+  EXPECT_EQ(fake::state().launch.cluster[0], 4u);
+  EXPECT_EQ(fake::state().launch.grid[0], 128u);
+  EXPECT_TRUE(fake::state().launch.programmatic);
+  call = {.x = memory, .x_stride = 4096, .y = memory, .y_stride = 14336, .rows = 9, .norm = memory};
+  ASSERT_TRUE(up->forward(call, nullptr).ok());
+  EXPECT_EQ(fake::state().launch.cluster[0], 2u);
+  EXPECT_EQ(fake::state().launch.grid[0], 264u);
+}
+
+TEST_F(SkinnyLinearTest, RefusesWhatTheKernelDoesNotTake) {
+  EXPECT_THAT(create({.in = 48, .out = 64}).message(), HasSubstr("multiples of 32 and 8"));
+  EXPECT_THAT(create({.in = 64, .out = 12}).message(), HasSubstr("multiples of 32 and 8"));
+  EXPECT_THAT(create({.in = 65536, .out = 8}).message(), HasSubstr("at most 32768"));
+  EXPECT_EQ(create({.in = 64, .out = 8, .dtype = DType::kF32}).code(), StatusCode::kUnsupported);
+  EXPECT_THAT(create({.in = 64, .out = 8, .dtype = DType::kF16, .norm = true}).message(), HasSubstr("normalize f16"));
+  EXPECT_FALSE(SkinnyLinear::create(*device_, {.in = 64, .out = 8}, weights() + 1).ok());
+
+  const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, {.in = 28672, .out = 16}, weights());
+  ASSERT_TRUE(linear.ok()) << linear.status().to_string();
+  alignas(16) static std::uint16_t memory[16];
+  SkinnyLinear::Call call{.x = memory, .x_stride = 28672, .y = memory, .y_stride = 16, .rows = 8};
+  EXPECT_TRUE(linear->takes(call));
+  for (const std::int64_t rows : {0, 9, 17}) {  // 9 rows of so many numbers are too many for a cluster's registers
+    call.rows = rows;
+    EXPECT_FALSE(linear->takes(call)) << rows;
+    EXPECT_EQ(linear->forward(call, nullptr).code(), StatusCode::kInvalidArgument);
+  }
+  call.rows = 8;
+  call.x_stride = 28676;
+  EXPECT_FALSE(linear->takes(call));
+  call.x_stride = 28672;
+  call.f32_out = true;
+  call.residual = memory;
+  EXPECT_EQ(linear->forward(call, nullptr).code(), StatusCode::kInvalidArgument);
+  call.residual = nullptr;
+  call.norm = memory;
+  EXPECT_EQ(linear->forward(call, nullptr).code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace fovea

@@ -1,0 +1,27 @@
+// Instantiations of the kernel of decode's matrix products (kernels/linear). Arguments and how a product is divided are
+// in abi/linear_args.h. Called by device/cuda/skinny_linear.h and by tests.
+#pragma once
+
+#include <string>
+
+#include "abi/kv_pool.h"
+#include "abi/linear_args.h"
+#include "fovea/status.h"
+#include "jit/kernel_source.h"
+
+namespace fovea::jit {
+
+struct LinearKernelSpec {
+  std::string arch = "sm_90a";
+  abi::KvDType dtype = abi::KvDType::kBF16;  // of x, weights and y: kF16, kBF16
+  std::uint32_t tokens = 8;                  // rows of x, at most: 8 or 16
+  std::uint32_t split = 1;                   // LinearShape::split: 1, 2, 4 or 8
+  bool norm = false;                         // bf16 only: squares and products of halves may not fit into halves
+  abi::LinearActivation activation = abi::LinearActivation::kNone;
+  abi::LinearRing ring{};
+  std::uint32_t ctas = 2;  // an SM has registers for
+};
+// Entry point fovea_linear. kUnsupported: below sm_90a, other types; kInvalidArgument.
+Result<KernelSource> linear_source(const LinearKernelSpec& spec);
+
+}  // namespace fovea::jit
