@@ -18,7 +18,7 @@ DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "fp8_e4m3": 3, "int8": 4, "int4": 5}
 MASKS = {"none": 0, "causal": 1, "window": 2, "bits": 3}
 ROTATED = 256  # of PagedKv.kv_dtype
 LAYOUTS = {"NHD": 0, "HND": 1}
-DECODE_KERNELS = {"auto": 0, "ctas": 1, "warps": 2, "few": 3}
+DECODE_KERNELS = {"auto": 0, "ctas": 1, "warps": 2, "few": 3, "prefill": 4}
 
 
 class Error(RuntimeError):

@@ -144,9 +144,12 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   const std::int64_t declared = std::int64_t{o.max_requests} * (std::int64_t{o.max_pages_per_request} + 8);
   const auto max_entries = static_cast<std::size_t>(o.max_page_entries > 0 ? o.max_page_entries : declared);
   const auto mask_bytes = static_cast<std::size_t>(o.max_mask_bytes);
-  std::size_t partial_rows = 0, merges = 0;
+  std::size_t partial_rows = 0, shared_rows = 0, merges = 0;
   for (const CudaExecutor& e : executors_) {
-    partial_rows = std::max<std::size_t>(partial_rows, e.planner.max_partial_rows());
+    const std::size_t rows = e.planner.max_partial_rows();
+    const bool prefill = e.kind == tune::PlanKernel::kPrefill;
+    if (!prefill) partial_rows = std::max(partial_rows, rows);
+    if (prefill || e.shared.has_value()) shared_rows = std::max(shared_rows, rows);
     merges = std::max<std::size_t>(merges, max_device_plan_merges(e.planner));
     max_plan_bytes_ = std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth, e.starts));
   }
@@ -162,8 +165,6 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   const std::size_t row_bytes = static_cast<std::size_t>(o.head_dim) * sizeof(float);
   FOVEA_ASSIGN_OR_RETURN(partial_out_, cuda::DeviceBuffer::filled(device_, partial_rows * row_bytes, pending));
   FOVEA_ASSIGN_OR_RETURN(partial_lse_, cuda::DeviceBuffer::filled(device_, partial_rows * sizeof(float), pending));
-  const bool shares = executors_[0].shared.has_value();
-  const std::size_t shared_rows = shares ? executors_[0].planner.max_partial_rows() : 0;
   FOVEA_RETURN_IF_ERROR(make(shared_out_, shared_rows * row_bytes, false));
   FOVEA_RETURN_IF_ERROR(make(shared_lse_, shared_rows * sizeof(float), false));
   // The counter that spans are claimed by, on a cache line of its own, then those of the merges.

@@ -32,6 +32,7 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   need.transforms_kv = jit::may_transform_kv(variant);
   need.transforms_q = jit::may_transform_q(variant);
   need.plain_logits = variant.source.empty() && (variant.name == "Plain" || variant.name == "Sinks");
+  need.hooks_logits_alone = variant.source.empty() && variant.name != "Sigmoid";
   need.token_scales = o.kv_token_scales;
   need.checked = o.checked;
   return need;
@@ -42,7 +43,7 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
   jit::AttentionKernelSpec spec;
   spec.arch = arch;
   spec.header = header;
-  for (const char* const kind : {"warps", "few", "trees"}) {
+  for (const char* const kind : {"warps", "few", "trees", "prefill"}) {
     if (header.starts_with(fmt::format("kernels/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
   }
   spec.head_dim = o.head_dim;
@@ -68,6 +69,7 @@ tune::PlanFacts most_facts(const AttentionOptions& o) {
   most.decode = true;
   most.pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
   most.requests = o.max_requests;
+  most.most_rows = std::int64_t{o.max_rows} * o.num_qo_heads / std::max(o.num_kv_heads, 1);
   most.kv_bytes = most.pairs * pair_token_bytes(o);
   return most;
 }
@@ -174,6 +176,7 @@ PlannerOptions planner_options(const AttentionConfig& config, const tune::Attent
   p.cost_balance_rows = choice.cost_balance_rows;
   p.cost_divide_bytes = choice.cost_divide_bytes;
   p.least_part_bytes = choice.least_part_bytes;
+  p.longest_first = choice.longest_first;
   return p;
 }
 
@@ -191,6 +194,7 @@ Result<AllowedKernels> allowed_kernels(const AttentionOptions& o, const VariantS
   };
   allow(tune::PlanKernel::kWarps, allowed.menu.no_warps, tune::choose_warp_attention(need));
   allow(tune::PlanKernel::kFew, allowed.menu.no_few, tune::choose_few_attention(need));
+  allow(tune::PlanKernel::kPrefill, allowed.menu.no_prefill, tune::choose_prefill_attention(need));
   return allowed;
 }
 

@@ -11,6 +11,7 @@ namespace {
 static_assert(plan_kernel(DecodeKernel::kCtas) == tune::PlanKernel::kGeneral);
 static_assert(plan_kernel(DecodeKernel::kWarps) == tune::PlanKernel::kWarps);
 static_assert(plan_kernel(DecodeKernel::kFew) == tune::PlanKernel::kFew);
+static_assert(plan_kernel(DecodeKernel::kPrefill) == tune::PlanKernel::kPrefill);
 
 Planner& planner_of(PlanChooser::Planners planners, tune::PlanKernel kernel) {
   for (const auto& [of, planner] : planners) {
@@ -48,6 +49,7 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
     if (tokens > 0) facts.tiles += std::max(q_len, 0) * kv_heads;
     longest = std::max(longest, tokens);
   }
+  facts.most_rows = facts.most_q * (qo_heads / kv_heads);
   // Dummies that graphs are captured with: as many pairs as the plans that replays will meet.
   if (facts.requests == 0) facts.requests = batch.num_requests;
   facts.pairs = facts.requests * kv_heads;
@@ -115,6 +117,7 @@ Status PlanChooser::plan_rows(const BlockRowBatch& batch, bool selected, Planner
   for (const abi::BlockRow& row : batch.block_rows) {
     facts_.most_q = std::max(facts_.most_q, static_cast<std::int32_t>(row.row_count));
   }
+  facts_.most_rows = facts_.most_q * (qo_heads_ / kv_heads_);
   choice_ = tune::choose_plan_kernel(menu_, facts_);
   if (refused()) return ok_status();
   return planner_of(planners, choice_.kernel).plan_block_rows(batch);

@@ -44,9 +44,9 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   fovea::AttentionOptions options;
   if (Status s = check_kind(o.q_dtype, "q_dtype"); !s.ok()) return s;
   if (Status s = check_kind(o.kv_dtype, "kv_dtype"); !s.ok()) return s;
-  if (o.decode_kernel < FOVEA_DECODE_AUTO || o.decode_kernel > FOVEA_DECODE_FEW) {
+  if (o.decode_kernel < FOVEA_DECODE_AUTO || o.decode_kernel > FOVEA_DECODE_PREFILL) {
     return invalid("decode_kernel is " + std::to_string(o.decode_kernel) +
-                   ", expected FOVEA_DECODE_AUTO to FOVEA_DECODE_FEW");
+                   ", expected FOVEA_DECODE_AUTO to FOVEA_DECODE_PREFILL");
   }
   options.decode_kernel = static_cast<fovea::DecodeKernel>(o.decode_kernel);
   if (o.device != nullptr) options.device = o.device;

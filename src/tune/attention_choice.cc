@@ -255,6 +255,54 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
   return choice;
 }
 
+Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
+  FOVEA_RETURN_IF_ERROR(check(need));
+  FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
+  if (!machine.hopper) return unsupported("the prefill kernel is for sm_90a, not {}", need.arch);
+  if (abi::kv_bits(need.kv_dtype) != 16 || need.kv_dtype != need.q_dtype) {
+    return unsupported("the prefill kernel reads KV of the queries' type");
+  }
+  if (need.head_dim != 64 && need.head_dim != 128 && need.head_dim != 256) {
+    return unsupported("head_dim {}, the prefill kernel takes 64, 128 and 256", need.head_dim);
+  }
+  if (need.transforms_kv || need.transforms_q || !need.hooks_logits_alone) {
+    return unsupported("the prefill kernel has softmax, and no hooks but on logits");
+  }
+  if (need.batch_invariant || need.checked) {
+    return unsupported("the prefill kernel has no chunks of fixed bounds and no checks");
+  }
+  if (need.group > 128) return unsupported("{} query heads a KV head, a tile has 128 rows", need.group);
+  AttentionChoice choice;
+  choice.header = "kernels/prefill/attention.cuh";
+  choice.threads = 384;
+  const int whole = need.page_tokens & -need.page_tokens;
+  choice.tma = whole >= 8;
+  choice.box_tokens = choice.tma ? std::min(whole, 64) : 64;
+  choice.box_panels = false;
+  const bool wide = need.head_dim > 128;
+  const int tokens = wide ? 64 : 128;
+  const int query_slots = wide ? 1 : 2;
+  const std::int64_t row_bytes = std::int64_t{2} * need.head_dim;
+  // As kernels/prefill/memory.cuh, which asserts it: tiles, records, places, barriers.
+  choice.smem_bytes = (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 256 * 16 + 1024 + 1023) / 1024 * 1024;
+  choice.programmatic_launch = true;
+  choice.num_workers = choice.ctas = need.num_sms;
+  choice.tile_rows = 128;
+  choice.block_tokens = tokens;
+  choice.cost_item_bytes = 48 << 10;
+  choice.cost_balance_rows = 128;
+  choice.cost_divide_bytes = 128 << 10;
+  choice.least_part_bytes = 128 << 10;
+  choice.longest_first = true;
+  // Stages are not used, but the headers that the kernels share count them.
+  choice.tuning = {{"FOVEA_STAGES", 3},
+                   {"FOVEA_STAGE_TOKENS", 64},
+                   {"FOVEA_BLOCK_TOKENS", tokens},
+                   {"FOVEA_QUERY_SLOTS", query_slots},
+                   {"FOVEA_PREFILL_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
+  return choice;
+}
+
 KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& pool, int num_kv_heads, int head_dim) {
   const auto bits = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype));
   const std::uint32_t bytes = std::max(bits / 8, 1u);  // int4: two elements
@@ -268,7 +316,8 @@ KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& 
                                  static_cast<std::uint64_t>(num_kv_heads), static_cast<std::uint64_t>(pool.num_pages)};
   const std::uint64_t strides[5] = {bytes, stride(pool.token_stride), panel, stride(pool.head_stride),
                                     stride(pool.page_stride)};
-  const std::uint32_t box[5] = {panel / bytes, static_cast<std::uint32_t>(choice.box_tokens), row / panel, 1, 1};
+  const std::uint32_t box[5] = {panel / bytes, static_cast<std::uint32_t>(choice.box_tokens),
+                                choice.box_panels ? row / panel : 1, 1, 1};
   std::copy(std::begin(dims), std::end(dims), map.dims);
   std::copy(std::begin(strides), std::end(strides), map.strides);
   std::copy(std::begin(box), std::end(box), map.box);

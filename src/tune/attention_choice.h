@@ -26,6 +26,7 @@ struct AttentionNeed {
   bool token_scales = false;   // fp8 KV with a scale for each token and head; integers have one in any case
   bool transforms_q = false;   // the variant has a query hook
   bool plain_logits = true;    // the variant has no hook but an extra logit
+  bool hooks_logits_alone = true;  // it has softmax, and no hooks but on logits and for an extra one
   bool checked = false;        // page entries are compared with the pool's size
 };
 
@@ -34,6 +35,7 @@ struct AttentionChoice {
   std::string shared_header;                        // that of plans which share runs, launched alike; empty: the same
   bool tma = false;                                 // pages come by TMA, else they are gathered
   int box_tokens = 16;                              // TMA: tokens a box
+  bool box_panels = true;                           // TMA: a box has all panels of its rows; else one
   std::vector<std::pair<std::string, int>> tuning;  // further macros
   int threads = 0;                                  // a CTA
   std::int64_t smem_bytes = 0;                      // dynamic, a CTA
@@ -52,6 +54,7 @@ struct AttentionChoice {
   int cost_balance_rows = 128;
   std::int64_t cost_divide_bytes = 0;
   int least_part_bytes = 0;
+  bool longest_first = false;
 };
 
 // kUnsupported, with the reason. Strides and addresses are for the caller to check: both loaders need rows of K and V
@@ -65,6 +68,10 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 // The kernel for plans of decode with few pairs (kernels/few/attention.cuh), over chosen pages too: 16-bit KV or fp8,
 // head dims 64 and 128. kUnsupported, with the reason.
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
+
+// The kernel for many query tokens a request (kernels/prefill/attention.cuh): sm_90a, 16-bit KV of the queries' type, head
+// dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the reason.
+Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.
 struct KvTensorMap {

@@ -60,13 +60,21 @@ bool drafts_pay(const KernelMenu& menu, const PlanFacts& facts) {
          3 * facts.longest_bytes <= facts.kv_bytes && facts.repeated_bytes <= facts.pairs * most_repeated;
 }
 
+// Up to two blocks of 16 rows the general kernel reads as fast as the memory allows.
+bool prefill_pays(const PlanFacts& facts) { return facts.most_rows > 32; }
+
 bool can_run(PlanKernel kernel, const PlanFacts& facts) {
-  if (kernel == PlanKernel::kGeneral) return true;
+  if (kernel == PlanKernel::kGeneral || kernel == PlanKernel::kPrefill) return true;
   return !facts.bit_mask && (!facts.given || (facts.selected && kernel == PlanKernel::kFew));
 }
 
 PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   const auto general = [](PlanReason reason) { return PlanChoice{PlanKernel::kGeneral, reason}; };
+  if (menu.has(PlanKernel::kPrefill)) {
+    // Every request by itself: what several read at once, the second-level cache has.
+    if (menu.asked == PlanKernel::kPrefill) return {PlanKernel::kPrefill, PlanReason::kAsked, false};
+    if (!menu.asked.has_value() && prefill_pays(facts)) return {PlanKernel::kPrefill, PlanReason::kLongQueries, false};
+  }
   if (facts.bit_mask) return general(PlanReason::kBitMask);
   if (facts.given && !facts.selected) return general(PlanReason::kGivenRows);
   if (menu.asked.has_value() && menu.has(*menu.asked) && can_run(*menu.asked, facts)) {
@@ -95,6 +103,7 @@ std::string_view kernel_name(PlanKernel kernel) {
     case PlanKernel::kGeneral: return "general";
     case PlanKernel::kWarps: return "warps";
     case PlanKernel::kFew: return "few";
+    case PlanKernel::kPrefill: return "prefill";
   }
   return "?";
 }
@@ -106,6 +115,7 @@ KernelMenu kernel_menu(const AttentionNeed& need) {
   if (const auto general = choose_attention(need); general.ok()) menu.shared_kernel = !general->shared_header.empty();
   if (const auto warps = choose_warp_attention(need); !warps.ok()) menu.no_warps = warps.status().message();
   if (const auto few = choose_few_attention(need); !few.ok()) menu.no_few = few.status().message();
+  if (const auto prefill = choose_prefill_attention(need); !prefill.ok()) menu.no_prefill = prefill.status().message();
   return menu;
 }
 
@@ -114,6 +124,7 @@ bool kernel_pays(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& fac
     case PlanKernel::kGeneral: return true;
     case PlanKernel::kWarps: return warps_pay(menu, facts);
     case PlanKernel::kFew: return few_pays(menu, facts);
+    case PlanKernel::kPrefill: return prefill_pays(facts);
   }
   return false;
 }
@@ -149,7 +160,12 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
       case PlanReason::kGivenRows: return "block rows as given, which only it runs";
       case PlanReason::kBitMask: return "a mask of bits, which only it tests";
       case PlanReason::kLongQueries:
-        return fmt::format("up to {} query tokens a request, where the others take one", facts.most_q);
+        if (choice.kernel == PlanKernel::kPrefill) {
+          return fmt::format("up to {} query tokens a request, {} rows under a KV head: wide tiles", facts.most_q,
+                             facts.most_rows);
+        }
+        return fmt::format("up to {} query tokens a request, where {} one", facts.most_q,
+                           prefill_pays(facts) ? "other kernels here take" : "those for decode take");
       case PlanReason::kFewPairs:
         return fmt::format("{}, at most {}: what happens once counts", pairs, most_few_pairs(menu));
       case PlanReason::kShortDrafts:

@@ -19,6 +19,7 @@ enum class PlanKernel : std::uint8_t {
   kGeneral = 1,  // kernels/decode: runs all plans; those that share runs by kernels/trees where there is that
   kWarps = 2,    // kernels/warps: large batches of decode
   kFew = 3,      // kernels/few: few pairs of decode
+  kPrefill = 4,  // kernels/prefill: many query tokens a request; runs all plans
 };
 std::string_view kernel_name(PlanKernel kernel);
 
@@ -28,10 +29,16 @@ struct KernelMenu {
   int num_sms = 132;
   std::optional<PlanKernel> asked;  // wherever it can run the plan
   bool shared_kernel = false;       // plans that share runs have a kernel of their own
-  std::string no_warps, no_few;     // why the options rule a kernel out; empty: it is there
+  std::string no_warps, no_few, no_prefill;  // why the options rule a kernel out; empty: it is there
 
   bool has(PlanKernel kernel) const {
-    return kernel == PlanKernel::kWarps ? no_warps.empty() : kernel == PlanKernel::kFew ? no_few.empty() : true;
+    switch (kernel) {
+      case PlanKernel::kGeneral: return true;
+      case PlanKernel::kWarps: return no_warps.empty();
+      case PlanKernel::kFew: return no_few.empty();
+      case PlanKernel::kPrefill: return no_prefill.empty();
+    }
+    return false;
   }
 };
 // Without what declared maxima say; see kernel_pays().
@@ -45,6 +52,7 @@ struct PlanFacts {
   bool given = false;               // block rows as the caller made them
   std::int32_t most_q = 0;          // query tokens of a request, at most
   std::int64_t rows = 0;            // (query token, query head) rows of all requests
+  std::int64_t most_rows = 0;       // such rows of a request, or of a block row, under one KV head, at most
   std::int64_t requests = 0;        // that see something
   std::int64_t pairs = 0;           // (request, KV head), of requests that see something
   std::int64_t tiles = 0;           // (query token, KV head) of requests that see something

@@ -138,7 +138,7 @@ Result<PlanCapacity> plan_capacity(const PlannerOptions& o) {
   return c;
 }
 
-void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_workers) {
+void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_workers, bool by_length) {
   header = carver.take<abi::PlanHeader>(1);
   launches = carver.take<abi::Launch>(1);
   queue_begin = carver.take<std::uint32_t>(num_workers + 1);
@@ -167,6 +167,11 @@ void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_
   covers.carve(carver, c.covers);
   entry_begin.carve(carver, c.rows + 1);
   saved.carve(carver, c.merges);
+  if (by_length) {
+    longest_first.keys = carver.take<std::uint64_t>(c.queue);
+    longest_first.owners = carver.take<std::uint32_t>(c.queue);
+    longest_first.free_at = carver.take<std::uint64_t>(num_workers);
+  }
 }
 
 }  // namespace fovea

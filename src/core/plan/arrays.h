@@ -8,6 +8,7 @@
 #include "core/forest/forest.h"
 #include "core/plan/planner.h"
 #include "core/schedule/cut.h"
+#include "core/schedule/longest_first.h"
 #include "core/schedule/tile.h"
 #include "core/schedule/workspace.h"
 
@@ -80,8 +81,9 @@ struct PlanArrays {
   std::uint32_t shared_merges = 0;         // entries, and below that their parts, before any cut
   std::uint32_t shared_parts = 0;
   FixedVector<SavedMerge> saved;
+  LongestFirstScratch longest_first;
 
-  void carve(Carver& carver, const PlanCapacity& capacity, std::uint32_t num_workers);
+  void carve(Carver& carver, const PlanCapacity& capacity, std::uint32_t num_workers, bool longest_first);
 };
 
 }  // namespace fovea

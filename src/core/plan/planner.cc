@@ -37,6 +37,7 @@ struct Planner::Impl {
   std::uint32_t tile_partial_rows = 0;  // of undivided tiles
   std::uint32_t num_partial_rows = 0;
   std::uint32_t first_tiles = 0;  // of the first round of shared_rounds, or 0
+  bool whole_pairs = false;       // scheduled by longest_first
 
   Status init(const PlannerOptions& wanted);
   bool in_shared_rounds() const { return options.shared_rounds > 1 && !options.batch_invariant && packed.shared; }
@@ -44,6 +45,7 @@ struct Planner::Impl {
   void make_all_tiles();
   void choose_rounds();
   bool choose_shared_rounds();
+  bool emit_whole_pairs(ScheduleOutput& out);
   void schedule(bool new_tiles);
   bool repacks() const;
   Status repack(const std::int32_t* kv_lens);
@@ -54,14 +56,14 @@ Status Planner::Impl::init(const PlannerOptions& wanted) {
   FOVEA_ASSIGN_OR_RETURN(capacity, plan_capacity(options));
   const std::uint32_t workers = as_u32(options.num_workers * options.shared_rounds);
   Carver measure(nullptr);
-  arrays.carve(measure, capacity, workers);
+  arrays.carve(measure, capacity, workers, options.longest_first);
   memory.reset(
       static_cast<std::byte*>(::operator new (measure.used(), std::align_val_t{Carver::kAlignment}, std::nothrow)));
   if (memory == nullptr)
     return resource_exhausted("no memory for a plan of {} bytes; lower the limits", measure.used());
   std::memset(memory.get(), 0, measure.used());
   Carver fill(memory.get());
-  arrays.carve(fill, capacity, workers);
+  arrays.carve(fill, capacity, workers, options.longest_first);
 
   const std::uint32_t group = as_u32(options.num_qo_heads / options.num_kv_heads);
   const abi::CostModel cost = cost_model(options);
@@ -147,14 +149,23 @@ void Planner::Impl::choose_rounds() {
   }
 }
 
+bool Planner::Impl::emit_whole_pairs(ScheduleOutput& out) {
+  LongestFirstConfig config;
+  config.num_workers = cut.num_workers;
+  config.tokens_per_tile = cut.tokens_per_tile;
+  config.token_bytes = tile.cost.token;
+  return emit_longest_first(arrays.block_rows.data, arrays.tiles, config, arrays.longest_first, out);
+}
+
 // Cut and merge list over the tiles as they stand, and the header.
 void Planner::Impl::schedule(bool new_tiles) {
   ScheduleOutput out{&arrays.items,      &arrays.splits,          &arrays.queue,
                      arrays.queue_begin, arrays.worker_cost.data, options.batch_invariant ? 0 : tile_partial_rows};
   if (new_tiles) choose_rounds();  // grown plans keep theirs, so that a device has room for their queues
+  whole_pairs = options.longest_first && !options.batch_invariant && cut.span_rounds == 1 && emit_whole_pairs(out);
   if (options.batch_invariant) {
     emit_chunks(arrays.block_rows.data, arrays.tiles, cut, out);
-  } else {
+  } else if (!whole_pairs) {
     cut_tiles(arrays.tiles, cut, arrays.cuts.data, arrays.other_cuts.data, arrays.worker_cost.data);
     emit_spans(arrays.block_rows.data, arrays.tiles, arrays.cuts.data, cut, out);
   }
@@ -316,7 +327,8 @@ abi::PlanView Planner::view() const {
 
 PlanGrowth Planner::growth() const {
   const Impl& p = *impl_;
-  if (p.from_block_rows || p.options.batch_invariant || p.arrays.kv_lens.size == 0 || p.repacks()) return {};
+  const bool fixed = p.from_block_rows || p.options.batch_invariant || p.options.longest_first;
+  if (fixed || p.arrays.kv_lens.size == 0 || p.repacks()) return {};
   PlanGrowth growth;
   growth.arrays = &p.arrays;
   growth.cost = p.tile.cost;

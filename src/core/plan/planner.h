@@ -98,6 +98,9 @@ struct PlannerOptions {
   // later than that are left undivided. 0: dividing is free.
   std::int64_t cost_divide_bytes = 0;
   std::int32_t least_part_bytes = 0;  // K and V that a part of a divided pair reads at least
+  // Pairs of a tile and a head stay whole where they spread evenly, the longest first (core/schedule/longest_first.h);
+  // else they are cut as others. Such plans cannot be cut again on a device.
+  bool longest_first = false;
   PlanLimits limits;
 };
 

@@ -93,9 +93,11 @@ struct Sections {
   }
 };
 
-// Publishes the record of the n-th item. words: of the item, see abi::WorkItem.
-__device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Sections& plan, SharedMemory& shared,
-                                        uint32_t n, const void* item, uint32_t row_begin, uint32_t counts,
+// Publishes the record of the n-th item. words: of the item, see abi::WorkItem. Shared: the shared memory of a kernel
+// that has records, their barriers and loaded_items.
+template <class Shared>
+__device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Sections& plan, Shared& shared, uint32_t n,
+                                         const void* item, uint32_t row_begin, uint32_t counts,
                                         uint32_t length_slot, uint32_t block_row, uint32_t head, uint32_t lane) {
   const RingSlot<kRecords> slot(n);
   ItemRecord& record = shared.records[slot.index];
@@ -126,7 +128,8 @@ __device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Se
 }
 inline constexpr uint32_t kRecordArrivals = 33;  // of publish() and publish_end(), a record
 
-__device__ __forceinline__ void publish_end(SharedMemory& shared, uint32_t n, uint32_t lane) {
+template <class Shared>
+__device__ __forceinline__ void publish_end(Shared& shared, uint32_t n, uint32_t lane) {
   const RingSlot<kRecords> slot(n);
   ptx::mbarrier_wait(ptx::smem_address(&shared.record_empty[slot.index]), slot.parity ^ 1);
   const uint32_t full = ptx::smem_address(&shared.record_full[slot.index]);
@@ -138,8 +141,9 @@ __device__ __forceinline__ void publish_end(SharedMemory& shared, uint32_t n, ui
 }
 
 // Publishes the items of one queue behind `n` others; returns how many there are then.
+template <class Shared>
 __device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args, const Sections& plan,
-                                                  const Queue& queue, SharedMemory& shared, uint32_t n, uint32_t lane) {
+                                                  const Queue& queue, Shared& shared, uint32_t n, uint32_t lane) {
   const uint32_t begin = queue.start->queue_begin;
   const uint32_t total = queue.start->queue_end - begin;
   if (total == 0) return n;
@@ -167,13 +171,14 @@ __device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args
 
 // Publishes the CTA's own queue, then queues that it claims: those behind the first gridDim.x, in order. The next is
 // claimed when all loads of the ones before are on their way, so that fast SMs get more of them.
-__device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t lane) {
+template <class Shared>
+__device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, Shared& shared, uint32_t lane) {
   const Sections plan(args);
   Queue queue = Queue::of(args, blockIdx.x);
   uint32_t n = publish_queue(args, plan, queue, shared, 0, lane);
   const uint32_t num_queues = plan.num_queues;
   while (num_queues > gridDim.x) {
-    for (int w = 0; w < kLoaderWarps; ++w) {
+    for (uint32_t w = 0; w < sizeof(shared.loaded_items) / sizeof(uint32_t); ++w) {
       while (*static_cast<const volatile uint32_t*>(&shared.loaded_items[w]) != n) {
       }
     }

@@ -26,13 +26,19 @@ __device__ __forceinline__ void prefetch_line(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }
 
+// The same into the first-level cache.
+__device__ __forceinline__ void prefetch_near(const void* at) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
+}
+
 #if FOVEA_ARCH >= 900
 __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Data that is read once: first to leave the second-level cache.
+// Data that is read once: first to leave the second-level cache. Data that other CTAs read soon: last.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
+inline constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
 
 // `bytes` in a row, by one thread; completes them on the barrier. Addresses and bytes are multiples of 16.
 __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
@@ -50,6 +56,15 @@ __device__ __forceinline__ void copy_box(uint32_t to, const abi::TensorMap* map,
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
       "l"(map), "r"(0), "r"(c1), "r"(c3), "r"(c4), "r"(barrier), "l"(kEvictFirst)
+      : "memory");
+}
+// The same at coordinates {0, c1, c2, c3, c4}, for tiles that several CTAs read.
+__device__ __forceinline__ void copy_shared_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c1,
+                                                int32_t c2, int32_t c3, int32_t c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+      "l"(map), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "l"(kEvictLast)
       : "memory");
 }
 #endif

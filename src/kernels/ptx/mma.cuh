@@ -51,6 +51,15 @@ __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&d)[2], uint32_t add
                : "memory");
 }
 
+// The other way: stores four 8 x 8 matrices, addresses as above.
+__device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&d)[4]) {
+#if FOVEA_ARCH >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(d[0]), "r"(d[1]),
+               "r"(d[2]), "r"(d[3])
+               : "memory");
+#endif
+}
+
 // By shared addresses, as ldmatrix takes them.
 __device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
   uint32_t d;

@@ -10,6 +10,11 @@ __device__ __forceinline__ void barrier_sync(uint32_t id, uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Counts the caller's warp as arrived at barrier `id`; does not wait.
+__device__ __forceinline__ void barrier_arrive(uint32_t id, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Waits for the kernels that this one was launched to overlap; does nothing when it was launched plainly.
 __device__ __forceinline__ void wait_for_previous_kernels() {
 #if FOVEA_ARCH >= 900
