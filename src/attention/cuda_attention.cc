@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 
 #include "abi/attention_args.h"
@@ -33,6 +34,16 @@ struct Staging {
 
 // Pools whose tensor maps are kept; the layers of a model, some times over.
 constexpr std::size_t kMostPools = 1024;
+
+// By fields: the record has bytes between them.
+bool same_pool(const abi::KvPoolView& a, const abi::KvPoolView& b) {
+  const auto all = [](const abi::KvPoolView& p) {
+    return std::tie(p.k, p.v, p.page_stride, p.token_stride, p.head_stride, p.num_pages, p.page_tokens, p.entry_tokens,
+                    p.entries_per_page, p.dtype, p.granularity, p.rotated, p.k_scale, p.v_scale, p.scale_page_stride,
+                    p.scale_head_stride);
+  };
+  return all(a) == all(b);
+}
 
 class CudaPagedAttention : public PagedAttention {
  public:
@@ -418,7 +429,7 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
 
 // Takes the pool's tensor maps, made when it is seen first.
 Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
-  const auto is_it = [&](const PoolMaps& known) { return std::memcmp(&pool, &known.pool, sizeof pool) == 0; };
+  const auto is_it = [&](const PoolMaps& known) { return same_pool(pool, known.pool); };
   if (pool_ != nullptr && is_it(*pool_)) return ok_status();
   if (const auto known = pools_.find(pool.k); known != pools_.end() && is_it(known->second)) {
     pool_ = &known->second;

@@ -528,13 +528,14 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   options.num_kv_heads = kKvHeads;
   const auto sources = attention_kernels(options, "sm_90a");
   ASSERT_TRUE(sources.ok()) << sources.status().to_string();
-  // Attention of all plans, of those that share, by warps and for few requests; append, merge, what cuts plans again.
-  EXPECT_EQ(sources->size(), 7u);
+  // Attention of all plans, of those that share, by warps, for few requests and for many query tokens; append, merge,
+  // what cuts plans again.
+  EXPECT_EQ(sources->size(), 8u);
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
   options.device_growth = false;
-  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 6u);
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 7u);
   options.max_requests = 1;  // nobody to share with, and too little for the warps' kernel
-  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 4u);
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 5u);
   options.q_dtype = DType::kF32;
   EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);
 }

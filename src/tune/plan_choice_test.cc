@@ -228,5 +228,34 @@ TEST(PlanChoiceTest, TheMenuSaysWhatOptionsRuleOut) {
   EXPECT_NE(describe(menu, decode(1, kMiB), {}).find("12 query heads"), std::string::npos);
 }
 
+TEST(PlanChoiceTest, ManyQueryTokensGoToWideTiles) {
+  const KernelMenu bf16 = menu_of(), fp8 = menu_of(abi::KvDType::kF8E4M3);
+  KernelMenu asked = menu_of();
+  asked.asked = PlanKernel::kGeneral;
+  PlanFacts prompt;
+  prompt.most_q = 512;
+  prompt.most_rows = 2048;
+  prompt.pairs = 8;
+  prompt.kv_bytes = prompt.longest_bytes = kMiB;
+  PlanFacts tree = prompt;
+  tree.bit_mask = true;
+  PlanFacts given = prompt;
+  given.given = true;
+  PlanFacts draft = prompt;
+  draft.most_q = 4;
+  draft.most_rows = 16;
+  for (const Expected& e : {
+           Expected{"a prompt", bf16, prompt, PlanKernel::kPrefill, PlanReason::kLongQueries},
+           Expected{"a tree of many tokens", bf16, tree, PlanKernel::kPrefill, PlanReason::kLongQueries},
+           Expected{"block rows", bf16, given, PlanKernel::kPrefill, PlanReason::kLongQueries},
+           Expected{"four tokens", bf16, draft, PlanKernel::kGeneral, PlanReason::kLongQueries},
+           Expected{"8-bit KV", fp8, prompt, PlanKernel::kGeneral, PlanReason::kLongQueries},
+           Expected{"another is asked for", asked, prompt, PlanKernel::kGeneral, PlanReason::kLongQueries},
+       }) {
+    expect(e);
+  }
+  EXPECT_FALSE(choose_plan_kernel(bf16, prompt).share);
+}
+
 }  // namespace
 }  // namespace fovea::tune

@@ -54,6 +54,7 @@ Case random_case(std::uint64_t seed, bool invariant) {
   o.block_tokens = pick(rng, {16, 32, 64});
   o.share_prefixes = rng.next_below(5) != 0;
   o.batch_invariant = invariant;
+  o.longest_first = rng.next_below(3) == 0;
   o.invariant_chunk = pick(rng, {64, 128, 512});
   o.cost_item_bytes = pick(rng, {1, 64, 4096});
   o.limits = c.batch.limits(shape.growth);
