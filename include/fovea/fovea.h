@@ -55,7 +55,13 @@ enum { FOVEA_F32 = 0, FOVEA_F16 = 1, FOVEA_BF16 = 2, FOVEA_F8E4M3 = 3, FOVEA_I8 
 enum { FOVEA_ROTATED = 256 }; /* of fovea_paged_kv.kv_dtype */
 enum { FOVEA_MASK_NONE = 0, FOVEA_MASK_CAUSAL = 1, FOVEA_MASK_WINDOW = 2, FOVEA_MASK_BITS = 3 };
 enum { FOVEA_NHD = 0, FOVEA_HND = 1 };
-enum { FOVEA_DECODE_AUTO = 0, FOVEA_DECODE_CTAS = 1, FOVEA_DECODE_WARPS = 2, FOVEA_DECODE_FEW = 3, FOVEA_DECODE_PREFILL = 4 };
+enum {
+  FOVEA_DECODE_AUTO = 0,
+  FOVEA_DECODE_CTAS = 1,
+  FOVEA_DECODE_WARPS = 2,
+  FOVEA_DECODE_FEW = 3,
+  FOVEA_DECODE_PREFILL = 4
+};
 
 /* A parameter of a variant and its value (fovea/variant.h): a number, or a float32 or int32 tensor. */
 enum { FOVEA_PARAM_FLOAT = 0, FOVEA_PARAM_INT = 1, FOVEA_PARAM_FLOAT_TENSOR = 2, FOVEA_PARAM_INT_TENSOR = 3 };

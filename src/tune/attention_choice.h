@@ -22,12 +22,12 @@ struct AttentionNeed {
   int page_tokens = 16;  // tokens a page-list entry names
   int group = 4;         // query heads a KV head
   bool batch_invariant = false;
-  bool transforms_kv = false;  // the variant has a key or value hook
-  bool token_scales = false;   // fp8 KV with a scale for each token and head; integers have one in any case
-  bool transforms_q = false;   // the variant has a query hook
-  bool plain_logits = true;    // the variant has no hook but an extra logit
+  bool transforms_kv = false;      // the variant has a key or value hook
+  bool token_scales = false;       // fp8 KV with a scale for each token and head; integers have one in any case
+  bool transforms_q = false;       // the variant has a query hook
+  bool plain_logits = true;        // the variant has no hook but an extra logit
   bool hooks_logits_alone = true;  // it has softmax, and no hooks but on logits and for an extra one
-  bool checked = false;        // page entries are compared with the pool's size
+  bool checked = false;            // page entries are compared with the pool's size
 };
 
 struct AttentionChoice {
@@ -69,8 +69,8 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 // head dims 64 and 128. kUnsupported, with the reason.
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
 
-// The kernel for many query tokens a request (kernels/prefill/attention.cuh): sm_90a, 16-bit KV of the queries' type, head
-// dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the reason.
+// The kernel for many query tokens a request (kernels/prefill/attention.cuh): sm_90a, 16-bit KV of the queries' type,
+// head dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the reason.
 Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.

@@ -27,8 +27,8 @@ std::string_view kernel_name(PlanKernel kernel);
 struct KernelMenu {
   abi::KvDType kv_dtype = abi::KvDType::kBF16;
   int num_sms = 132;
-  std::optional<PlanKernel> asked;  // wherever it can run the plan
-  bool shared_kernel = false;       // plans that share runs have a kernel of their own
+  std::optional<PlanKernel> asked;           // wherever it can run the plan
+  bool shared_kernel = false;                // plans that share runs have a kernel of their own
   std::string no_warps, no_few, no_prefill;  // why the options rule a kernel out; empty: it is there
 
   bool has(PlanKernel kernel) const {

@@ -250,7 +250,7 @@ TEST(PlanChoiceTest, ManyQueryTokensGoToWideTiles) {
            Expected{"block rows", bf16, given, PlanKernel::kPrefill, PlanReason::kLongQueries},
            Expected{"four tokens", bf16, draft, PlanKernel::kGeneral, PlanReason::kLongQueries},
            Expected{"8-bit KV", fp8, prompt, PlanKernel::kGeneral, PlanReason::kLongQueries},
-           Expected{"another is asked for", asked, prompt, PlanKernel::kGeneral, PlanReason::kLongQueries},
+           Expected{"another is asked for", asked, prompt, PlanKernel::kGeneral, PlanReason::kAsked},
        }) {
     expect(e);
   }

@@ -96,8 +96,8 @@ struct Sections {
 // Publishes the record of the n-th item. words: of the item, see abi::WorkItem. Shared: the shared memory of a kernel
 // that has records, their barriers and loaded_items.
 template <class Shared>
-__device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Sections& plan, Shared& shared, uint32_t n,
-                                         const void* item, uint32_t row_begin, uint32_t counts,
+__device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Sections& plan, Shared& shared,
+                                        uint32_t n, const void* item, uint32_t row_begin, uint32_t counts,
                                         uint32_t length_slot, uint32_t block_row, uint32_t head, uint32_t lane) {
   const RingSlot<kRecords> slot(n);
   ItemRecord& record = shared.records[slot.index];

@@ -1,9 +1,9 @@
-// The attention kernel for many query tokens a request (prefill, appended chunks, verification), on sm_90a. One CTA an SM
-// works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads. While a warpgroup's
-// softmax runs, its products of the tile before are under way, and those of the other warpgroup. Q K^T takes queries and
-// keys from shared memory, P V the weights from registers (FlashAttention-3, arXiv:2407.08608, sections 3.1 and 3.2); the
-// first product of an item is issued with the last one of the item before it. docs/kernels/prefill.md has the
-// arithmetic.
+// The attention kernel for many query tokens a request (prefill, appended chunks, verification), on sm_90a. One CTA an
+// SM works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads. While a
+// warpgroup's softmax runs, its products of the tile before are under way, and those of the other warpgroup. Q K^T
+// takes queries and keys from shared memory, P V the weights from registers (FlashAttention-3, arXiv:2407.08608,
+// sections 3.1 and 3.2); the first product of an item is issued with the last one of the item before it.
+// docs/kernels/prefill.md has the arithmetic.
 #pragma once
 
 #include "kernels/prefill/finish.cuh"
@@ -89,8 +89,8 @@ __device__ __forceinline__ void settle(State& state) {
   ptx::wgmma_settle(reinterpret_cast<float(&)[kHeadDim / 2]>(state.o));
 }
 
-// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their weights are 0. By a warpgroup; both
-// may do it at once.
+// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their weights are 0. By a warpgroup;
+// both may do it at once.
 __device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
   uint8_t* const v = shared.v[group.v_use % kKvSlots];
   for (uint32_t i = group.warp * 32 + group.lane; i < kBlockTokens * kRowChunks; i += kGroupThreads) {
@@ -103,9 +103,9 @@ __device__ __forceinline__ void clear_values(Memory& shared, const Group& group,
 }
 
 // Logits of a tile that a mask divides, or that a hook or the scale changes, as weigh() takes them.
-__device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, const Memory& shared,
-                                               const Group& group, const Item& item, uint32_t tile,
-                                               const LogitScale& scale, float (&s)[kLogits]) {
+__device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                               const Item& item, uint32_t tile, const LogitScale& scale,
+                                               float (&s)[kLogits]) {
   const ItemRecord& record = record_of(shared, item);
   const Run run = run_of(args, record);
   if constexpr (Variant::kHasLogit) {
@@ -121,9 +121,9 @@ __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, c
 struct Sums {
   State state;
   Running now;
-  float s[kLogits];                    // logits, then weights, of a tile
-  uint32_t p[kBlockTokens / 16][4];    // weights of the tile before, as the second product takes them
-  bool multiplies = false;             // outputs of the tile before are under way
+  float s[kLogits];                  // logits, then weights, of a tile
+  uint32_t p[kBlockTokens / 16][4];  // weights of the tile before, as the second product takes them
+  bool multiplies = false;           // outputs of the tile before are under way
 };
 
 // Logits become weights, while the outputs of the tile before are under way; then weights wait for their values.
@@ -253,8 +253,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       settle(sums.state);
       release(shared.v_ring, group.v_use, group.lane);
       close(sums.now, scale, sums.state);
-      write_rows(args, shared, group, item, rows, sums.state,
-                 ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
+      write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
       release(shared.q_ring, group.q_use, group.lane);
       release_record(shared, item.nth, group.lane);
       (void)open_item(args, shared, group, item.nth + 1, item);
@@ -274,8 +273,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     release(shared.v_ring, group.v_use, group.lane);
     close(sums.now, scale, sums.state);
     if (is_direct(shared, item)) {
-      write_rows(args, shared, group, item, rows, sums.state,
-                 ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
+      write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
     } else {
       end_parts(args, shared, group, item, rows, sums.state);
     }

@@ -1,5 +1,5 @@
-// The numbers of an instantiation of the prefill kernel (attention.cuh), beside those of kernels/decode/config.cuh, whose
-// queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
+// The numbers of an instantiation of the prefill kernel (attention.cuh), beside those of kernels/decode/config.cuh,
+// whose queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
 //   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 for wide heads
 //   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 for wide heads
 #pragma once
@@ -26,7 +26,8 @@ inline constexpr int kQueryPanelBytes = kBlockRows * 128;
 inline constexpr int kKvPanelBytes = kBlockTokens * 128;
 inline constexpr int kRowChunks = kRowBytes / 16;
 
-// Tiles without a mask have a loop of their own: at head dim 64, where it saves 8 %. At 128 it saves nothing and spills.
+// Tiles without a mask have a loop of their own: at head dim 64, where it saves 8 %. At 128 it saves nothing and
+// spills.
 inline constexpr bool kPlainLoop = kHeadDim == 64 && !Variant::kHasLogit;
 
 // Warps of the warpgroup that loads: keys, values, queries; the fourth reads the plan.

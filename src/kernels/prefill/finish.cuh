@@ -1,5 +1,6 @@
 // The end of an item: 64 rows of a warpgroup become rows of the output, through the shared memory that their queries no
-// longer need, so that stores are whole lines; or parts that are merged as those of kernels/trees. Used by attention.cuh.
+// longer need, so that stores are whole lines; or parts that are merged as those of kernels/trees. Used by
+// attention.cuh.
 #pragma once
 
 #include "kernels/prefill/softmax.cuh"
@@ -7,19 +8,19 @@
 namespace fovea::prefill {
 
 // Finished rows of a warp. region: of the item's queries, whose rows of this warp are free.
-__device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const Memory& shared, const Group& group, const Item& item,
-                                           const Rows& rows, const State& state, uint32_t region) {
+__device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                           const Item& item, const Rows& rows, const State& state, uint32_t region) {
   const Work work = work_of(args, shared, group, item);
   uint32_t lane = group.lane;
   uint32_t first_row = group.first_row();
-  asm volatile("" : "+r"(lane), "+r"(first_row));  // offsets are worked out here: kept from item to item, they would spill
+  asm volatile(""
+               : "+r"(lane), "+r"(first_row));  // offsets are worked out here: kept from item to item, they would spill
   float factor[2];
   uint64_t to[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Row& row = rows.row[h];
-    RowResult result =
-        finish_row(state.max[h], state.sum[h], row.valid ? extra_logit(args, row.q_head) : kMinusInf);
+    RowResult result = finish_row(state.max[h], state.sum[h], row.valid ? extra_logit(args, row.q_head) : kMinusInf);
     if constexpr (kChecked) {
       if (work.record->bad_pages != 0) result.divisor = result.lse = __int_as_float(0x7fffffff);
     }
@@ -59,14 +60,14 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
 
 // Parts of rows go to the workspace; who writes a row's last part merges all of them, in the plan's order (see
 // kernels/trees/parts.cuh). Registers are few here, so that its own part is read back too.
-__device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const Memory& shared, const Group& group, const Item& item,
-                                          const Rows& rows, const State& state) {
+__device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                          const Item& item, const Rows& rows, const State& state) {
   const Work work = work_of(args, shared, group, item);
   uint32_t lane = group.lane;
   asm volatile("" : "+r"(lane));  // see write_rows()
   const uint32_t first = trees::own_part(work);
-  const auto* const merge_of = reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_of_partial) +
-                               first / work.group;
+  const auto* const merge_of =
+      reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_of_partial) + first / work.group;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Row& row = rows.row[h];
@@ -101,7 +102,8 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
     due = __shfl_sync(~0u, due, lane & ~3u);
     __syncwarp();
     if (due == 0) continue;
-    const auto* const parts = reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_parts) + merge.parts_begin;
+    const auto* const parts =
+        reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_parts) + merge.parts_begin;
     const float extra = extra_logit(args, row.q_head);
     float most = extra;
     for (uint32_t i = 0; i < merge.num_parts; ++i) most = fmaxf(most, __ldcg(args.shared_lse + parts[i] + in_group));
@@ -131,7 +133,8 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
 }
 
 // The rows of an item without tokens.
-__device__ __forceinline__ void end_nothing(const abi::AttentionArgs& args, const Memory& shared, const Group& group, const Item& item) {
+__device__ __forceinline__ void end_nothing(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                            const Item& item) {
   const Work work = work_of(args, shared, group, item);
   const Rows rows = rows_of(args, shared, group, item);
   if (!is_direct(shared, item)) {

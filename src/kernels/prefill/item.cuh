@@ -49,8 +49,8 @@ struct Item {
   uint32_t low[2], high[2];
   // Tiles [plain_begin, plain_end) are seen whole by all 64 rows.
   uint32_t plain_begin, plain_end;
-  bool listed;  // what is seen stands in bits, or positions in a list
-  bool paired;  // all groups have rows
+  bool listed;                             // what is seen stands in bits, or positions in a list
+  bool paired;                             // all groups have rows
   Row hooked[Variant::kHasLogit ? 2 : 1];  // the lane's rows, for hooks on logits
 
   __device__ __forceinline__ bool plain(uint32_t tile) const { return tile >= plain_begin && tile < plain_end; }
@@ -146,10 +146,10 @@ __device__ __forceinline__ bool touch_item(const abi::AttentionArgs& args, const
 __device__ __forceinline__ PositionRange group_positions(const abi::AttentionArgs& args, const Memory& shared,
                                                          const Group& group, const ItemRecord& record) {
   const abi::DevicePlanHeader* const header = header_here(args);
-  const auto* const q_pos =
-      reinterpret_cast<const int32_t*>(reinterpret_cast<const uint8_t*>(header) + header->q_pos);
+  const auto* const q_pos = reinterpret_cast<const int32_t*>(reinterpret_cast<const uint8_t*>(header) + header->q_pos);
   const Places& places = shared.places[group.thread()];
-  const uint32_t tokens = min(places.last_token + 1u, static_cast<uint32_t>(record.item.row_count)) - places.first_token;
+  const uint32_t tokens =
+      min(places.last_token + 1u, static_cast<uint32_t>(record.item.row_count)) - places.first_token;
   PositionRange range{0x7fffffff, static_cast<int32_t>(0x80000000u)};
 #pragma unroll
   for (uint32_t i = 0; i < 2; ++i) {

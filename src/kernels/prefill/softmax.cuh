@@ -124,8 +124,8 @@ struct Running {
   float sum[2] = {0.0f, 0.0f};
 };
 
-// Logits become weights. alpha: what outputs so far are to be multiplied by; returns whether it is not 1 for some row of
-// the warp.
+// Logits become weights. alpha: what outputs so far are to be multiplied by; returns whether it is not 1 for some row
+// of the warp.
 __device__ __forceinline__ bool weigh(float (&s)[kLogits], Running& now, float scale, float (&alpha)[2]) {
   // Chains that do not wait for one another, of both rows.
   float chains[2][4];

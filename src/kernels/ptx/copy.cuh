@@ -27,9 +27,7 @@ __device__ __forceinline__ void prefetch_line(const void* at) {
 }
 
 // The same into the first-level cache.
-__device__ __forceinline__ void prefetch_near(const void* at) {
-  asm volatile("prefetch.global.L1 [%0];" ::"l"(at));
-}
+__device__ __forceinline__ void prefetch_near(const void* at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
 
 #if FOVEA_ARCH >= 900
 __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
