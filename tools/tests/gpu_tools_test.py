@@ -13,7 +13,7 @@ import write_h200
 
 
 def case(suite, name, kv_bytes=1e9, tree="", floor=None):
-    return {"suite": suite, "id": f"{suite}/{name}", "kv_bytes": kv_bytes, "qo_bytes": 0.0, "tree": tree, "floor_us": floor}
+    return {"suite": suite, "id": f"{suite}/{name}", "kv_bytes": kv_bytes, "qo_bytes": 0.0, "tree": tree, "runs": [], "floor_us": floor}
 
 
 def page(tmp_path, measured, causes="", profiles=None):
