@@ -8,10 +8,6 @@ namespace fovea::prefill {
 
 inline constexpr int kLogits = kBlockTokens / 2;  // a lane's: register 4n + 2h + e is row r + 8h, token 8n + 2c + e
 
-// How far, in powers of two, a logit may rise above the maximum that weights are counted from before sums and outputs
-// are scaled down (FlashAttention-4's rule): most tiles then leave them as they are. Weights stay below 2^8.
-inline constexpr float kSlack = 8.0f;
-
 // What the products of a row are multiplied by for base-2 logits; variants with a logit hook get natural ones.
 struct LogitScale {
   float factor;
@@ -152,7 +148,8 @@ __device__ __forceinline__ bool weigh(float (&s)[kLogits], Running& now, float s
   bool moved = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const bool moves = (top[h] - now.max[h]) * scale > kSlack;
+    // Followed at once: a token that takes all then has a weight of 1, which rounding to 16 bits leaves alone.
+    const bool moves = top[h] > now.max[h];
     alpha[h] = moves ? ptx::exp2_approx((now.max[h] - top[h]) * scale) : 1.0f;
     now.max[h] = moves ? top[h] : now.max[h];
     moved |= moves;
