@@ -41,6 +41,7 @@ PlannerOptions planner_options_of(const Instantiation& i, const tune::AttentionC
   p.tile_rows = choice.tile_rows;
   p.tile_tokens = choice.tile_tokens;
   p.block_tokens = choice.block_tokens;
+  p.longest_first = choice.longest_first && !divides;
   p.cost_balance_rows = choice.cost_balance_rows;
   // Cases are small: what makes cuts rare on a device is left out where plans are to have many.
   p.shared_part_bytes = divides ? 4096 : choice.shared_part_bytes;

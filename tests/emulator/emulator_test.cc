@@ -55,17 +55,25 @@ testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed
   testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
   if (instantiation.config.budget_pages > 0) return spec;
   const bool decode = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kFew;
-  const bool shares = instantiation.kind == KernelKind::kTrees && seed % 4 != 0;
+  const bool prefills = instantiation.kind == KernelKind::kPrefill;
+  const bool shares = (instantiation.kind == KernelKind::kTrees || (prefills && seed % 3 == 1)) && seed % 4 != 0;
+  if (prefills) {  // few requests, or one that is divided
+    const std::size_t requests = std::min<std::size_t>(spec.kv_lens.size(), seed % 3 == 0 ? 1 : 3);
+    spec.kv_lens.resize(requests);
+    spec.q_lens.resize(requests);
+  }
   if (shares) spec.shared_tokens = 40 + static_cast<int>(seed * 37 % 200);
   if (decode) spec.shared_tokens = 0;
   if (decode && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
   for (std::size_t r = 0; r < spec.kv_lens.size(); ++r) {
     std::int32_t &tokens = spec.kv_lens[r], &queries = spec.q_lens[r];
     tokens = std::clamp(tokens, decode ? 1 : 0, 330);
+    if (prefills && seed % 3 == 0) tokens = 300 + static_cast<int>(seed * 61 % 400);
+    if (prefills && seed % 3 != 0) queries = tokens - static_cast<int>(seed % 4 * 20);
     if (shares) tokens = std::max(tokens, spec.shared_tokens + static_cast<int>(r % 3));
     // Kernels of one query token an item run drafts token by token.
     if (decode && seed % 3 == 0) queries = 1 + static_cast<int>((seed + r) % 5);
-    queries = std::clamp(queries, shares || decode ? 1 : 0, std::min(tokens, decode ? 5 : 40));
+    queries = std::clamp(queries, shares || decode ? 1 : 0, std::min(tokens, decode ? 5 : prefills ? 330 : 40));
   }
   return spec;
 }

@@ -89,6 +89,11 @@ const std::vector<Fault>& faults() {
        "  const Queue queue = Queue::of(args, blockIdx.x);\n"
        "  if (!FAULT) __syncthreads();\n",
        "ctas_fp8"},
+      {"logits of a tile are used before wgmma has made them", "kernels/prefill/attention.cuh",
+       "  ptx::wgmma_wait<1>();\n", "  if (!FAULT) ptx::wgmma_wait<1>();\n", "prefill_tma"},
+      {"queries are not fenced for wgmma", "kernels/prefill/loader.cuh",
+       "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
+       "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
       {"parts are counted before they are written", "kernels/trees/parts.cuh",
        "  if (row.valid && !kept) {\n"
        "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "

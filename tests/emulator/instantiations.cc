@@ -40,6 +40,7 @@ Instantiation make(const char* name, KernelKind kind, int head_dim, DType q, DTy
   o.decode_kernel = kind == KernelKind::kWarps ? DecodeKernel::kWarps
                     : kind == KernelKind::kFew ? DecodeKernel::kFew
                                                : DecodeKernel::kCtas;
+  if (kind == KernelKind::kPrefill) o.decode_kernel = DecodeKernel::kPrefill;
   c.heads_first = page % 2 == 1;
   c.variant.sm_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   return i;
@@ -81,6 +82,13 @@ std::vector<Instantiation> make_all() {
   add(make("few_fp8", kFew, 128, kBf16, kFp8, 24, {1, 8}), plain);
   add(make("warps_scaled", kWarps, 64, kF16, kFp8, 16, {2, 6}),
       [](Instantiation& i) { i.config.options.kv_token_scales = true; });
+  constexpr KernelKind kPrefill = KernelKind::kPrefill;
+  add(make("prefill_tma", kPrefill, 128, kBf16, kBf16, 16, {2, 4}), plain);
+  add(make("prefill_gather", kPrefill, 64, kF16, kF16, 5, {2, 3}), [](Instantiation& i) {
+    i.config.variant.softcap = i.config.options.softcap = 5.0f;
+    i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f};
+  });
+  add(make("prefill_wide", kPrefill, 256, kF16, kF16, 32, {1, 8}), plain);
   // Over chosen pages.
   const auto chosen = [](int pages) {
     return [pages](Instantiation& i) {
@@ -132,13 +140,16 @@ Result<Built> build(const Instantiation& instantiation) {
   need.token_scales = o.kv_token_scales;
   need.checked = o.checked;
   const KernelKind kind = instantiation.kind;
+  need.hooks_logits_alone = variant.source.empty() && variant.name != "Sigmoid";
   FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice choice, kind == KernelKind::kWarps ? tune::choose_warp_attention(need)
                                                        : kind == KernelKind::kFew ? tune::choose_few_attention(need)
-                                                                                  : tune::choose_attention(need));
+                                                       : kind == KernelKind::kPrefill
+                                                           ? tune::choose_prefill_attention(need)
+                                                           : tune::choose_attention(need));
   jit::AttentionKernelSpec spec;
   spec.arch = instantiation.arch;
   spec.header = kind == KernelKind::kTrees ? choice.shared_header : choice.header;
-  for (const char* const name : {"warps", "few", "trees"}) {
+  for (const char* const name : {"warps", "few", "trees", "prefill"}) {
     if (spec.header.starts_with(std::string("kernels/") + name + "/")) spec.kind = std::string("attention-") + name;
   }
   spec.head_dim = o.head_dim;

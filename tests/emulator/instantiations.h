@@ -13,7 +13,7 @@
 
 namespace fovea::emulator_test {
 
-enum class KernelKind { kCtas, kTrees, kWarps, kFew };
+enum class KernelKind { kCtas, kTrees, kWarps, kFew, kPrefill };
 
 struct Instantiation {
   std::string name;  // a C identifier; its translation unit's
