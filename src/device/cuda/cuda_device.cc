@@ -213,8 +213,10 @@ Result<std::unique_ptr<Linear>> CudaDevice::create_linear(std::span<const Tensor
   if (!biases.empty()) {
     FOVEA_ASSIGN_OR_RETURN(bias, copy_of(biases, dtype_));
   }
-  return std::unique_ptr<Linear>(std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_,
-                                                              device_, matmul_, stream_.handle()));
+  auto linear = std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_, device_, matmul_,
+                                             stream_.handle());
+  FOVEA_RETURN_IF_ERROR(linear->prepare());
+  return std::unique_ptr<Linear>(std::move(linear));
 }
 
 Result<const void*> CudaDevice::read(const TensorView& tensor) {

@@ -12,15 +12,14 @@ constexpr std::int64_t kFewRows = 8;
 
 }  // namespace
 
-Result<const SkinnyLinear*> CudaLinear::few() {
-  if (!asked_for_few_) {
-    Result<SkinnyLinear> made =
-        SkinnyLinear::create(device_, {.in = in_, .out = out_, .dtype = dtype_}, weight_->data());
-    if (!made.ok() && made.status().code() != StatusCode::kUnsupported) return made.status();
-    if (made.ok()) few_.emplace(std::move(*made));
-    asked_for_few_ = true;
+Status CudaLinear::prepare() {
+  Result<SkinnyLinear> made = SkinnyLinear::create(device_, {.in = in_, .out = out_, .dtype = dtype_}, weight_->data());
+  if (made.ok()) {
+    few_.emplace(std::move(*made));
+  } else if (made.status().code() != StatusCode::kUnsupported) {
+    return made.status();
   }
-  return few_ ? &*few_ : nullptr;
+  return ok_status();
 }
 
 Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
@@ -35,10 +34,9 @@ Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
         dtype_name(dtype_), in_,
         bias_.data() == nullptr ? fmt::format("f32 or {}", dtype_name(dtype_)) : std::string(dtype_name(dtype_)), out_);
   }
-  if (x.shape[0] >= 1 && x.shape[0] <= kFewRows) {
+  if (few_ && x.shape[0] >= 1 && x.shape[0] <= kFewRows) {
     const cuda::ScopedContext context(device_);
     FOVEA_RETURN_IF_ERROR(context.status());
-    FOVEA_ASSIGN_OR_RETURN(const SkinnyLinear* const linear, few());
     SkinnyLinear::Call call;
     call.x = x.data;
     call.x_stride = x.strides[0];
@@ -47,7 +45,7 @@ Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
     call.rows = x.shape[0];
     call.f32_out = y.dtype != dtype_;
     call.bias = bias_.data();
-    if (linear != nullptr && linear->takes(call)) return linear->forward(call, stream_);
+    if (few_->takes(call)) return few_->forward(call, stream_);
   }
   cuda::MatmulSpec spec;
   spec.rows = x.shape[0];

@@ -33,22 +33,20 @@ class CudaLinear final : public Linear {
         matmul_(matmul),
         stream_(stream) {}
 
+  // Compiles and loads the kernels of few rows, once, so that no step waits for them.
+  Status prepare();
   // y: of dtype or, without a bias, f32.
   Status forward(const TensorView& x, const TensorView& y) override;
   std::int64_t in_features() const override { return in_; }
   std::int64_t out_features() const override { return out_; }
 
  private:
-  // For products of few rows; made when first asked for, and null where cuBLASLt serves those too.
-  Result<const SkinnyLinear*> few();
-
   cuda::Device device_;
   std::shared_ptr<const cuda::DeviceBuffer> weight_;
   cuda::DeviceBuffer bias_;
   std::int64_t in_, out_;
   DType dtype_;
-  bool asked_for_few_ = false;
-  std::optional<SkinnyLinear> few_;
+  std::optional<SkinnyLinear> few_;  // for products of few rows; empty where cuBLASLt serves those too
   cuda::Matmul& matmul_;
   cuda::StreamHandle stream_;
 };
