@@ -5,6 +5,7 @@ import os
 import pty
 import select
 import subprocess
+import termios
 import time
 from pathlib import Path
 
@@ -304,15 +305,18 @@ class Terminal:
     def type(self, text):
         os.write(self.master, text.encode())
 
-    def end(self, typing=""):
-        """Exit code. `typing` is typed again and again: libedit shows its prompt before it switches the terminal to single
-        characters, and a Ctrl-D between the two is lost."""
-        for _ in range(240):
-            if self.process.poll() is not None:
-                break
-            self.type(typing)
-            time.sleep(0.5)
-        code = self.process.wait(timeout=1)
+    def prompt(self):
+        """Waits until a line can be typed: libedit shows its prompt before it switches the terminal to single characters, and
+        what comes between the two is taken otherwise than it was typed."""
+        self.wait_for("> ")
+        for _ in range(2400):
+            if not termios.tcgetattr(self.master)[3] & termios.ICANON:
+                return
+            time.sleep(0.05)
+        raise AssertionError("the terminal stays with whole lines")
+
+    def end(self):
+        code = self.process.wait(timeout=120)
         os.close(self.master)
         return code
 
@@ -320,20 +324,21 @@ class Terminal:
 def test_chat_edits_lines_and_keeps_their_history(tmp_path):
     env = {"XDG_STATE_HOME": str(tmp_path)}
     chat = Terminal("chat", env=env)
-    chat.wait_for("> ")
+    chat.prompt()
     chat.type("/bgus\x1b[D\x1b[D\x1b[Do\r")  # left, left, left
     chat.wait_for("there is no command /bogus")
-    chat.wait_for("> ")
+    chat.prompt()
     chat.type("/quit\r")
     assert chat.end() == 0
     assert "/bogus" in (tmp_path / "fovea/chat_history").read_text()
     assert (tmp_path / "fovea/chat_history").stat().st_mode & 0o77 == 0
     again = Terminal("chat", env=env)
-    again.wait_for("> ")
+    again.prompt()
     again.type("\x1b[A\x1b[A\r")  # up, up: the line before the last one
     again.wait_for("there is no command /bogus")
-    again.wait_for("> ")
-    assert again.end(typing="\x04") == 0  # Ctrl-D
+    again.prompt()
+    again.type("\x04")  # Ctrl-D
+    assert again.end() == 0
 
 
 @pytest.mark.parametrize("arguments,says", [
