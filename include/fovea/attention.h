@@ -44,8 +44,8 @@ enum class AttentionMask : std::uint8_t {
   kBits = 3,    // a bit for each (query token, KV token)
 };
 
-// Which of the CUDA kernels runs plans. kWarps and kFew are for decode alone: one query token a request, no prefix
-// shared, no mask of bits.
+// Which of the CUDA kernels runs plans. kWarps and kFew are for decode, and take the few query tokens of a draft one by
+// one; they have no shared prefixes and no mask of bits.
 enum class DecodeKernel : std::uint8_t {
   kAuto = 0,     // by requests, heads and lengths; from the first run on that a graph recorded, that run's
   kCtas = 1,     // the one that runs all other plans

@@ -35,7 +35,7 @@ inline constexpr int kTileLoaders = 3;
 inline constexpr int kLoadRegisters = 40;
 inline constexpr int kComputeRegisters = 232;
 
-static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && kQueryBf16 == kMmaBf16);
+static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && kQueryBf16 == kMmaBf16 && !kChecked);
 static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256);
 static_assert(Variant::kSoftmax && !Variant::kHasVisible && !Variant::kHasQuery && !Variant::kHasOutput &&
               !kTransformsKv);

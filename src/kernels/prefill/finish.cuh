@@ -21,9 +21,6 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
   for (int h = 0; h < 2; ++h) {
     const Row& row = rows.row[h];
     RowResult result = finish_row(state.max[h], state.sum[h], row.valid ? extra_logit(args, row.q_head) : kMinusInf);
-    if constexpr (kChecked) {
-      if (work.record->bad_pages != 0) result.divisor = result.lse = __int_as_float(0x7fffffff);
-    }
     factor[h] = 1.0f / result.divisor;
     to[h] = 0;
     if (!row.valid) continue;
@@ -72,10 +69,7 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
   for (int h = 0; h < 2; ++h) {
     const Row& row = rows.row[h];
     if (!row.valid) continue;
-    RowResult own = finish_row(state.max[h], state.sum[h], kMinusInf);
-    if constexpr (kChecked) {
-      if (work.record->bad_pages != 0) own.divisor = own.lse = __int_as_float(0x7fffffff);
-    }
+    const RowResult own = finish_row(state.max[h], state.sum[h], kMinusInf);
     const uint32_t part = first + work.first_row + lane / 4 + 8 * h;
     float4* const to = trees::part_at(args, part, lane);
     const float factor = 1.0f / own.divisor;

@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
   const uint32_t panel = lane / kTileBoxes;
   uint32_t use = 0;
   for (uint32_t n = 0; next_record(shared, n); ++n) {
-    ItemRecord& record = shared.records[n % kRecords];
+    const ItemRecord& record = shared.records[n % kRecords];
     const Run run = run_of(args, record);
     const Tiles tiles = Tiles::of(run);
     const int32_t* const list = args.page_entries + run.list_begin;
@@ -99,10 +99,6 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
       const uint32_t token = token_of(j);
       const bool mine = wanted(token);
       const Place place = place_of(args, entry, token % entry_tokens);
-      if constexpr (kChecked) {
-        const uint32_t entries = args.num_pages * static_cast<uint32_t>(args.pool.entries_per_page);
-        if (mine && static_cast<uint32_t>(entry) >= entries) record.bad_pages = 1;
-      }
       if (j != 0) entry = entry_of(token_of(j - 1));  // on its way while the slot is waited for
       const RingSlot<kKvSlots> slot(use);
       const uint32_t full = ptx::smem_address(&ring.full[slot.index]);
@@ -130,7 +126,7 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
   CopiedTiles copied;
   uint32_t use = 0;
   for (uint32_t n = 0; next_record(shared, n); ++n) {
-    ItemRecord& record = shared.records[n % kRecords];
+    const ItemRecord& record = shared.records[n % kRecords];
     const Run run = run_of(args, record);
     const Tiles tiles = Tiles::of(run);
     const auto* const head = static_cast<const uint8_t*>(pool) + run.head * args.pool.head_stride * 2;
@@ -143,13 +139,8 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
         const uint8_t* row = nullptr;
         if (token >= run.begin && token < run.end) {
           const int32_t entry = args.page_entries[run.list_begin + token / entry_tokens];
-          const uint32_t entries = args.num_pages * static_cast<uint32_t>(args.pool.entries_per_page);
           const Place place = place_of(args, entry, token % entry_tokens);
-          if (kChecked && static_cast<uint32_t>(entry) >= entries) {
-            record.bad_pages = 1;
-          } else {
-            row = head + (place.page * args.pool.page_stride + place.token * args.pool.token_stride) * 2;
-          }
+          row = head + (place.page * args.pool.page_stride + place.token * args.pool.token_stride) * 2;
         }
         copy_rows(ptx::smem_address(slots[slot.index]), first, row, kKvPanelBytes, lane);
       }
