@@ -6,9 +6,10 @@
 
 First the figures that were aimed at: goal, Fovea, the best peer, verdict (h200_figures.py). Then those that fall short:
 what ncu saw of their cases (tools/gpu_profile.py) and why, from h200_causes.toml: tables [[cause]] with `figures`, a list
-of names or patterns, and `why`. Then every row. Rows of later files replace those of earlier ones.
+of names or patterns, and `why`. Every row goes to a CSV file beside the page. Rows of later files replace those of earlier ones.
 """
 import argparse
+import csv
 import datetime
 import json
 import sys
@@ -23,24 +24,19 @@ def table(head, rows):
     return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
-def suite_tables(data):
-    """Every measured case: Fovea and all peers, us and GB/s."""
-    lines = []
-    suites = list(dict.fromkeys(case.split("/")[0] for case, metric, _ in data.rows if metric == "time"))
-    for suite in suites:
-        cases = list(dict.fromkeys(case for case, metric, _ in data.rows if metric == "time" and case.split("/")[0] == suite
-                                   and (case, "time") in data.ours | data.peers))
-        peers = list(dict.fromkeys(peer for case in cases for peer in data.peers.get((case, "time"), {})))
-        rows = []
+def write_rows(data, path):
+    """Every measured case, a line each: Fovea and all peers in us."""
+    cases = list(dict.fromkeys(case for case, metric, _ in data.rows
+                               if metric == "time" and (case, "time") in data.ours | data.peers))
+    peers = list(dict.fromkeys(peer for case in cases for peer in data.peers.get((case, "time"), {})))
+    show = lambda x, digits: "" if x is None else f"{x:.{digits}f}"
+    with open(path, "w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(["suite", "case", "limit_us", "fovea_us", *peers])
         for case in cases:
-            us, limit = data.ours.get((case, "time")), data.limit.get((case, "time"))
-            rate = data.ours.get((case, "read"))
-            every = [x for x in [us, *data.peers.get((case, "time"), {}).values()] if x]
-            show = lambda x, every=every: "–" if x is None else f"**{x:.2f}**" if x == min(every) else f"{x:.2f}"
-            rows.append([case.split("/", 1)[1], f"{limit:.1f}" if limit else "", show(us), f"{rate:.0f}" if rate else "",
-                         f"{us / limit:.2f}" if us and limit else ""] + [show(data.peers.get((case, "time"), {}).get(p)) for p in peers])
-        lines += [f"### {suite}: us", ""] + table(["case", "limit", "Fovea", "GB/s", "over the limit", *peers], rows)
-    return lines
+            key = case, "time"
+            out.writerow([*case.split("/", 1), show(data.limit.get(key), 1), show(data.ours.get(key), 2),
+                          *(show(data.peers.get(key, {}).get(peer), 2) for peer in peers)])
 
 
 def profile_line(p):
@@ -102,7 +98,9 @@ def main():
         lines += ["## What falls short, and why", "",
                   "Profiles are single launches under ncu with cold caches: its times are not those of the table.", ""]
         lines += shortfalls(data, short, causes, profiles) + [""]
-    lines += ["## All rows", ""] + suite_tables(data)
+    rows = Path(args.out).with_suffix(".csv")
+    write_rows(data, rows)
+    lines += [f"All rows, in us: [{rows.name}]({rows.name}).", ""]
     notes = [note for document in documents for note in document.get("notes", [])]
     if notes:
         lines += ["## Notes of the run", ""] + [f"- {note}" for note in notes] + [""]
