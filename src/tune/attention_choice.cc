@@ -164,6 +164,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.tuning = {{"FOVEA_STAGES", stages},
                    {"FOVEA_STAGE_TOKENS", stage_tokens},
                    {"FOVEA_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
+  if (need.batch_invariant) choice.tuning.emplace_back("FOVEA_INVARIANT", 1);
   return choice;
 }
 

@@ -2,7 +2,8 @@
 // numbers that follow. Choices among them (stages, loader) are made by tune/attention_choice.
 //   FOVEA_ARCH 900 | 800, FOVEA_HEAD_DIM, FOVEA_Q_DTYPE and FOVEA_KV_DTYPE (abi::KvDType), FOVEA_LOADER 0 TMA | 1
 //   gather, FOVEA_BOX_TOKENS (TMA), FOVEA_CHECKED, FOVEA_VARIANT (a type), FOVEA_STAGES, FOVEA_STAGE_TOKENS, and for
-//   quantized KV FOVEA_TOKEN_SCALES (fp8) and FOVEA_ROTATED (integers)
+//   quantized KV FOVEA_TOKEN_SCALES (fp8) and FOVEA_ROTATED (integers); FOVEA_INVARIANT where a row's bits may not
+//   depend on its neighbours
 #pragma once
 
 #include "abi/attention_args.h"
@@ -74,8 +75,15 @@ inline constexpr int kConsumerRegisters = kProducerRegisters == 40 ? 232 : 224;
 inline constexpr int kQueryBlocks = kHeadDim > 192 ? 5 : kBlocks;
 
 inline constexpr int kMaxTileRows = kConsumerWarps * 16;
+// Where a row's bits may not depend on its neighbours: then all warps work on every item, for its length is that of the
+// longest of its rows, and stages go to warps by their place in the request, not in the item.
+#ifdef FOVEA_INVARIANT
+inline constexpr bool kInvariant = true;
+#else
+inline constexpr bool kInvariant = false;
+#endif
 // Items of up to 16 rows and this many tokens are worked on by one warp, eight items at a time.
-inline constexpr uint32_t kOneWarpTokens = 96;
+inline constexpr uint32_t kOneWarpTokens = kInvariant ? 0 : 96;
 
 inline constexpr int kReduceRows = 4;  // of every row block, in one pass of the sum over warps
 inline constexpr int kReducePitch = kHeadDim + 8;

@@ -37,7 +37,9 @@ __device__ __forceinline__ void run_slices(const abi::AttentionArgs& args, const
                                            uint32_t base, uint32_t stages, uint32_t use, float* scratch,
                                            uint32_t lane) {
   const PositionRange range = position_range(rows);
-  for (uint32_t k = division.first_stage; k < stages; k += division.stage_step) {
+  uint32_t first = division.first_stage;
+  if constexpr (kInvariant) first = (first - base / kStageTokens) & (division.stage_step - 1);  // a power of two
+  for (uint32_t k = first; k < stages; k += division.stage_step) {
     const RingSlot<kStages> slot(use + k);
     wait_for_stage(shared, slot.index, slot.parity, use + k);
     const uint32_t k_tile = ptx::smem_address(shared.kv[slot.index][0]);
