@@ -10,17 +10,29 @@
 namespace fovea {
 namespace {
 
+// Whoever leaves the choice to us hears of it where warnings are heard: commands by default.
+void say_choice(const std::string& text) {
+  if (log_level() <= LogLevel::kWarning) log_message(LogLevel::kInfo, "device auto: " + text);
+}
+
 Result<std::unique_ptr<Device>> create_best_device(const DeviceOptions& options) {
   Result<std::unique_ptr<Device>> device = create_cuda_device(0, options);
   if (device.ok()) {
-    log_info("device auto: {}", (*device)->description());
+    say_choice((*device)->description());
     return device;
   }
-  log_info("device auto: cpu, because {}", device.status().message());
+  say_choice("cpu, because " + device.status().message());
   return create_cpu_device(options);
 }
 
 }  // namespace
+
+Status Linear::forward_fused(const TensorView&, const TensorView&) {
+  return unsupported("a product of this device is computed alone");
+}
+Status Linear::forward_add(const TensorView&, const TensorView&) {
+  return unsupported("a product of this device is not added");
+}
 
 Status Device::reserve_upload(std::size_t) { return ok_status(); }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,17 +23,32 @@
 
 namespace fovea {
 
+enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };
+
+// What stands around a product; Device::fuse().
+struct LinearFusion {
+  TensorView norm;  // weights of the RMS norm of x, on the host: [in_features]; empty: none
+  float norm_offset = 0.0f;
+  float norm_eps = 0.0f;
+  std::optional<Activation> gate;  // the first half of y, activated, multiplies the second
+};
+
 // y = x W^T + b, prepared once from weights [out_features, in_features].
 class Linear {
  public:
   virtual ~Linear() = default;
   // x: [rows, in_features], y: [rows, out_features], activation dtype; rows may be strided.
   virtual Status forward(const TensorView& x, const TensorView& y) = 0;
+  // With what Device::fuse() was told, where a device does all of it at once for so many rows; y has half as many
+  // columns behind a gate. Else rms_norm(), forward() and gated_activation() are called for it one by one.
+  virtual bool fuses(std::int64_t /*rows*/) const { return false; }
+  virtual Status forward_fused(const TensorView& x, const TensorView& y);
+  // y += x W^T + b, where a device adds at once; else forward() and add().
+  virtual bool adds(std::int64_t /*rows*/) const { return false; }
+  virtual Status forward_add(const TensorView& x, const TensorView& y);
   virtual std::int64_t in_features() const = 0;
   virtual std::int64_t out_features() const = 0;
 };
-
-enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
 struct DeviceOptions {
   std::int32_t num_threads = 0;  // 0: what the machine and the cgroup allow
@@ -112,6 +128,8 @@ class Device {
   // where reads_host_memory().
   virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
                                                         std::span<const TensorView> biases) = 0;
+  // What stands around the products of a Linear of this device, before its first forward: for Linear::forward_fused().
+  virtual Status fuse(Linear&, const LinearFusion&) { return ok_status(); }
 
   // Norms of q and k, rotary embedding of both, and k and v into the pools, converted to their formats. q is written
   // back; what becomes of k in qkv is the device's affair.

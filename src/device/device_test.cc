@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstring>
+#include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "cpu/simd.h"
 
 namespace fovea {
@@ -16,6 +18,20 @@ TEST(Device, RegistryNamesWhatThereIs) {
   const Status status = create_device("tpu", {}).status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_NE(status.message().find("cpu"), std::string::npos);
+}
+
+TEST(Device, AutoSaysWhatItTookWhereWarningsAreHeard) {
+  const LogLevel before = log_level();
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel, std::string_view text) { said.emplace_back(text); });
+  set_log_level(LogLevel::kWarning);
+  EXPECT_TRUE(create_device("auto", {}).ok());
+  set_log_level(LogLevel::kError);
+  EXPECT_TRUE(create_device("auto", {}).ok());
+  set_log_level(before);
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].rfind("device auto: ", 0), 0u) << said[0];
 }
 
 TEST(Device, OptionsAreChecked) {

@@ -27,7 +27,8 @@ void prepare(const std::string& golden) {
   const auto config = load_model_config(kGoldens / golden);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
   host_kernels::install(config->num_qo_heads, config->head_dim,
-                        config->attention_softcap > 0.0f ? VariantId::kSoftcap : VariantId::kPlain);
+                        config->attention_softcap > 0.0f ? VariantId::kSoftcap : VariantId::kPlain,
+                        static_cast<abi::GateKind>(config->activation));
 }
 
 class CudaGoldens : public ::testing::TestWithParam<std::string> {};

@@ -47,18 +47,40 @@ inline void rms_norm(const abi::NormArgs& a, std::uint32_t ctas) {
   }
 }
 
-// Without norm and gate.
-inline void linear(const abi::LinearArgs& a) {
+inline float activate(abi::GateKind kind, float x) {
+  return kind == abi::GateKind::kSilu   ? x / (1.0f + std::exp(-x))
+         : kind == abi::GateKind::kGelu ? 0.5f * x * (1.0f + std::erf(x * 0.70710678f))
+                                        : 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+}
+
+// kind: of products with a gate, whose instantiation a launch does not show.
+inline void linear(const abi::LinearArgs& a, abi::GateKind kind) {
   const long long k = a.shape.k, rows = 2ll * a.shape.pairs;
+  const bool gated = a.shape.half != 1;
+  std::vector<float> x(static_cast<std::size_t>(k)), sums(static_cast<std::size_t>(rows));
   for (std::uint32_t token = 0; token < a.tokens; ++token) {
+    float squares = 0.0f;
+    for (long long i = 0; i < k; ++i) {
+      x[i] = load(a.x, token * a.x_stride + i);
+      squares += x[i] * x[i];
+      if (a.norm != nullptr) {
+        x[i] = bf16_to_float(float_to_bf16(x[i] * (load(a.norm, i) + static_cast<float>(a.norm_plus_one))));
+      }
+    }
+    const float factor = a.norm == nullptr ? 1.0f : 1.0f / std::sqrt(squares / static_cast<float>(k) + a.norm_eps);
     for (long long row = 0; row < rows; ++row) {
-      float sum = a.bias != nullptr ? load(a.bias, row) : 0.0f;
-      for (long long i = 0; i < k; ++i) sum += load(a.x, token * a.x_stride + i) * load(a.shape.w, row * k + i);
-      const long long to = token * a.y_stride + row;
+      float sum = 0.0f;
+      for (long long i = 0; i < k; ++i) sum += x[i] * load(a.shape.w, row * k + i);
+      sums[row] = sum * factor + (a.bias != nullptr ? load(a.bias, row) : 0.0f);
+    }
+    for (long long column = 0; column < (gated ? rows / 2 : rows); ++column) {
+      const long long to = token * a.y_stride + column;
       if (a.f32_out != 0) {
-        static_cast<float*>(a.y)[to] = sum;
+        static_cast<float*>(a.y)[to] = sums[column];
+      } else if (gated) {
+        store(a.y, to, activate(kind, sums[column]) * sums[column + a.shape.half]);
       } else {
-        store(a.y, to, sum + (a.residual != nullptr ? load(a.residual, to) : 0.0f));
+        store(a.y, to, sums[column] + (a.residual != nullptr ? load(a.residual, to) : 0.0f));
       }
     }
   }
@@ -77,11 +99,7 @@ inline void gate(const abi::GateArgs& a) {
     for (std::uint32_t i = 0; i < a.width; ++i) {
       const float x = load(a.gate_up, row * a.gate_up_stride + i);
       const float up = load(a.gate_up, row * a.gate_up_stride + a.width + i);
-      const float act = a.kind == abi::GateKind::kSilu ? x / (1.0f + std::exp(-x))
-                        : a.kind == abi::GateKind::kGelu
-                            ? 0.5f * x * (1.0f + std::erf(x * 0.70710678f))
-                            : 0.5f * x * (1.0f + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
-      store(a.out, row * a.out_stride + i, act * up);
+      store(a.out, row * a.out_stride + i, activate(a.kind, x) * up);
     }
   }
 }
@@ -243,14 +261,17 @@ inline void attention(const abi::AttentionArgs& args, std::int64_t heads, std::i
   if (!status.ok()) std::abort();
 }
 
-// Puts them into the driver, for a model with so many query heads. Every launch finds its arguments as they were.
-inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant) {
+// Puts them into the driver, for a model with so many query heads and such gates. Every launch finds its arguments as
+// they were.
+inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant, abi::GateKind kind) {
   auto& kernels = cuda::fake::state().kernels;
   const auto threads = std::make_shared<ThreadPool>(1);
   const auto with = [&]<typename Args>(const char* name, void (*run)(const Args&)) {
     kernels[name] = [run](void** p) { return [run, args = *static_cast<const Args*>(p[0])] { run(args); }; };
   };
-  with("fovea_linear", &linear);
+  kernels["fovea_linear"] = [kind](void** p) {
+    return [kind, args = *static_cast<const abi::LinearArgs*>(p[0])] { linear(args, kind); };
+  };
   with("fovea_embed", &embed);
   with("fovea_gate", &gate);
   with("fovea_add", &add);

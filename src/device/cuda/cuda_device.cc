@@ -90,6 +90,7 @@ class CudaDevice final : public Device {
   }
   Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
                                                 std::span<const TensorView> biases) override;
+  Status fuse(Linear& linear, const LinearFusion& fusion) override;
 
   Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) override;
   Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) override;
@@ -217,6 +218,18 @@ Result<std::unique_ptr<Linear>> CudaDevice::create_linear(std::span<const Tensor
                                              stream_.handle());
   FOVEA_RETURN_IF_ERROR(linear->prepare());
   return std::unique_ptr<Linear>(std::move(linear));
+}
+
+Status CudaDevice::fuse(Linear& linear, const LinearFusion& fusion) {
+  cuda::DeviceBuffer norm;
+  if (fusion.norm.data != nullptr) {
+    if (fusion.norm.rank != 1 || fusion.norm.shape[0] != linear.in_features() || !is_weight_type(fusion.norm.dtype)) {
+      return invalid_argument("the weight of a norm is {}, expected [{}] of bf16, f16 or f32", describe(fusion.norm),
+                              linear.in_features());
+    }
+    FOVEA_ASSIGN_OR_RETURN(norm, copy_of({&fusion.norm, 1}, dtype_));
+  }
+  return static_cast<CudaLinear&>(linear).fuse(fusion, std::move(norm));  // a Linear of this device
 }
 
 Result<const void*> CudaDevice::read(const TensorView& tensor) {

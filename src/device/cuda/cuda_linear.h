@@ -35,18 +35,35 @@ class CudaLinear final : public Linear {
 
   // Compiles and loads the kernels of few rows, once, so that no step waits for them.
   Status prepare();
+  // The same with what stands around; norm: [in] of dtype, empty where there is none.
+  Status fuse(const LinearFusion& fusion, cuda::DeviceBuffer norm);
   // y: of dtype or, without a bias, f32.
   Status forward(const TensorView& x, const TensorView& y) override;
+  bool fuses(std::int64_t rows) const override { return fused_.has_value() && is_few(rows); }
+  Status forward_fused(const TensorView& x, const TensorView& y) override;
+  bool adds(std::int64_t rows) const override { return few_.has_value() && is_few(rows); }
+  Status forward_add(const TensorView& x, const TensorView& y) override;
   std::int64_t in_features() const override { return in_; }
   std::int64_t out_features() const override { return out_; }
 
  private:
+  // Of 9 to 16 rows cuBLASLt's products are faster; see docs/kernels/linear.md.
+  static constexpr std::int64_t kFewRows = 8;
+  static bool is_few(std::int64_t rows) { return rows >= 1 && rows <= kFewRows; }
+
+  Status check(const TensorView& x, const TensorView& y, std::int64_t columns) const;
+  // Of contiguous rows, aligned as allocators leave them.
+  SkinnyLinear::Call call_of(const TensorView& x, const TensorView& y) const;
+  Status launch(const SkinnyLinear& kernel, const SkinnyLinear::Call& call) const;
+
   cuda::Device device_;
   std::shared_ptr<const cuda::DeviceBuffer> weight_;
   cuda::DeviceBuffer bias_;
   std::int64_t in_, out_;
   DType dtype_;
-  std::optional<SkinnyLinear> few_;  // for products of few rows; empty where cuBLASLt serves those too
+  std::optional<SkinnyLinear> few_;    // for products of few rows; empty where cuBLASLt serves those too
+  std::optional<SkinnyLinear> fused_;  // with what stands around
+  cuda::DeviceBuffer norm_;
   cuda::Matmul& matmul_;
   cuda::StreamHandle stream_;
 };

@@ -62,7 +62,8 @@ Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const Skin
   linear.spec_ = spec;
   for (const std::uint32_t blocks : {1u, 2u}) {
     const std::uint32_t split = split_of(spec.in / abi::kLinearSlice, blocks);
-    if (split == 0) continue;  // 9 to 16 rows of so many numbers: forward() is told by takes()
+    // 9 to 16 rows of so many numbers, or of none: forward() is told by takes()
+    if (split == 0 || 8 * (blocks - 1) >= spec.most_rows) continue;
     Kernel& kernel = linear.kernels_[blocks - 1];
     const jit::LinearKernelSpec variant = {
         .arch = device.info().arch(),

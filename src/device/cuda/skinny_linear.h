@@ -18,6 +18,7 @@ struct SkinnyLinearSpec {
   float norm_eps = 0.0f;
   // Not kNone: the first half of the rows is the gate of the second, y = activation(gate) * up has out / 2 columns.
   abi::LinearActivation activation = abi::LinearActivation::kNone;
+  std::int64_t most_rows = abi::kLinearMaxTokens;  // kernels are made for up to so many
 };
 
 class SkinnyLinear {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/half.h"
 #include "base/log.h"
@@ -72,6 +73,17 @@ Result<TensorView> Transformer::load_norm(WeightSource& weights, const std::stri
   return device_.hold(view);
 }
 
+Status Transformer::fuse(WeightSource& weights, Linear& linear, const std::string& norm, bool gated) {
+  LinearFusion fusion;
+  if (!norm.empty()) {
+    FOVEA_ASSIGN_OR_RETURN(fusion.norm, weights.get(norm, {linear.in_features()}));
+  }
+  fusion.norm_offset = norm_offset();
+  fusion.norm_eps = config_.rms_norm_eps;
+  if (gated) fusion.gate = config_.activation;
+  return device_.fuse(linear, fusion);
+}
+
 Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, const std::vector<Part>& parts,
                                                          std::int64_t in, bool bias) {
   std::vector<TensorView> matrices;
@@ -99,9 +111,11 @@ Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
   Layer& layer = layers_.emplace_back();
   // With post norms, post_attention_layernorm is one; without, it is the norm before the MLP.
   const std::string after = prefix + "post_attention_layernorm.weight";
+  std::string before_attention, before_mlp;
   if (c.pre_norms) {
-    FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_norm(weights, prefix + "input_layernorm.weight", hidden));
-    const std::string before_mlp = c.post_norms ? prefix + "pre_feedforward_layernorm.weight" : after;
+    before_attention = prefix + "input_layernorm.weight";
+    before_mlp = c.post_norms ? prefix + "pre_feedforward_layernorm.weight" : after;
+    FOVEA_ASSIGN_OR_RETURN(layer.input_norm, load_norm(weights, before_attention, hidden));
     FOVEA_ASSIGN_OR_RETURN(layer.mlp_norm, load_norm(weights, before_mlp, hidden));
   }
   if (c.post_norms) {
@@ -121,12 +135,14 @@ Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
                            {prefix + "self_attn.v_proj", kv_size}};
   if (c.fused_projections) qkv = {{prefix + "self_attn.qkv_proj", q_size + 2 * kv_size}};
   FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, c.attention_bias));
+  FOVEA_RETURN_IF_ERROR(fuse(weights, *layer.qkv, before_attention));
   FOVEA_ASSIGN_OR_RETURN(layer.output,
                          load_linear(weights, {{prefix + "self_attn.o_proj", hidden}}, q_size, c.output_bias));
   std::vector<Part> gate_up = {{prefix + "mlp.gate_proj", c.intermediate_size},
                                {prefix + "mlp.up_proj", c.intermediate_size}};
   if (c.fused_projections) gate_up = {{prefix + "mlp.gate_up_proj", 2 * std::int64_t{c.intermediate_size}}};
   FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, c.mlp_bias));
+  FOVEA_RETURN_IF_ERROR(fuse(weights, *layer.gate_up, before_mlp, true));
   FOVEA_ASSIGN_OR_RETURN(layer.down,
                          load_linear(weights, {{prefix + "mlp.down_proj", hidden}}, c.intermediate_size, c.mlp_bias));
   return ok_status();
@@ -145,6 +161,7 @@ Status Transformer::load(WeightSource& weights) {
   } else {
     FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size}}, hidden, false));
   }
+  FOVEA_RETURN_IF_ERROR(fuse(weights, *lm_head_, "model.norm.weight"));
   FOVEA_ASSIGN_OR_RETURN(embedding_, device_.hold(embedding_));
   // Gemma's scale has the precision of the activations, in transformers as here.
   embedding_scale_ = config_.embedding_scale;
@@ -207,14 +224,34 @@ Status Transformer::norm(const TensorView& x, const TensorView& weight, const Te
   return device_.rms_norm(x, weight, norm_offset(), config_.rms_norm_eps, residual, out);
 }
 
-Status Transformer::add_residual(const TensorView& delta, const TensorView& weight, const TensorView& hidden,
-                                 const TensorView& normed) {
-  if (weight.data == nullptr) return device_.add(hidden, delta);
-  return norm(delta, weight, hidden, normed);
+Status Transformer::product_of_hidden(Linear& linear, const TensorView& weight, const TensorView& y,
+                                      const TensorView* gated) {
+  const std::int64_t rows = y.shape[0];
+  const TensorView hidden = rows_of(hidden_, rows, config_.hidden_size);
+  const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
+  const bool waits = std::exchange(delta_waits_, false);
+  TensorView x = hidden;
+  if (waits && weight.data == nullptr) FOVEA_RETURN_IF_ERROR(device_.add(hidden, delta));
+  if ((!waits || weight.data == nullptr) && linear.fuses(rows)) {
+    return linear.forward_fused(hidden, gated != nullptr ? *gated : y);
+  }
+  if (weight.data != nullptr) {
+    x = rows_of(normed_, rows, config_.hidden_size);
+    FOVEA_RETURN_IF_ERROR(norm(waits ? delta : hidden, weight, waits ? hidden : TensorView{}, x));
+  }
+  FOVEA_RETURN_IF_ERROR(linear.forward(x, y));
+  return gated == nullptr ? ok_status() : device_.gated_activation(config_.activation, y, *gated);
 }
 
-TensorView Transformer::block_input(std::int64_t rows) const {
-  return rows_of(config_.pre_norms ? normed_ : hidden_, rows, config_.hidden_size);
+Status Transformer::add_product(Linear& linear, const TensorView& x, const TensorView& weight) {
+  const std::int64_t rows = x.shape[0];
+  if (weight.data == nullptr && linear.adds(rows)) {
+    return linear.forward_add(x, rows_of(hidden_, rows, config_.hidden_size));
+  }
+  const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
+  FOVEA_RETURN_IF_ERROR(linear.forward(x, delta));
+  delta_waits_ = true;
+  return weight.data == nullptr ? ok_status() : norm(delta, weight, {}, delta);
 }
 
 Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) const {
@@ -274,7 +311,7 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   const ModelConfig& c = config_;
   const auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = qkv_heads() * c.head_dim;
-  FOVEA_RETURN_IF_ERROR(layer.qkv->forward(block_input(rows), rows_of(qkv_, rows, width)));
+  FOVEA_RETURN_IF_ERROR(product_of_hidden(*layer.qkv, layer.input_norm, rows_of(qkv_, rows, width)));
   const std::size_t group = layout_.attention_of[index];
   const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
   targets_.clear();
@@ -307,12 +344,10 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
 
 Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
   const std::int64_t width = config_.intermediate_size;
-  const TensorView gate_up = rows_of(gate_up_, rows, 2 * width);
   const TensorView activated = rows_of(activated_, rows, width);
-  const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
-  FOVEA_RETURN_IF_ERROR(layer.gate_up->forward(block_input(rows), gate_up));
-  FOVEA_RETURN_IF_ERROR(device_.gated_activation(config_.activation, gate_up, activated));
-  return layer.down->forward(activated, delta);
+  FOVEA_RETURN_IF_ERROR(
+      product_of_hidden(*layer.gate_up, layer.mlp_norm, rows_of(gate_up_, rows, 2 * width), &activated));
+  return add_product(*layer.down, activated, layer.post_mlp_norm);
 }
 
 Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits) {
@@ -330,17 +365,14 @@ Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits)
   auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = config_.hidden_size;
   const std::int64_t attended_width = std::int64_t{config_.num_qo_heads} * config_.head_dim;
-  TensorView hidden = rows_of(hidden_, rows, width);
-  TensorView normed = rows_of(normed_, rows, width);
-  TensorView delta = rows_of(delta_, rows, width);
+  const TensorView hidden = rows_of(hidden_, rows, width);
   TensorView attended = rows_of(attended_, rows, attended_width);
+  delta_waits_ = false;
   FOVEA_RETURN_IF_ERROR(device_.embed(embedding_, arrays_[kTokens], embedding_scale_, hidden));
-  if (config_.pre_norms) FOVEA_RETURN_IF_ERROR(norm(hidden, layers_[0].input_norm, {}, normed));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const bool last = i + 1 == layers_.size();
     FOVEA_RETURN_IF_ERROR(attention(i, batch));
-    if (last && static_cast<std::int64_t>(batch.logit_rows.size()) < rows) {
+    if (i + 1 == layers_.size() && static_cast<std::int64_t>(batch.logit_rows.size()) < rows) {
       // K and V of all rows are stored; from here on only rows whose logits are wanted matter. qkv_ and normed_ are
       // free at this point and take the gathered rows.
       rows = static_cast<std::int64_t>(batch.logit_rows.size());
@@ -348,21 +380,13 @@ Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits)
       const TensorView kept = rows_of(qkv_, rows, attended_width);
       FOVEA_RETURN_IF_ERROR(device_.embed(attended, arrays_[kLogitRows], 1.0f, kept));
       attended = kept;
-      normed = rows_of(normed_, rows, width);
-      FOVEA_RETURN_IF_ERROR(device_.embed(hidden, arrays_[kLogitRows], 1.0f, normed));
+      FOVEA_RETURN_IF_ERROR(device_.embed(hidden, arrays_[kLogitRows], 1.0f, rows_of(normed_, rows, width)));
       std::swap(hidden_, normed_);
-      hidden = rows_of(hidden_, rows, width);
-      normed = rows_of(normed_, rows, width);
-      delta = rows_of(delta_, rows, width);
     }
-    FOVEA_RETURN_IF_ERROR(layer.output->forward(attended, delta));
-    if (config_.post_norms) FOVEA_RETURN_IF_ERROR(norm(delta, layer.post_attention_norm, {}, delta));
-    FOVEA_RETURN_IF_ERROR(add_residual(delta, layer.mlp_norm, hidden, normed));
+    FOVEA_RETURN_IF_ERROR(add_product(*layer.output, attended, layer.post_attention_norm));
     FOVEA_RETURN_IF_ERROR(mlp(layer, rows));
-    if (config_.post_norms) FOVEA_RETURN_IF_ERROR(norm(delta, layer.post_mlp_norm, {}, delta));
-    FOVEA_RETURN_IF_ERROR(add_residual(delta, last ? final_norm_ : layers_[i + 1].input_norm, hidden, normed));
   }
-  FOVEA_RETURN_IF_ERROR(lm_head_->forward(normed, logits));
+  FOVEA_RETURN_IF_ERROR(product_of_hidden(*lm_head_, final_norm_, logits));
   if (config_.final_softcap > 0.0f) FOVEA_RETURN_IF_ERROR(device_.softcap(logits, config_.final_softcap));
   if (batch.best.data == nullptr) return ok_status();
   FOVEA_RETURN_IF_ERROR(device_.argmax(logits, batch.best));

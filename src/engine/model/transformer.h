@@ -48,17 +48,21 @@ class Transformer : public Model {
                                               bool bias);
   Result<TensorView> load_vector(WeightSource& weights, const std::string& name, std::int64_t size);
   Result<TensorView> load_norm(WeightSource& weights, const std::string& name, std::int64_t size);
+  // Tells the device what stands around a product; norm: the name of the norm's weight, empty where there is none.
+  Status fuse(WeightSource& weights, Linear& linear, const std::string& norm, bool gated = false);
   Status allocate();
   Status check(const ForwardBatch& batch, const TensorView& logits) const;
 
   bool has_own_head(WeightSource& weights) const;
 
-  // hidden_ is the residual stream; normed_ its norm, the next block's input where the family has pre_norms; delta_
-  // what a block adds.
-  TensorView block_input(std::int64_t rows) const;
-  // hidden += delta; normed = the norm of the sum, where there is a weight.
-  Status add_residual(const TensorView& delta, const TensorView& weight, const TensorView& hidden,
-                      const TensorView& normed);
+  // hidden_ is the residual stream; delta_ what a block adds to it and, while it waits, has not added yet; normed_ the
+  // next block's input, where the device does not compute it along with the block's first product.
+  // y = linear(norm(hidden)), without a weight linear(hidden), of what hidden is with delta_ added where that waits.
+  // gated: the activated gate of y, which then stays as it is where the device needs it no more.
+  Status product_of_hidden(Linear& linear, const TensorView& weight, const TensorView& y,
+                           const TensorView* gated = nullptr);
+  // hidden += norm(linear(x)), without a weight linear(x); where the device does not add at once, it waits in delta_.
+  Status add_product(Linear& linear, const TensorView& x, const TensorView& weight);
   // What a forward enqueues behind the arrays' upload.
   Status enqueue(const ForwardBatch& batch, const TensorView& logits);
   Status attention(std::size_t index, const ForwardBatch& batch);
@@ -87,6 +91,7 @@ class Transformer : public Model {
   enum : std::size_t { kTokens, kPositions, kLogitRows, kSlots };
   std::vector<const std::int32_t*> arrays_;
   std::vector<KvTarget> targets_;  // of the layer
+  bool delta_waits_ = false;
   std::shared_ptr<void> hidden_, normed_, delta_, qkv_, attended_, gate_up_, activated_;
 };
 
