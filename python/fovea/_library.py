@@ -1,7 +1,8 @@
-"""libfovea_c through ctypes: its records (include/fovea/fovea.h), its functions, and its errors as exceptions.
+"""libfovea_c through ctypes: its functions (declared in _abi.py), its errors as exceptions, and tensors lent to calls.
 
-Tensors cross as DLPack: a tensor's capsule holds a DLTensor, and that is what the library takes, so nothing is copied or
-converted here. Works with any Python of any version; needs no compiler and imports no framework.
+Tensors cross as DLPack's DLTensor, which is what the library takes, so nothing is copied or converted here: by the functions
+that DLPack's C exchange API has for a framework's tensors where it has them, else by capsules. Works with any Python of any
+version; needs no compiler and imports no framework.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint8, c_uint32, \
-    c_uint64, c_void_p
+from ctypes import Structure, addressof, c_char_p, c_int32, c_int64, c_uint32, c_void_p
 from pathlib import Path
 
+from . import _abi as abi
+
 CPU, CUDA = 1, 2  # DLPack device types
-DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "fp8_e4m3": 3, "int8": 4, "int4": 5}
-MASKS = {"none": 0, "causal": 1, "window": 2, "bits": 3}
-ROTATED = 256  # of PagedKv.kv_dtype
-LAYOUTS = {"NHD": 0, "HND": 1}
-DECODE_KERNELS = {"auto": 0, "ctas": 1, "warps": 2, "few": 3, "prefill": 4}
+DL_INT, DL_FLOAT = 0, 2  # DLPack type codes
+DTYPES = {"f32": abi.F32, "f16": abi.F16, "bf16": abi.BF16, "fp8_e4m3": abi.F8E4M3, "int8": abi.I8, "int4": abi.I4}
+MASKS = {"none": abi.MASK_NONE, "causal": abi.MASK_CAUSAL, "window": abi.MASK_WINDOW, "bits": abi.MASK_BITS}
+LAYOUTS = {"NHD": abi.NHD, "HND": abi.HND}
+DECODE_KERNELS = {"auto": abi.DECODE_AUTO, "ctas": abi.DECODE_CTAS, "warps": abi.DECODE_WARPS, "few": abi.DECODE_FEW,
+                  "prefill": abi.DECODE_PREFILL}
 
 
 class Error(RuntimeError):
@@ -45,94 +48,8 @@ class Unavailable(Error):
     """No such device, driver or compiler; the message says what to do."""
 
 
-_ERRORS = {1: InvalidArgument, 2: Unavailable, 3: Unsupported, 4: OutOfRange, 5: ResourceExhausted, 6: Unavailable}
-
-
-class VariantValue(Structure):
-    _fields_ = [("name", c_char_p), ("type", c_int32), ("number", c_double), ("tensor", c_void_p)]
-
-
-class Options(Structure):
-    _fields_ = [
-        ("struct_bytes", c_size_t), ("device", c_char_p), ("num_qo_heads", c_int32), ("num_kv_heads", c_int32),
-        ("head_dim", c_int32), ("q_dtype", c_int32), ("kv_dtype", c_int32), ("page_tokens", c_int32), ("sm_scale", c_float),
-        ("softcap", c_float), ("sigmoid_bias", c_float), ("sigmoid", c_int32), ("sinks", c_void_p),
-        ("alibi_slopes", c_void_p), ("max_requests", c_int32), ("max_rows", c_int32), ("max_pages_per_request", c_int32),
-        ("max_cascade_levels", c_int32), ("max_page_entries", c_int64), ("max_mask_bytes", c_int64),
-        ("share_prefixes", c_int32), ("batch_invariant", c_int32), ("checked", c_int32), ("num_threads", c_int32),
-        ("num_workers", c_int32), ("variant_name", c_char_p), ("variant_source", c_char_p),
-        ("variant_values", POINTER(VariantValue)), ("num_variant_values", c_int32), ("device_growth", c_int32),
-        ("max_selected", c_int32), ("decode_kernel", c_int32), ("kv_token_scales", c_int32), ("kv_rotated", c_int32),
-        ("graphs_by_rows", c_int32),
-    ]
-
-
-class Batch(Structure):
-    _fields_ = [
-        ("struct_bytes", c_size_t), ("num_requests", c_int32), ("mask", c_int32), ("q_lens", c_void_p),
-        ("kv_lens", c_void_p), ("page_indices", c_void_p), ("page_indices_device", c_int32), ("window_left", c_int32),
-        ("num_page_indices", c_int64), ("list_begins", c_void_p), ("page_stride", c_int64), ("mask_bits", c_void_p),
-        ("mask_bytes", c_int64), ("mask_offsets", c_void_p), ("list_ends", c_void_p),
-    ]
-
-
-class CascadeLevel(Structure):
-    _fields_ = [
-        ("num_groups", c_int32), ("page_indices_device", c_int32), ("row_begins", c_void_p), ("kv_lens", c_void_p),
-        ("page_indices", c_void_p), ("num_page_indices", c_int64), ("list_begins", c_void_p), ("causal", c_int32),
-    ]
-
-
-class SelectedBatch(Structure):
-    _fields_ = [
-        ("struct_bytes", c_size_t), ("num_requests", c_int32), ("budget_tokens", c_int32), ("kv_lens", c_void_p),
-        ("page_indices", c_void_p), ("num_page_indices", c_int64), ("list_begins", c_void_p), ("selected_begins", c_void_p),
-        ("selected_stride", c_int64), ("list_tokens", c_void_p), ("budget_divisor", c_int32),
-    ]
-
-
-class PagedKv(Structure):
-    _fields_ = [("k", c_void_p), ("v", c_void_p), ("k_scale", c_void_p), ("v_scale", c_void_p), ("layout", c_int32),
-                ("kv_dtype", c_int32)]
-
-
-class RunValues(Structure):
-    _fields_ = [("struct_bytes", c_size_t), ("logit_scale", c_float), ("sinks", c_void_p)]
-
-
-class KeyCode(Structure):
-    _fields_ = [("channels", c_uint8 * 32), ("mean", c_float * 32), ("step", c_float * 32)]
-
-
-class SelectorOptions(Structure):
-    _fields_ = [
-        ("struct_bytes", c_size_t), ("device", c_char_p), ("policy", c_char_p), ("key_codes", POINTER(KeyCode)),
-        ("num_key_codes", c_int32), ("num_qo_heads", c_int32), ("num_kv_heads", c_int32), ("head_dim", c_int32),
-        ("q_dtype", c_int32), ("sm_scale", c_float), ("rotary_dim", c_int32), ("budget_tokens", c_int32),
-        ("budget_divisor", c_int32), ("sink_tokens", c_int32), ("recent_tokens", c_int32), ("interval", c_int32),
-        ("candidate_factor", c_int32), ("num_layers", c_int32), ("num_pages", c_int32), ("max_requests", c_int32),
-        ("max_pages_per_request", c_int32), ("num_threads", c_int32),
-    ]
-
-
-class SelectStep(Structure):
-    _fields_ = [("struct_bytes", c_size_t), ("kv_lens", c_void_p), ("page_table", c_void_p), ("lists", c_void_p),
-                ("list_tokens", c_void_p), ("phases", c_void_p)]
-
-
-class Stats(Structure):
-    _fields_ = [
-        ("kv_bytes", c_uint64), ("kv_bytes_unshared", c_uint64), ("partial_bytes", c_uint64), ("plan_bytes", c_uint64),
-        ("num_workers", c_uint32), ("num_items", c_uint32), ("imbalance", c_double),
-    ]
-
-
-class _DlTensor(Structure):
-    _fields_ = [
-        ("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32), ("code", c_uint8),
-        ("bits", c_uint8), ("lanes", ctypes.c_uint16), ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)),
-        ("byte_offset", c_uint64),
-    ]
+_ERRORS = {abi.INVALID_ARGUMENT: InvalidArgument, abi.NOT_FOUND: Unavailable, abi.UNSUPPORTED: Unsupported,
+           abi.OUT_OF_RANGE: OutOfRange, abi.RESOURCE_EXHAUSTED: ResourceExhausted, abi.UNAVAILABLE: Unavailable}
 
 
 def _load() -> ctypes.CDLL:
@@ -142,39 +59,7 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"{path} does not exist; install the package with `pip install .`, or let FOVEA_LIBRARY name a "
                           "libfovea_c.so that was built")
     library = ctypes.CDLL(str(path))
-    tensor, void = c_void_p, c_void_p
-    for name, result, arguments in (
-        ("fovea_version", c_char_p, []),
-        ("fovea_last_error", c_char_p, []),
-        ("fovea_attention_options_init", None, [POINTER(Options)]),
-        ("fovea_attention_create", c_int32, [POINTER(Options), POINTER(c_void_p)]),
-        ("fovea_attention_destroy", None, [void]),
-        ("fovea_attention_plan", c_int32, [void, POINTER(Batch), void]),
-        ("fovea_attention_plan_cascade", c_int32, [void, c_int32, POINTER(CascadeLevel), c_int32, void]),
-        ("fovea_attention_plan_selected", c_int32, [void, POINTER(SelectedBatch), void]),
-        ("fovea_attention_grow", c_int32, [void, void, c_int32, void]),
-        ("fovea_attention_grow_on_device", c_int32, [void, tensor, void]),
-        ("fovea_attention_growth_status", c_int32, [void, void]),
-        ("fovea_attention_run_values", c_int32, [void, tensor, POINTER(PagedKv), tensor, tensor, POINTER(RunValues), void]),
-        ("fovea_attention_recorded", c_int32, [void]),
-        ("fovea_attention_workspace_bytes", c_size_t, [void]),
-        ("fovea_attention_get_stats", None, [void, POINTER(Stats)]),
-        ("fovea_attention_explain", c_size_t, [void, c_char_p, c_size_t]),
-        ("fovea_learn_key_codes", c_int32, [tensor, tensor, POINTER(KeyCode), c_int32]),
-        ("fovea_page_selector_options_init", None, [POINTER(SelectorOptions)]),
-        ("fovea_page_selector_create", c_int32, [POINTER(SelectorOptions), POINTER(c_void_p)]),
-        ("fovea_page_selector_destroy", None, [void]),
-        ("fovea_page_selector_append", c_int32, [void, c_int32] + [tensor] * 6 + [POINTER(PagedKv), void]),
-        ("fovea_page_selector_select", c_int32, [void, c_int32, tensor, POINTER(SelectStep), void]),
-        ("fovea_page_selector_plan", c_int32, [void, void, void, c_int32, POINTER(SelectStep), void]),
-        ("fovea_page_selector_forget", c_int32, [void, c_int32, c_int32, void]),
-        ("fovea_page_selector_copy_page", c_int32, [void, c_int32, c_int32, void]),
-        ("fovea_page_selector_bytes_per_page", c_size_t, [void]),
-        ("fovea_page_selector_workspace_bytes", c_size_t, [void]),
-        ("fovea_append_paged_kv", c_int32, [tensor] * 7 + [POINTER(PagedKv), void]),
-        ("fovea_merge_states", c_int32, [tensor] * 4 + [void]),
-        ("fovea_merge_state", c_int32, [tensor] * 7 + [void]),
-    ):
+    for name, (result, arguments) in abi.FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
@@ -199,37 +84,124 @@ def _torch_tensor(x):
     return torch if torch is not None and isinstance(x, torch.Tensor) else None
 
 
+class _ExchangeApi(Structure):
+    """DLPackExchangeAPI of dlpack.h 1.3: what a tensor's type offers to those that do not want capsules."""
+    _fields_ = [("major", c_uint32), ("minor", c_uint32), ("older", c_void_p), ("allocate", c_void_p), ("give", c_void_p),
+                ("take", c_void_p), ("lend", c_void_p), ("stream", c_void_p)]
+
+
+class Framework:
+    """lend(tensor, address) writes a DLTensor, stream(device type, index, address) the current stream: a microsecond less
+    than a capsule each."""
+    __slots__ = ("lend", "stream")
+
+    def __init__(self, api):
+        self.lend = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, c_void_p)(api.lend)
+        self.stream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, c_int32, c_void_p)(api.stream)
+
+
+_frameworks: dict[type, Framework | None] = {}  # by type of tensors; None: by capsules
+
+
+def _find_framework(kind: type) -> Framework | None:
+    found = None
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if capsule is not None:
+        try:
+            api = _ExchangeApi.from_address(_capsule_pointer(capsule, b"dlpack_exchange_api"))
+            found = Framework(api) if api.major == 1 and api.lend and api.stream else None
+        except (ValueError, TypeError, ctypes.ArgumentError):  # of another name: of a version to come
+            pass
+    _frameworks[kind] = found
+    return found
+
+
+_TENSOR_BYTES = ctypes.sizeof(abi.Tensor)
+
+
 class Borrowed:
     """Tensors lent to one call: their DLTensors live as long as this object does."""
+    __slots__ = ("_at", "_begin", "_kept", "_room", "kv")
+    _ROOM = 10  # records made at once: no run or append has more
 
     def __init__(self):
-        self._capsules = []
+        self._kept = []
+        self._room = (abi.Tensor * self._ROOM)()
+        self._begin = addressof(self._room)
+        self._at = 0
+        self.kv = abi.PagedKv()
 
     def __call__(self, x):
-        """Pointer to the DLTensor of x, or None for None."""
+        """Address of the DLTensor of x, or None for None."""
         if x is None:
             return None
-        torch = _torch_tensor(x)
-        if torch is not None:
-            if x.dtype == torch.float8_e4m3fn or x.dtype == torch.bool:
-                x = x.view(torch.uint8)  # the library knows from the options what is stored
-            capsule = torch.utils.dlpack.to_dlpack(x.detach() if x.requires_grad else x)
-        elif not hasattr(x, "__dlpack__"):
-            raise InvalidArgument(f"a {type(x).__name__} is no tensor: it has no __dlpack__")
-        elif x.__dlpack_device__()[0] == CUDA:
-            capsule = x.__dlpack__(stream=-1)  # no synchronization: the caller's stream orders things
+        kind = type(x)
+        framework = _frameworks[kind] if kind in _frameworks else _find_framework(kind)
+        if framework is None:
+            capsule = _capsule_of(x)
+            self._kept.append(capsule)
+            return _capsule_pointer(capsule, b"dltensor")
+        if self._at < self._ROOM:
+            address = self._begin + self._at * _TENSOR_BYTES
+            self._at += 1
+            self._kept.append(x)
         else:
-            try:
-                capsule = x.__dlpack__()
-            except BufferError as error:  # NumPy exports no array that is read-only
-                raise InvalidArgument(f"an array of shape {tuple(x.shape)} cannot be read through DLPack ({error}); "
-                                      "if it is read-only, hand over a copy") from None
-        self._capsules.append(capsule)
-        return _capsule_pointer(capsule, b"dltensor")
+            record = abi.Tensor()
+            address = addressof(record)
+            self._kept.append((x, record))
+        framework.lend(x, address)
+        return address
+
+    def release(self):
+        """After the call: room for the next one, since making records takes longer than filling them."""
+        self._kept.clear()
+        self._at = 0
+        _released.append(self)
 
 
-def describe(pointer) -> _DlTensor:
-    return ctypes.cast(pointer, POINTER(_DlTensor)).contents
+_released: list[Borrowed] = []
+
+
+def borrowed() -> Borrowed:
+    """For a call that releases it."""
+    try:
+        return _released.pop()
+    except IndexError:
+        return Borrowed()
+
+
+def _capsule_of(x):
+    torch = _torch_tensor(x)
+    if torch is not None:
+        if x.dtype == torch.float8_e4m3fn or x.dtype == torch.bool:
+            x = x.view(torch.uint8)  # the library knows from the options what is stored
+        return torch.utils.dlpack.to_dlpack(x.detach() if x.requires_grad else x)
+    if not hasattr(x, "__dlpack__"):
+        raise InvalidArgument(f"a {type(x).__name__} is no tensor: it has no __dlpack__")
+    if x.__dlpack_device__()[0] == CUDA:
+        return x.__dlpack__(stream=-1)  # no synchronization: the caller's stream orders things
+    try:
+        return x.__dlpack__()
+    except BufferError as error:  # NumPy exports no array that is read-only
+        raise InvalidArgument(f"an array of shape {tuple(x.shape)} cannot be read through DLPack ({error}); "
+                              "if it is read-only, hand over a copy") from None
+
+
+class Described:
+    """A lent tensor as its DLTensor says."""
+    __slots__ = ("address", "bits", "code", "contiguous", "place", "shape")
+
+    def __init__(self, address: int):
+        t = abi.Tensor.from_address(address)
+        self.address = (t.data or 0) + t.byte_offset
+        self.code, self.bits = t.dtype.code, t.dtype.bits
+        self.place = (t.device.type, t.device.id)
+        self.shape = (c_int64 * t.ndim).from_address(t.shape)[:] if t.ndim else []
+        stride, self.contiguous = 1, True
+        strides = (c_int64 * t.ndim).from_address(t.strides)[:] if t.strides and t.ndim else None
+        for i in reversed(range(t.ndim)):
+            self.contiguous = self.contiguous and (strides is None or self.shape[i] == 1 or strides[i] == stride)
+            stride *= self.shape[i]
 
 
 def device_of(x) -> tuple[int, int]:
@@ -293,7 +265,7 @@ def stream_of(stream, x):
         return c_void_p(int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))))
     torch = _torch_tensor(x)
     if torch is not None:
-        return c_void_p(torch.cuda.current_stream(x.device).cuda_stream) if x.is_cuda else None
+        return stream_on(None, (CUDA, x.get_device()), x) if x.is_cuda else None
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         return c_void_p(cupy.cuda.get_current_stream().ptr)
@@ -305,6 +277,11 @@ def stream_on(stream, place: tuple[int, int], x=None):
     one that is loaded and uses CUDA."""
     if stream is not None or place[0] == CPU:
         return stream_of(stream, None)
+    framework = _frameworks.get(type(x))
+    if framework is not None:
+        handle = c_void_p()
+        framework.stream(CUDA, place[1], addressof(handle))
+        return handle
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if _torch_tensor(x) is None and cupy is not None and (isinstance(x, cupy.ndarray) or not _uses_cuda(torch)):
         return c_void_p(cupy.cuda.get_current_stream().ptr)

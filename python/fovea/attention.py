@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from ctypes import byref
 
@@ -39,10 +40,13 @@ def split_kv(kv):
 
 
 def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None, kv_dtype=None, rotated=False):
-    k, v = split_kv(kv)
-    kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (lib.ROTATED if rotated else 0)
-    return lib.PagedKv(borrow(k), borrow(v), borrow(k_scale), borrow(v_scale), _number(lib.LAYOUTS, "kv_layout", layout),
-                       kv_dtype)
+    """The pool's record, which is a part of `borrow`."""
+    k, v = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
+    pool = borrow.kv
+    pool.k, pool.v, pool.k_scale, pool.v_scale = borrow(k), borrow(v), borrow(k_scale), borrow(v_scale)
+    pool.layout = _number(lib.LAYOUTS, "kv_layout", layout)
+    pool.kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (lib.abi.ROTATED if rotated else 0)
+    return pool
 
 
 class Attention:
@@ -75,7 +79,7 @@ class Attention:
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
-        o = lib.Options()
+        o = lib.abi.AttentionOptions()
         lib.library.fovea_attention_options_init(byref(o))
         o.device = lib.c_text("device", device)
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "page_tokens", "max_requests", "max_rows",
@@ -109,14 +113,16 @@ class Attention:
         if variant is None:
             return None
         o.variant_name, o.variant_source = (lib.c_text("variant", text) for text in variant)
-        records = (lib.VariantValue * max(len(values), 1))()
+        records = (lib.abi.VariantValue * max(len(values), 1))()
         for record, (name, value) in zip(records, values.items()):
             record.name = lib.c_text("the name of a value", name)
             if isinstance(value, (int, float)):
-                record.type, record.number = (1 if isinstance(value, int) else 0), value
+                record.type = lib.abi.PARAM_INT if isinstance(value, int) else lib.abi.PARAM_FLOAT
+                record.number = value
             else:
                 record.tensor = borrow(value)
-                record.type = 2 if lib.describe(record.tensor).code == 2 else 3
+                record.type = (lib.abi.PARAM_FLOAT_TENSOR if lib.Described(record.tensor).code == lib.DL_FLOAT
+                               else lib.abi.PARAM_INT_TENSOR)
         o.variant_values, o.num_variant_values = records, len(values)
         return records
 
@@ -141,8 +147,8 @@ class Attention:
         if n != kv_count:
             raise lib.InvalidArgument(f"{n} q_lens and {kv_count} kv_lens")
         borrow = lib.Borrowed()
-        b = lib.Batch(struct_bytes=ctypes.sizeof(lib.Batch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
-                      window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
+        b = lib.abi.Batch(struct_bytes=ctypes.sizeof(lib.abi.Batch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
+                          window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
         keep = [page_indices, mask_bits]
         shape = self._lend_pages(b, page_indices, borrow, keep)
         if page_indptr is not None:
@@ -159,10 +165,10 @@ class Attention:
         else:
             b.page_stride = shape[1]
         if mask_bits is not None:
-            bits = lib.describe(borrow(mask_bits))
-            if bits.bits != 8 or bits.ndim != 1 or bits.device_type == lib.CUDA:
+            bits = lib.Described(borrow(mask_bits))
+            if bits.bits != 8 or len(bits.shape) != 1 or bits.place[0] == lib.CUDA:
                 raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
-            b.mask_bits, b.mask_bytes = (bits.data or 0) + bits.byte_offset, bits.shape[0]
+            b.mask_bits, b.mask_bytes = bits.address, bits.shape[0]
             offsets, count = lib.host_array(mask_offsets, ctypes.c_int64, "mask_offsets")
             if count < n:
                 raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
@@ -187,19 +193,14 @@ class Attention:
             record.page_indices, record.page_indices_device = ctypes.addressof(array), lib.CPU
             record.num_page_indices = count
             return shape
-        t = lib.describe(borrow(page_indices))
-        shape = [t.shape[i] for i in range(t.ndim)]
-        stride, compact = 1, True
-        for i in reversed(range(t.ndim)):
-            compact = compact and (not t.strides or shape[i] == 1 or t.strides[i] == stride)
-            stride *= shape[i]
-        if t.device_type == lib.CUDA and (t.device_type, t.device_id) != self._place:
-            raise lib.InvalidArgument(f"page_indices is on cuda:{t.device_id}, expected it on the host or where the attention is")
-        if t.code != 0 or t.bits != 32 or not compact:
+        t = lib.Described(borrow(page_indices))
+        if t.place[0] == lib.CUDA and t.place != self._place:
+            raise lib.InvalidArgument(f"page_indices is on cuda:{t.place[1]}, expected it on the host or where the attention is")
+        if t.code != lib.DL_INT or t.bits != 32 or not t.contiguous:
             raise lib.InvalidArgument("page_indices must be a contiguous int32 tensor")
-        record.page_indices, record.page_indices_device = (t.data or 0) + t.byte_offset, t.device_type
-        record.num_page_indices = stride
-        return shape
+        record.page_indices, record.page_indices_device = t.address, t.place[0]
+        record.num_page_indices = math.prod(t.shape)
+        return tuple(t.shape)
 
     def plan_cascade(self, num_rows: int, levels, *, causal: bool = True, stream=None) -> None:
         """Plans rows that share KV by levels, in one launch.
@@ -210,7 +211,7 @@ class Attention:
         """
         borrow = lib.Borrowed()
         keep = [levels]
-        records = (lib.CascadeLevel * max(len(levels), 1))()
+        records = (lib.abi.CascadeLevel * max(len(levels), 1))()
         pages = None
         for i, (row_begins, kv_lens, page_indices, page_indptr) in enumerate(levels):
             r = records[i]
@@ -254,10 +255,10 @@ class Attention:
                             ("budget_divisor", budget_divisor)):
             lib.check_integer(name, value)
         borrow = lib.Borrowed()
-        b = lib.SelectedBatch(struct_bytes=ctypes.sizeof(lib.SelectedBatch), num_requests=n, budget_tokens=budget_tokens,
-                              kv_lens=ctypes.addressof(lens), list_begins=ctypes.addressof(begins),
-                              selected_begins=ctypes.addressof(chosen), selected_stride=selected_stride,
-                              budget_divisor=budget_divisor)
+        b = lib.abi.SelectedBatch(struct_bytes=ctypes.sizeof(lib.abi.SelectedBatch), num_requests=n,
+                                  budget_tokens=budget_tokens, kv_lens=ctypes.addressof(lens),
+                                  list_begins=ctypes.addressof(begins), selected_begins=ctypes.addressof(chosen),
+                                  selected_stride=selected_stride, budget_divisor=budget_divisor)
         b.page_indices, b.num_page_indices = self._device_list("page_indices", page_indices, borrow)
         if list_tokens is not None:
             b.list_tokens, count = self._device_list("list_tokens", list_tokens, borrow)
@@ -274,10 +275,10 @@ class Attention:
         place = lib.device_of(x)
         if place != self._place:
             raise lib.InvalidArgument(f"{name} is on {lib.device_name(place)}, expected it on {lib.device_name(self._place)}")
-        t = lib.describe(borrow(x))
-        if t.code != 0 or t.bits != 32 or (t.strides and t.shape[0] > 1 and t.strides[0] != 1):
+        t = lib.Described(borrow(x))
+        if t.code != lib.DL_INT or t.bits != 32 or not t.contiguous:
             raise lib.InvalidArgument(f"{name} must be a contiguous int32 tensor")
-        return (t.data or 0) + t.byte_offset, t.shape[0]
+        return t.address, t.shape[0]
 
     def grow(self, kv_lens, *, stream=None) -> None:
         """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages. With lists
@@ -313,15 +314,23 @@ class Attention:
         current stream unless one is given, and can be captured in a graph.
         """
         lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
-        borrow = lib.Borrowed()
         if out is None:
-            out = lib.empty_like(q, tuple(q.shape))
+            out = lib.empty_like(q, q.shape)
         if lse is None and return_lse:
             lse = lib.empty_like(q, tuple(q.shape[:2]), "float32")
-        pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale)
-        values = lib.RunValues(ctypes.sizeof(lib.RunValues), logit_scale, borrow(sinks))
-        lib.check(lib.library.fovea_attention_run_values(self._handle, borrow(q), byref(pool), borrow(out), borrow(lse),
-                                                         byref(values), lib.stream_on(stream, self._place, q)))
+        borrow = lib.borrowed()
+        try:
+            pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale)
+            record = borrow(q)
+            stream = lib.stream_on(stream, self._place, q)
+            if sinks is None and logit_scale == 1.0:
+                code = lib.library.fovea_attention_run(self._handle, record, pool, borrow(out), borrow(lse), stream)
+            else:
+                values = lib.abi.RunValues(ctypes.sizeof(lib.abi.RunValues), logit_scale, borrow(sinks))
+                code = lib.library.fovea_attention_run_values(self._handle, record, pool, borrow(out), borrow(lse), values, stream)
+        finally:
+            borrow.release()
+        lib.check(code)
         return (out, lse) if return_lse else out
 
     @property
@@ -345,9 +354,9 @@ class Attention:
 
     def stats(self) -> dict:
         """Of the last plan: bytes read (and if nothing were shared), bytes of partial states and of the plan, imbalance."""
-        s = lib.Stats()
+        s = lib.abi.AttentionStats()
         lib.library.fovea_attention_get_stats(self._handle, byref(s))
-        return {name: getattr(s, name) for name, _ in lib.Stats._fields_}
+        return {name: getattr(s, name) for name, _ in lib.abi.AttentionStats._fields_}
 
     def explain(self) -> str:
         """The last plan in words."""
@@ -373,10 +382,14 @@ def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None,
     Either slots (int32 [rows]: page * page_tokens + token in the page; negative skips the row), or batch_indices and
     positions (int32 [rows]) with the lists page_indices, page_indptr (int32). All on the device of kv.
     """
-    borrow = lib.Borrowed()
-    pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale, kv_dtype, rotated)
-    places = [borrow(x) for x in (slots, batch_indices, positions, page_indices, page_indptr)]
-    lib.check(lib.library.fovea_append_paged_kv(borrow(k), borrow(v), *places, byref(pool), lib.stream_of(stream, k)))
+    borrow = lib.borrowed()
+    try:
+        pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale, kv_dtype, rotated)
+        code = lib.library.fovea_append_paged_kv(borrow(k), borrow(v), borrow(slots), borrow(batch_indices), borrow(positions),
+                                                 borrow(page_indices), borrow(page_indptr), pool, lib.stream_of(stream, k))
+    finally:
+        borrow.release()
+    lib.check(code)
 
 
 def merge_states(v, lse, *, stream=None):

@@ -22,9 +22,9 @@ def learn_key_codes(keys, queries=None) -> list[dict]:
     """
     lib.check_tensor("keys", keys, "[tokens, num_kv_heads, head_dim]")
     borrow = lib.Borrowed()
-    codes = (lib.KeyCode * max(keys.shape[1], 1))()
+    codes = (lib.abi.KeyCode * max(keys.shape[1], 1))()
     lib.check(lib.library.fovea_learn_key_codes(borrow(keys), borrow(queries), codes, keys.shape[1]))
-    return [{"channels": list(c.channels), "mean": list(c.mean), "step": list(c.step)} for c in codes]
+    return [{"channels": list(c.channel), "mean": list(c.mean), "step": list(c.step)} for c in codes]
 
 
 def _key_codes(layers):
@@ -33,7 +33,7 @@ def _key_codes(layers):
         raise lib.InvalidArgument("key_codes is no list of lists; expected for each layer what learn_key_codes() gave, as "
                                   "key_codes=[codes] for one layer")
     heads = [head for layer in layers for head in layer]
-    records = (lib.KeyCode * max(len(heads), 1))()
+    records = (lib.abi.KeyCode * max(len(heads), 1))()
     for at, (record, head) in enumerate(zip(records, heads)):
         for name in ("channels", "mean", "step"):
             values = list(head.get(name, ())) if isinstance(head, dict) else ()
@@ -41,7 +41,7 @@ def _key_codes(layers):
                 raise lib.InvalidArgument(f"key_codes of head {at} of all have {len(values)} {name}, expected {_CHANNELS}")
             if name == "channels" and not all(hasattr(c, "__index__") and 0 <= c < 256 for c in values):
                 raise lib.InvalidArgument(f"channels of head {at} are {values}, expected integers below head_dim")
-            getattr(record, name)[:] = values
+            getattr(record, "channel" if name == "channels" else name)[:] = values
     return records, len(heads)
 
 
@@ -72,7 +72,7 @@ class PageSelector:
                  max_requests: int = 256, max_pages_per_request: int = 2048, num_threads: int = 0):
         given = dict(locals())
         self._handle = None
-        o = lib.SelectorOptions()
+        o = lib.abi.PageSelectorOptions()
         lib.library.fovea_page_selector_options_init(byref(o))
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "num_pages", "budget_tokens", "budget_divisor", "sink_tokens",
                      "recent_tokens", "interval", "candidate_factor", "num_layers", "max_requests", "max_pages_per_request",
@@ -124,8 +124,8 @@ class PageSelector:
                 lib.empty_like(like, (requests,), "int32"))
 
     def _step(self, borrow, page_table, lists, list_tokens, kv_lens=None, phases=None):
-        return lib.SelectStep(ctypes.sizeof(lib.SelectStep), *(borrow(x) for x in (kv_lens, page_table, lists, list_tokens,
-                                                                                  phases)))
+        return lib.abi.SelectStep(ctypes.sizeof(lib.abi.SelectStep),
+                                  *(borrow(x) for x in (kv_lens, page_table, lists, list_tokens, phases)))
 
     def select(self, q, kv_lens, page_table, lists, list_tokens, *, phases=None, layer: int = 0, stream=None) -> None:
         """Writes lists and list_tokens for q [requests, num_qo_heads, head_dim] (after RoPE).

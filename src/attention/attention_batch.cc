@@ -89,6 +89,9 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   made.q_lens = batch.q_lens;
   made.kv_lens = batch.kv_lens;
   made.mask = static_cast<abi::MaskKind>(batch.mask);
+  static_assert(static_cast<int>(abi::MaskKind::kCausal) == static_cast<int>(AttentionMask::kCausal) &&
+                static_cast<int>(abi::MaskKind::kWindow) == static_cast<int>(AttentionMask::kWindow) &&
+                static_cast<int>(abi::MaskKind::kBits) == static_cast<int>(AttentionMask::kBits));
   made.window_left = batch.window_left;
   entries_.clear();
   if (pack_lists_ && page_indices_ != nullptr) {

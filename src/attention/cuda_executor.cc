@@ -11,11 +11,10 @@
 #include "jit/any_spec.h"
 #include "jit/attention_spec.h"
 #include "jit/compiler.h"
+#include "jit/kv_dtype.h"
 
 namespace fovea {
 namespace {
-
-abi::KvDType kv_type(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
 
 // What the choice is made by. The pool is not known yet: its strides are held to 16 bytes by every run.
 tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
@@ -24,8 +23,8 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   need.arch = arch;
   need.num_sms = num_sms;
   need.head_dim = o.head_dim;
-  need.q_dtype = kv_type(o.q_dtype);
-  need.kv_dtype = kv_type(o.kv_dtype);
+  need.q_dtype = jit::kv_dtype_of(o.q_dtype);
+  need.kv_dtype = jit::kv_dtype_of(o.kv_dtype);
   need.page_tokens = o.page_tokens;
   need.group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
   need.batch_invariant = o.batch_invariant;
@@ -47,8 +46,8 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
     if (header.starts_with(fmt::format("kernels/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
   }
   spec.head_dim = o.head_dim;
-  spec.q_dtype = kv_type(o.q_dtype);
-  spec.kv_dtype = kv_type(o.kv_dtype);
+  spec.q_dtype = jit::kv_dtype_of(o.q_dtype);
+  spec.kv_dtype = jit::kv_dtype_of(o.kv_dtype);
   spec.loader = choice.tma ? jit::KvLoader::kTma : jit::KvLoader::kGather;
   spec.box_tokens = choice.box_tokens;
   spec.token_scales = o.kv_token_scales;

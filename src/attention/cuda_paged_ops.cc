@@ -11,19 +11,19 @@
 #include "base/per_process.h"
 #include "base/status.h"
 #include "jit/any_spec.h"
+#include "jit/kv_dtype.h"
 
 namespace fovea {
 namespace {
 
 std::uint32_t element_bytes(DType dtype) { return static_cast<std::uint32_t>(dtype_bits(dtype) / 8); }
-abi::KvDType type_of(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
 
 jit::AppendKernelSpec append_spec(const std::string& arch, std::int64_t head_dim, DType dtype, abi::KvDType pool_dtype,
                                   const abi::AppendArgs& args) {
   jit::AppendKernelSpec spec;
   spec.arch = arch;
   spec.head_dim = static_cast<int>(head_dim);
-  spec.q_dtype = type_of(dtype);
+  spec.q_dtype = jit::kv_dtype_of(dtype);
   spec.pool_dtype = pool_dtype;
   spec.token_scales = args.pool.granularity == abi::ScaleGranularity::kTokenHead;
   spec.rotated = args.pool.rotated != 0;
@@ -37,7 +37,7 @@ jit::MergeKernelSpec merge_spec(const std::string& arch, std::int64_t head_dim, 
   jit::MergeKernelSpec spec;
   spec.arch = arch;
   spec.head_dim = static_cast<int>(head_dim);
-  spec.v_dtype = spec.out_dtype = type_of(dtype);
+  spec.v_dtype = spec.out_dtype = jit::kv_dtype_of(dtype);
   spec.vec = abi::merge_vec(args, static_cast<std::uint32_t>(head_dim), element_bytes(dtype), element_bytes(dtype));
   return spec;
 }
@@ -162,7 +162,7 @@ Result<std::vector<jit::KernelSource>> paged_op_sources(const std::string& arch,
   merge.v_state_stride = merge.v_out_row_stride = merge.v_out_head_stride = head_dim;
   std::vector<jit::KernelSource> sources;
   FOVEA_ASSIGN_OR_RETURN(jit::KernelSource append_kernel,
-                         jit::append_source(append_spec(arch, head_dim, dtype, type_of(kv_dtype), append)));
+                         jit::append_source(append_spec(arch, head_dim, dtype, jit::kv_dtype_of(kv_dtype), append)));
   sources.push_back(std::move(append_kernel));
   FOVEA_ASSIGN_OR_RETURN(jit::KernelSource merge_kernel, jit::merge_source(merge_spec(arch, head_dim, dtype, merge)));
   sources.push_back(std::move(merge_kernel));

@@ -3,6 +3,29 @@
 namespace fovea::capi {
 namespace {
 
+// The numbers of fovea.h are those of the C++ API, so one is cast to the other.
+template <typename T>
+constexpr bool is(int number, T value) {
+  return number == static_cast<int>(value);
+}
+static_assert(is(FOVEA_OK, StatusCode::kOk) && is(FOVEA_INVALID_ARGUMENT, StatusCode::kInvalidArgument) &&
+              is(FOVEA_NOT_FOUND, StatusCode::kNotFound) && is(FOVEA_UNSUPPORTED, StatusCode::kUnsupported) &&
+              is(FOVEA_OUT_OF_RANGE, StatusCode::kOutOfRange) &&
+              is(FOVEA_RESOURCE_EXHAUSTED, StatusCode::kResourceExhausted) &&
+              is(FOVEA_UNAVAILABLE, StatusCode::kUnavailable) && is(FOVEA_CANCELLED, StatusCode::kCancelled) &&
+              is(FOVEA_DATA_LOSS, StatusCode::kDataLoss) && is(FOVEA_INTERNAL, StatusCode::kInternal));
+static_assert(is(FOVEA_F32, DType::kF32) && is(FOVEA_F16, DType::kF16) && is(FOVEA_BF16, DType::kBF16) &&
+              is(FOVEA_F8E4M3, DType::kF8E4M3) && is(FOVEA_I8, DType::kI8) && is(FOVEA_I4, DType::kI4));
+static_assert(is(FOVEA_MASK_NONE, AttentionMask::kNone) && is(FOVEA_MASK_CAUSAL, AttentionMask::kCausal) &&
+              is(FOVEA_MASK_WINDOW, AttentionMask::kWindow) && is(FOVEA_MASK_BITS, AttentionMask::kBits));
+static_assert(is(FOVEA_NHD, KvLayout::kNHD) && is(FOVEA_HND, KvLayout::kHND));
+static_assert(is(FOVEA_DECODE_AUTO, DecodeKernel::kAuto) && is(FOVEA_DECODE_CTAS, DecodeKernel::kCtas) &&
+              is(FOVEA_DECODE_WARPS, DecodeKernel::kWarps) && is(FOVEA_DECODE_FEW, DecodeKernel::kFew) &&
+              is(FOVEA_DECODE_PREFILL, DecodeKernel::kPrefill));
+static_assert(is(FOVEA_PARAM_FLOAT, VariantParamType::kFloat) && is(FOVEA_PARAM_INT, VariantParamType::kInt) &&
+              is(FOVEA_PARAM_FLOAT_TENSOR, VariantParamType::kFloatTensor) &&
+              is(FOVEA_PARAM_INT_TENSOR, VariantParamType::kIntTensor));
+
 thread_local std::string last;
 
 enum DlDevice : std::int32_t { kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13 };

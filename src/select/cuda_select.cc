@@ -5,6 +5,7 @@
 #include "attention/cuda_kernels.h"
 #include "base/status.h"
 #include "jit/any_spec.h"
+#include "jit/kv_dtype.h"
 
 namespace fovea {
 namespace {
@@ -20,8 +21,6 @@ std::uint32_t room_for_ctas(const cuda::Device& device, std::uint32_t splits) {
   const auto sms = static_cast<std::uint32_t>(device.info().num_sms);
   return splits < 4 ? sms : sms * 9 / 10;
 }
-
-abi::KvDType type_of(DType dtype) { return static_cast<abi::KvDType>(dtype); }  // the values are the same
 
 }  // namespace
 
@@ -44,7 +43,8 @@ Result<cuda::Function> select_kernel(const cuda::Device& device, DType q_dtype) 
     return unsupported("{} bytes of shared memory a CTA; page selection takes {}", device.info().smem_optin_bytes,
                        kStaticBytes + abi::kSelectRingBytes + 1024);
   }
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::select_source(device.info().arch(), type_of(q_dtype)));
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source,
+                         jit::select_source(device.info().arch(), jit::kv_dtype_of(q_dtype)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, source, "fovea_select"));
   const cuda::ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
@@ -54,7 +54,8 @@ Result<cuda::Function> select_kernel(const cuda::Device& device, DType q_dtype) 
 }
 
 Result<cuda::Function> key_codes_kernel(const cuda::Device& device, DType dtype) {
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::key_codes_source(device.info().arch(), type_of(dtype)));
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source,
+                         jit::key_codes_source(device.info().arch(), jit::kv_dtype_of(dtype)));
   return cuda_kernel(device, source, "fovea_key_codes");
 }
 

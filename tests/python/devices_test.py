@@ -68,7 +68,7 @@ def test_host_lists_go_to_the_stream_that_runs(library):
     attention.run(q, kv)
     attention.plan([1, 1], [9, 9], lists, [0, 2, 4], stream=5)
     assert library.streams("fovea_attention_plan") == [71, 71, 5]
-    for name in ("fovea_attention_plan_cascade", "fovea_attention_grow", "fovea_attention_run_values"):
+    for name in ("fovea_attention_plan_cascade", "fovea_attention_grow", "fovea_attention_run"):
         assert library.streams(name) == [71], name
     sys.modules["torch"].cuda.is_initialized = lambda: False  # whoever has not used CUDA has one stream
     attention.plan([1, 1], [9, 9], lists, [0, 2, 4])

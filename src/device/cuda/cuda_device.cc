@@ -398,7 +398,10 @@ Status CudaDevice::gated_activation(Activation activation, const TensorView& gat
   args.out_stride = out.strides[0];
   args.rows = static_cast<std::uint32_t>(out.shape[0]);
   args.width = static_cast<std::uint32_t>(out.shape[1]);
-  args.kind = static_cast<abi::GateKind>(activation);  // the values are the same
+  args.kind = static_cast<abi::GateKind>(activation);
+  static_assert(static_cast<int>(abi::GateKind::kSilu) == static_cast<int>(Activation::kSilu) &&
+                static_cast<int>(abi::GateKind::kGeluTanh) == static_cast<int>(Activation::kGeluTanh) &&
+                static_cast<int>(abi::GateKind::kGelu) == static_cast<int>(Activation::kGelu));
   return ops_.gate(args, dtype_);
 }
 

@@ -8,6 +8,7 @@
 #include "abi/access.h"
 #include "attention/cuda_kernels.h"
 #include "base/status.h"
+#include "jit/kv_dtype.h"
 #include "jit/op_spec.h"
 
 namespace fovea {
@@ -61,7 +62,7 @@ Result<const cuda::Function*> CudaOps::kernel(Kind kind, DType dtype, std::uint3
   const auto key = std::tuple(kind, dtype, vec, extra);
   if (const auto known = kernels_.find(key); known != kernels_.end()) return &known->second;
   const std::string arch = device_.info().arch();
-  const auto type = static_cast<abi::KvDType>(dtype);  // the values are the same
+  const auto type = jit::kv_dtype_of(dtype);
   const char* entry = "";
   Result<jit::KernelSource> source = jit::KernelSource();
   switch (kind) {
