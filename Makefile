@@ -8,10 +8,12 @@
 #   make test-page   the server's page in headless Chromium (installs it); screenshots in build/page
 #   make gpu-bundle  packs what a GPU machine needs, kernels compiled; make gpu-test and make gpu-bench run it there
 #                    (PROFILE=1: also what ncu sees of the figures that fall short)
+#   make release     a tarball and a Python wheel for any Linux with glibc 2.31, in build/dist; make release-test tries
+#                    them in a bare Debian 11
 #   make install     installs under PREFIX (/usr/local)
 #   make clean       removes everything that was built
 .DEFAULT_GOAL := build
-.PHONY: demo test bench build format lint goldens test-peers test-page gpu-bundle gpu-test gpu-bench install clean
+.PHONY: demo test bench build format lint goldens test-peers test-page gpu-bundle gpu-test gpu-bench release release-test install clean
 
 # Objects of one checkout serve another one.
 export CCACHE_BASEDIR ?= $(CURDIR)
@@ -63,6 +65,12 @@ gpu-test:
 
 gpu-bench:
 	@python3 tools/gpu_bench.py $(ARGS)
+
+release:
+	@tools/release/make.sh
+
+release-test: release
+	@tools/release/try.sh
 
 install: build
 	@cmake --install build/release --prefix $(PREFIX)
