@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import partial
 
 from gpu_common import BUNDLE, environment, stop_if_missing
 
@@ -87,16 +88,16 @@ def main() -> int:
         if args.only in step:  # what the bundle's cache lacks, on all cores; where that fails, the tests say why
             warmed = subprocess.run([str(BUNDLE / "bin" / "fovea_gpu_warm"), "sm_90a", use], env=env, capture_output=True, text=True)
             print((warmed.stdout + warmed.stderr).strip()[-600:], flush=True)
-    steps = [(path.name, lambda path=path: run_binary(path, env, args.seconds, args.under.split())) for path in sorted((BUNDLE / "bin").glob("*_test"))]
-    steps.append(("python", lambda: run_python(env, args.seconds)))
-    steps.append(("conformance", lambda: run_conformance(env, args)))
+    under = args.under.split()
+    steps = [(path.name, partial(run_binary, path, env, args.seconds, under)) for path in sorted((BUNDLE / "bin").glob("*_test"))]
+    steps += [("python", partial(run_python, env, args.seconds)), ("conformance", partial(run_conformance, env, args))]
     total_passed = total_failed = 0
-    for name, step in steps:
+    for name, run_step in steps:
         if args.only not in name:
             continue
         print(f"--- {name}", flush=True)
         begin = time.monotonic()
-        passed, failed = step()
+        passed, failed = run_step()
         print(f"{name}: {passed} passed, {failed} failed in {time.monotonic() - begin:.1f} s", flush=True)
         total_passed, total_failed = total_passed + passed, total_failed + failed
     print(f"{total_passed} passed, {total_failed} failed")

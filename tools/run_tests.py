@@ -82,7 +82,7 @@ def one_check(name: str, command: list[str]) -> Outcome:
 
 def checks(_: dict) -> Outcome:
     outcome = Outcome()
-    for name in ("layers", "sizes", "links", "abi", "format"):
+    for name in ("layers", "sizes", "links", "abi", "format", "types"):
         outcome.add(one_check(name, [sys.executable, f"tools/check_{name}.py"]))
     return outcome
 

@@ -3,6 +3,8 @@
 Runs on a CUDA device where there is one, else on the CPU: python examples/python/sparse_decode.py
 """
 
+from typing import Any
+
 import torch
 
 import fovea
@@ -21,7 +23,7 @@ cache = torch.zeros(LAYERS, 2, pages, PAGE, KV_HEADS, DIM, **bf16)
 sample = [torch.randn(2000, heads, DIM) for heads in (KV_HEADS, HEADS)]
 codes = [fovea.learn_key_codes(*sample) for _ in range(LAYERS)]
 
-shape = dict(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, device=device, max_requests=requests,
+shape: dict[str, Any] = dict(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, device=device, max_requests=requests,
              max_pages_per_request=PAGES_EACH)
 selector = fovea.PageSelector(**shape, key_codes=codes, num_layers=LAYERS, num_pages=pages, budget_tokens=1024, interval=4)
 attention = fovea.Attention(**shape, max_selected=requests)

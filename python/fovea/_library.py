@@ -11,9 +11,15 @@ import ctypes
 import os
 import sys
 from ctypes import Structure, addressof, c_char_p, c_int32, c_int64, c_uint32, c_void_p
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from . import _abi as abi
+
+Tensor: TypeAlias = Any  # of any framework that has DLPack
+Integers: TypeAlias = Iterable[Any]  # a sequence of integers, or a tensor of them
+Stream: TypeAlias = Any  # a framework's stream, its handle, or None for the current one
 
 CPU, CUDA = 1, 2  # DLPack device types
 DL_INT, DL_FLOAT = 0, 2  # DLPack type codes
@@ -78,7 +84,7 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [ctypes.py_object, c_char_p]
 
 
-def _torch_tensor(x):
+def _torch_tensor(x: Any) -> Any:
     """The torch module when x is one of its tensors; torch is never imported here."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(x, torch.Tensor) else None
@@ -95,7 +101,7 @@ class Framework:
     than a capsule each."""
     __slots__ = ("lend", "stream")
 
-    def __init__(self, api):
+    def __init__(self, api: Any) -> None:
         self.lend = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, c_void_p)(api.lend)
         self.stream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, c_int32, c_void_p)(api.stream)
 
@@ -124,14 +130,14 @@ class Borrowed:
     __slots__ = ("_at", "_begin", "_kept", "_room", "kv")
     _ROOM = 10  # records made at once: no run or append has more
 
-    def __init__(self):
-        self._kept = []
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
         self._room = (abi.Tensor * self._ROOM)()
         self._begin = addressof(self._room)
         self._at = 0
         self.kv = abi.PagedKv()
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         """Address of the DLTensor of x, or None for None."""
         if x is None:
             return None
@@ -152,7 +158,7 @@ class Borrowed:
         framework.lend(x, address)
         return address
 
-    def release(self):
+    def release(self) -> None:
         """After the call: room for the next one, since making records takes longer than filling them."""
         self._kept.clear()
         self._at = 0
@@ -170,7 +176,7 @@ def borrowed() -> Borrowed:
         return Borrowed()
 
 
-def _capsule_of(x):
+def _capsule_of(x: Any) -> Any:
     torch = _torch_tensor(x)
     if torch is not None:
         if x.dtype == torch.float8_e4m3fn or x.dtype == torch.bool:
@@ -191,7 +197,7 @@ class Described:
     """A lent tensor as its DLTensor says."""
     __slots__ = ("address", "bits", "code", "contiguous", "place", "shape")
 
-    def __init__(self, address: int):
+    def __init__(self, address: int) -> None:
         t = abi.Tensor.from_address(address)
         self.address = (t.data or 0) + t.byte_offset
         self.code, self.bits = t.dtype.code, t.dtype.bits
@@ -204,7 +210,7 @@ class Described:
             stride *= self.shape[i]
 
 
-def device_of(x) -> tuple[int, int]:
+def device_of(x: Any) -> tuple[int, int]:
     """(DLPack device type, index); pinned memory counts as CPU, managed memory as CUDA."""
     torch = _torch_tensor(x)
     if torch is not None:
@@ -218,7 +224,7 @@ def device_name(place: tuple[int, int]) -> str:
     return "cpu" if place[0] == CPU else f"cuda:{place[1]}"
 
 
-def check_tensor(name, x, shape: str) -> None:
+def check_tensor(name: str, x: Any, shape: str) -> None:
     """That x is a tensor of as many dims as `shape` names."""
     if not hasattr(x, "__dlpack__") or not hasattr(x, "shape"):
         raise InvalidArgument(f"{name} is {'None' if x is None else 'a ' + type(x).__name__}, expected a tensor {shape}")
@@ -226,7 +232,7 @@ def check_tensor(name, x, shape: str) -> None:
         raise InvalidArgument(f"{name} has shape {tuple(x.shape)}, expected {shape}")
 
 
-def c_text(name: str, value) -> bytes:
+def c_text(name: str, value: Any) -> bytes:
     """For a field that C reads up to its first NUL."""
     text = str(value)
     if "\0" in text:
@@ -234,7 +240,7 @@ def c_text(name: str, value) -> bytes:
     return text.encode()
 
 
-def check_integer(name, value, kind=c_int32):
+def check_integer(name: str, value: Any, kind: Any = c_int32) -> None:
     """ctypes would keep the low bits of a number that is too large."""
     bits = 8 * ctypes.sizeof(kind)
     if not hasattr(value, "__index__"):
@@ -243,7 +249,7 @@ def check_integer(name, value, kind=c_int32):
         raise InvalidArgument(f"{name} has {value}, which is no integer of {bits} bits")
 
 
-def host_array(values, kind=c_int32, name="a list"):
+def host_array(values: Any, kind: Any = c_int32, name: str = "a list") -> Any:
     """(ctypes array, length) of integers from a sequence or a tensor; a tensor on a device is copied, which waits for it."""
     if hasattr(values, "__dlpack__"):
         values = (values if device_of(values)[0] == CPU else values.get() if hasattr(values, "get") else values.cpu()).tolist()
@@ -257,12 +263,13 @@ def host_array(values, kind=c_int32, name="a list"):
     return (kind * max(len(values), 1))(*values), len(values)
 
 
-def stream_of(stream, x):
+def stream_of(stream: Stream, x: Any) -> Any:
     """The stream handle given, or the current stream of the framework that x comes from (if it is loaded already)."""
     if isinstance(stream, c_void_p):
         return stream
     if stream is not None:
-        return c_void_p(int(getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))))
+        handle: Any = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+        return c_void_p(int(handle))
     torch = _torch_tensor(x)
     if torch is not None:
         return stream_on(None, (CUDA, x.get_device()), x) if x.is_cuda else None
@@ -272,7 +279,7 @@ def stream_of(stream, x):
     return None
 
 
-def stream_on(stream, place: tuple[int, int], x=None):
+def stream_on(stream: Stream, place: tuple[int, int], x: Any = None) -> Any:
     """The stream handle given, or the current stream of the device `place`: that of x's framework wherever x lies, else of
     one that is loaded and uses CUDA."""
     if stream is not None or place[0] == CPU:
@@ -285,10 +292,12 @@ def stream_on(stream, place: tuple[int, int], x=None):
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if _torch_tensor(x) is None and cupy is not None and (isinstance(x, cupy.ndarray) or not _uses_cuda(torch)):
         return c_void_p(cupy.cuda.get_current_stream().ptr)
-    return c_void_p(torch.cuda.current_stream(place[1]).cuda_stream) if _uses_cuda(torch) else None
+    if torch is None or not _uses_cuda(torch):
+        return None
+    return c_void_p(torch.cuda.current_stream(place[1]).cuda_stream)
 
 
-def _uses_cuda(torch) -> bool:
+def _uses_cuda(torch: Any) -> bool:
     return torch is not None and torch.cuda.is_initialized()
 
 
@@ -297,7 +306,7 @@ def place_of(device: str) -> tuple[int, int]:
     return (CPU, 0) if device == "cpu" else (CUDA, int(device.partition(":")[2] or 0))
 
 
-def empty_like(x, shape, dtype=None):
+def empty_like(x: Any, shape: Any, dtype: Any = None) -> Any:
     """A new tensor of x's framework and device; dtype "float32", "int32" or None for x's own."""
     torch = _torch_tensor(x)
     if torch is not None:

@@ -6,11 +6,14 @@ import ctypes
 import math
 import os
 from ctypes import byref
+from typing import Any
 
+from . import _abi as abi
 from . import _library as lib
+from ._library import Integers, Stream, Tensor
 
 
-def _dtype(name) -> int:
+def _dtype(name: Any) -> int:
     """Number of a type given as "bf16", "bfloat16", "torch.bfloat16", numpy.float16 ..."""
     text = getattr(name, "__name__", None) or str(name)
     text = text.split(".")[-1]
@@ -21,13 +24,13 @@ def _dtype(name) -> int:
     return lib.DTYPES[text]
 
 
-def _number(table: dict, what: str, name: str) -> int:
+def _number(table: dict[str, int], what: str, name: str) -> int:
     if not isinstance(name, str) or name not in table:
         raise lib.InvalidArgument(f"{what} is {str(name)[:200]!r}, expected one of {', '.join(table)}")
     return table[name]
 
 
-def split_kv(kv):
+def split_kv(kv: Any) -> tuple[Tensor, Tensor]:
     """(k, v) of a pair, or of one tensor [pages, 2, ...]."""
     if isinstance(kv, (tuple, list)) and len(kv) == 2:
         k, v = kv
@@ -39,13 +42,14 @@ def split_kv(kv):
     return kv[:, 0], kv[:, 1]
 
 
-def _paged_kv(borrow, kv, layout, k_scale=None, v_scale=None, kv_dtype=None, rotated=False):
+def _paged_kv(borrow: lib.Borrowed, kv: Any, layout: str, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+              kv_dtype: Any = None, rotated: bool = False) -> abi.PagedKv:
     """The pool's record, which is a part of `borrow`."""
     k, v = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
     pool = borrow.kv
     pool.k, pool.v, pool.k_scale, pool.v_scale = borrow(k), borrow(v), borrow(k_scale), borrow(v_scale)
     pool.layout = _number(lib.LAYOUTS, "kv_layout", layout)
-    pool.kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (lib.abi.ROTATED if rotated else 0)
+    pool.kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (abi.ROTATED if rotated else 0)
     return pool
 
 
@@ -68,18 +72,18 @@ class Attention:
     """
 
     def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_tokens: int = 16, device: str = "cpu",
-                 q_dtype="bf16", kv_dtype=None, sm_scale: float | None = None, softcap: float = 0.0, sinks=None,
-                 alibi_slopes=None, sigmoid_bias: float | None = None, max_requests: int = 256, max_rows: int = 4096,
-                 max_pages_per_request: int = 2048, max_page_entries: int = 0, max_cascade_levels: int = 0,
-                 max_mask_bytes: int = 1 << 20, share_prefixes: bool = True, batch_invariant: bool = False,
-                 checked: bool = False, num_threads: int = 0, num_workers: int = 0, variant: tuple[str, str] | None = None,
-                 variant_values: dict | None = None, device_growth: bool = True, max_selected: int = 0,
-                 decode_kernel: str = "auto", kv_token_scales: bool = False, kv_rotated: bool = False,
-                 graphs_by_rows: bool = False):
+                 q_dtype: Any = "bf16", kv_dtype: Any = None, sm_scale: float | None = None, softcap: float = 0.0,
+                 sinks: Tensor | None = None, alibi_slopes: Tensor | None = None, sigmoid_bias: float | None = None,
+                 max_requests: int = 256, max_rows: int = 4096, max_pages_per_request: int = 2048, max_page_entries: int = 0,
+                 max_cascade_levels: int = 0, max_mask_bytes: int = 1 << 20, share_prefixes: bool = True,
+                 batch_invariant: bool = False, checked: bool = False, num_threads: int = 0, num_workers: int = 0,
+                 variant: tuple[str, str] | None = None, variant_values: dict[str, Any] | None = None, device_growth: bool = True,
+                 max_selected: int = 0, decode_kernel: str = "auto", kv_token_scales: bool = False, kv_rotated: bool = False,
+                 graphs_by_rows: bool = False) -> None:
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
-        o = lib.abi.AttentionOptions()
+        o = abi.AttentionOptions()
         lib.library.fovea_attention_options_init(byref(o))
         o.device = lib.c_text("device", device)
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "page_tokens", "max_requests", "max_rows",
@@ -105,34 +109,35 @@ class Attention:
         self._handle, self._process = handle, os.getpid()
         self._given = (sinks, alibi_slopes, values, variant_values)
         self._place = lib.place_of(str(device))
-        self._lent = ()
+        self._lent: tuple[Any, ...] = ()
         self._rows = 0
 
     @staticmethod
-    def _set_variant(o, variant, values, borrow):
+    def _set_variant(o: Any, variant: Any, values: Any, borrow: lib.Borrowed) -> Any:
         if variant is None:
             return None
         o.variant_name, o.variant_source = (lib.c_text("variant", text) for text in variant)
-        records = (lib.abi.VariantValue * max(len(values), 1))()
+        records = (abi.VariantValue * max(len(values), 1))()
         for record, (name, value) in zip(records, values.items()):
             record.name = lib.c_text("the name of a value", name)
             if isinstance(value, (int, float)):
-                record.type = lib.abi.PARAM_INT if isinstance(value, int) else lib.abi.PARAM_FLOAT
+                record.type = abi.PARAM_INT if isinstance(value, int) else abi.PARAM_FLOAT
                 record.number = value
             else:
                 record.tensor = borrow(value)
-                record.type = (lib.abi.PARAM_FLOAT_TENSOR if lib.Described(record.tensor).code == lib.DL_FLOAT
-                               else lib.abi.PARAM_INT_TENSOR)
+                record.type = (abi.PARAM_FLOAT_TENSOR if lib.Described(record.tensor).code == lib.DL_FLOAT
+                               else abi.PARAM_INT_TENSOR)
         o.variant_values, o.num_variant_values = records, len(values)
         return records
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._process == os.getpid():  # what a fork copied has neither threads nor CUDA
             lib.library.fovea_attention_destroy(self._handle)
             self._handle = None
 
-    def plan(self, q_lens, kv_lens, page_indices, page_indptr=None, *, mask: str = "causal", window_left: int = -1,
-             mask_bits=None, mask_offsets=None, stream=None) -> None:
+    def plan(self, q_lens: Integers, kv_lens: Integers, page_indices: Any, page_indptr: Integers | None = None, *,
+             mask: str = "causal", window_left: int = -1, mask_bits: Tensor | None = None, mask_offsets: Integers | None = None,
+             stream: Stream = None) -> None:
         """Plans a batch; runs follow it until the next plan.
 
         q_lens, kv_lens: integers, one a request (lists or tensors; query tokens are the last of a request's tokens).
@@ -147,8 +152,8 @@ class Attention:
         if n != kv_count:
             raise lib.InvalidArgument(f"{n} q_lens and {kv_count} kv_lens")
         borrow = lib.Borrowed()
-        b = lib.abi.Batch(struct_bytes=ctypes.sizeof(lib.abi.Batch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
-                          window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
+        b = abi.Batch(struct_bytes=ctypes.sizeof(abi.Batch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
+                      window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
         keep = [page_indices, mask_bits]
         shape = self._lend_pages(b, page_indices, borrow, keep)
         if page_indptr is not None:
@@ -178,14 +183,14 @@ class Attention:
         self._lent = (keep, borrow)  # after a refusal replays of graphs still read what the plan before named
         self._rows = sum(q[:n])
 
-    def _lend_pages(self, record, page_indices, borrow, keep):
+    def _lend_pages(self, record: Any, page_indices: Any, borrow: lib.Borrowed, keep: list[Any]) -> tuple[int, ...]:
         """Fills the page_indices fields of a batch or level; returns the shape."""
         if not hasattr(page_indices, "__dlpack__"):
             if not hasattr(page_indices, "__iter__"):
                 raise lib.InvalidArgument(f"page_indices is {page_indices!r}, expected integers")
             rows = [list(row) if hasattr(row, "__len__") else row for row in page_indices]
             table = bool(rows) and isinstance(rows[0], list)
-            shape = (len(rows), len(rows[0])) if table else (len(rows),)
+            shape: tuple[int, ...] = (len(rows), len(rows[0])) if table else (len(rows),)
             if table and any(len(row) != shape[1] for row in rows):
                 raise lib.InvalidArgument("rows of page_indices differ in length")
             array, count = lib.host_array([entry for row in rows for entry in row] if table else rows, name="page_indices")
@@ -202,7 +207,7 @@ class Attention:
         record.num_page_indices = math.prod(t.shape)
         return tuple(t.shape)
 
-    def plan_cascade(self, num_rows: int, levels, *, causal: bool = True, stream=None) -> None:
+    def plan_cascade(self, num_rows: int, levels: Any, *, causal: bool = True, stream: Stream = None) -> None:
         """Plans rows that share KV by levels, in one launch.
 
         levels: from what most rows share to the rows' own, each (row_begins [groups + 1], kv_lens [groups], page_indices,
@@ -211,7 +216,7 @@ class Attention:
         """
         borrow = lib.Borrowed()
         keep = [levels]
-        records = (lib.abi.CascadeLevel * max(len(levels), 1))()
+        records = (abi.CascadeLevel * max(len(levels), 1))()
         pages = None
         for i, (row_begins, kv_lens, page_indices, page_indptr) in enumerate(levels):
             r = records[i]
@@ -231,8 +236,9 @@ class Attention:
         self._lent = (keep, borrow)
         self._rows = num_rows
 
-    def plan_selected(self, kv_lens, page_indices, page_indptr, selected_begins, selected_stride: int, *,
-                      budget_tokens: int = 4096, budget_divisor: int = 0, list_tokens=None, stream=None) -> None:
+    def plan_selected(self, kv_lens: Integers, page_indices: Any, page_indptr: Integers, selected_begins: Integers,
+                      selected_stride: int, *, budget_tokens: int = 4096, budget_divisor: int = 0,
+                      list_tokens: Tensor | None = None, stream: Stream = None) -> None:
         """Plans a decode step (one query token a request) over chosen pages, of a list a KV head.
 
         kv_lens: integers [requests]. page_indices: int32 of rank 1 on the attention's device, read there at every run, so
@@ -255,10 +261,10 @@ class Attention:
                             ("budget_divisor", budget_divisor)):
             lib.check_integer(name, value)
         borrow = lib.Borrowed()
-        b = lib.abi.SelectedBatch(struct_bytes=ctypes.sizeof(lib.abi.SelectedBatch), num_requests=n,
-                                  budget_tokens=budget_tokens, kv_lens=ctypes.addressof(lens),
-                                  list_begins=ctypes.addressof(begins), selected_begins=ctypes.addressof(chosen),
-                                  selected_stride=selected_stride, budget_divisor=budget_divisor)
+        b = abi.SelectedBatch(struct_bytes=ctypes.sizeof(abi.SelectedBatch), num_requests=n, budget_tokens=budget_tokens,
+                              kv_lens=ctypes.addressof(lens), list_begins=ctypes.addressof(begins),
+                              selected_begins=ctypes.addressof(chosen), selected_stride=selected_stride,
+                              budget_divisor=budget_divisor)
         b.page_indices, b.num_page_indices = self._device_list("page_indices", page_indices, borrow)
         if list_tokens is not None:
             b.list_tokens, count = self._device_list("list_tokens", list_tokens, borrow)
@@ -269,7 +275,7 @@ class Attention:
         self._lent = ([page_indices, list_tokens], borrow)
         self._rows = n
 
-    def _device_list(self, name, x, borrow):
+    def _device_list(self, name: str, x: Any, borrow: lib.Borrowed) -> tuple[int, int]:
         """(address, entries) of an int32 tensor of rank 1 where the attention is."""
         lib.check_tensor(name, x, "[entries]")
         place = lib.device_of(x)
@@ -280,7 +286,7 @@ class Attention:
             raise lib.InvalidArgument(f"{name} must be a contiguous int32 tensor")
         return t.address, t.shape[0]
 
-    def grow(self, kv_lens, *, stream=None) -> None:
+    def grow(self, kv_lens: Integers, *, stream: Stream = None) -> None:
         """The planned requests with lengths that grew: cheaper than plan(). Page lists must hold the new pages. With lists
         on a CUDA device the plan is cut again there, and the host only launches that. What is refused leaves the plan as
         it was."""
@@ -288,21 +294,22 @@ class Attention:
         pages = self._lent[0][0] if self._lent else None
         lib.check(lib.library.fovea_attention_grow(self._handle, lens, count, lib.stream_on(stream, self._place, pages)))
 
-    def grow_on_device(self, kv_lens, *, stream=None) -> None:
+    def grow_on_device(self, kv_lens: Integers, *, stream: Stream = None) -> None:
         """grow() for lengths that only the device knows: int32 [requests] there. On CUDA one launch, which a graph may
         record ahead of run(). Lengths that the device refuses leave the plan as it was; growth_status() tells."""
         borrow = lib.Borrowed()
         lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens),
                                                              lib.stream_on(stream, self._place, kv_lens)))
 
-    def growth_status(self, *, stream=None) -> None:
+    def growth_status(self, *, stream: Stream = None) -> None:
         """Raises what the last grow_on_device(), or replay of one, refused (OutOfRange names the request). Waits for the
         stream."""
         pages = self._lent[0][0] if self._lent else None
         lib.check(lib.library.fovea_attention_growth_status(self._handle, lib.stream_on(stream, self._place, pages)))
 
-    def run(self, q, kv, out=None, *, lse=None, return_lse: bool = False, kv_layout: str = "NHD", k_scale=None, v_scale=None,
-            logit_scale: float = 1.0, sinks=None, stream=None):
+    def run(self, q: Tensor, kv: Any, out: Tensor | None = None, *, lse: Tensor | None = None, return_lse: bool = False,
+            kv_layout: str = "NHD", k_scale: Tensor | None = None, v_scale: Tensor | None = None, logit_scale: float = 1.0,
+            sinks: Tensor | None = None, stream: Stream = None) -> Any:
         """Attention of q [rows, num_qo_heads, head_dim] over kv by the last plan; returns out, or (out, lse).
 
         kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
@@ -326,15 +333,16 @@ class Attention:
             if sinks is None and logit_scale == 1.0:
                 code = lib.library.fovea_attention_run(self._handle, record, pool, borrow(out), borrow(lse), stream)
             else:
-                values = lib.abi.RunValues(ctypes.sizeof(lib.abi.RunValues), logit_scale, borrow(sinks))
-                code = lib.library.fovea_attention_run_values(self._handle, record, pool, borrow(out), borrow(lse), values, stream)
+                values = abi.RunValues(ctypes.sizeof(abi.RunValues), logit_scale, borrow(sinks))
+                code = lib.library.fovea_attention_run_values(self._handle, record, pool, borrow(out), borrow(lse), values,
+                                                              stream)
         finally:
             borrow.release()
         lib.check(code)
         return (out, lse) if return_lse else out
 
     @property
-    def sinks(self):
+    def sinks(self) -> Any:
         """Those given at the making."""
         return self._given[0]
 
@@ -350,13 +358,13 @@ class Attention:
 
     def workspace_bytes(self) -> int:
         """Bytes of the object's buffers on its device."""
-        return lib.library.fovea_attention_workspace_bytes(self._handle)
+        return int(lib.library.fovea_attention_workspace_bytes(self._handle))
 
-    def stats(self) -> dict:
+    def stats(self) -> dict[str, Any]:
         """Of the last plan: bytes read (and if nothing were shared), bytes of partial states and of the plan, imbalance."""
-        s = lib.abi.AttentionStats()
+        s = abi.AttentionStats()
         lib.library.fovea_attention_get_stats(self._handle, byref(s))
-        return {name: getattr(s, name) for name, _ in lib.abi.AttentionStats._fields_}
+        return {field[0]: getattr(s, field[0]) for field in abi.AttentionStats._fields_}
 
     def explain(self) -> str:
         """The last plan in words."""
@@ -366,9 +374,10 @@ class Attention:
         return text.value.decode()
 
 
-def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None, page_indices=None, page_indptr=None,
-                    kv_layout: str = "NHD", kv_dtype=None, k_scale=None, v_scale=None, rotated: bool = False,
-                    stream=None) -> None:
+def append_paged_kv(k: Tensor, v: Tensor, kv: Any, *, slots: Tensor | None = None, batch_indices: Tensor | None = None,
+                    positions: Tensor | None = None, page_indices: Tensor | None = None, page_indptr: Tensor | None = None,
+                    kv_layout: str = "NHD", kv_dtype: Any = None, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
+                    rotated: bool = False, stream: Stream = None) -> None:
     """Writes rows k, v [rows, num_kv_heads, head_dim] to the pages of kv, converted to their type.
 
     kv: as in run(). Pools of bytes (uint8, int8) hold kv_dtype: "fp8_e4m3" (the default), with k_scale and v_scale float32
@@ -392,7 +401,7 @@ def append_paged_kv(k, v, kv, *, slots=None, batch_indices=None, positions=None,
     lib.check(code)
 
 
-def merge_states(v, lse, *, stream=None):
+def merge_states(v: Tensor, lse: Tensor, *, stream: Stream = None) -> Any:
     """(out, lse) of states v [rows, states, heads, head_dim], lse float32 [rows, states, heads], base 2."""
     lib.check_tensor("v", v, "[rows, states, heads, head_dim]")
     borrow = lib.Borrowed()
@@ -402,7 +411,7 @@ def merge_states(v, lse, *, stream=None):
     return out, lse_out
 
 
-def merge_state(v_a, lse_a, v_b, lse_b, *, stream=None):
+def merge_state(v_a: Tensor, lse_a: Tensor, v_b: Tensor, lse_b: Tensor, *, stream: Stream = None) -> Any:
     """(out, lse) of two states [rows, heads, head_dim], float32 [rows, heads] (base 2) over disjoint KV."""
     lib.check_tensor("v_a", v_a, "[rows, heads, head_dim]")
     out, lse_out = lib.empty_like(v_a, tuple(v_a.shape)), lib.empty_like(v_a, tuple(v_a.shape[:2]), "float32")
@@ -410,12 +419,14 @@ def merge_state(v_a, lse_a, v_b, lse_b, *, stream=None):
     return out, lse_out
 
 
-def merge_state_in_place(v, lse, v_other, lse_other, mask=None, *, stream=None) -> None:
+def merge_state_in_place(v: Tensor, lse: Tensor, v_other: Tensor, lse_other: Tensor, mask: Tensor | None = None, *,
+                         stream: Stream = None) -> None:
     """Merges the other state into (v, lse). mask: uint8 or bool [rows]; rows with 0 stay as they are."""
     _merge_pair(v, lse, v_other, lse_other, v, lse, mask, stream)
 
 
-def _merge_pair(v_a, lse_a, v_b, lse_b, out, lse_out, mask, stream) -> None:
+def _merge_pair(v_a: Tensor, lse_a: Tensor, v_b: Tensor, lse_b: Tensor, out: Any, lse_out: Any, mask: Any,
+                stream: Stream) -> None:
     borrow = lib.Borrowed()
     pointers = [borrow(x) for x in (v_a, lse_a, v_b, lse_b, out, lse_out, mask)]
     lib.check(lib.library.fovea_merge_state(*pointers, lib.stream_of(stream, v_a)))

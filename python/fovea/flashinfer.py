@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from . import _library as lib
+from ._library import Tensor
 from .attention import Attention, _dtype, append_paged_kv, merge_state, merge_state_in_place, merge_states
 
 __all__ = [
@@ -28,23 +31,23 @@ def _refuse_encoding(pos_encoding_mode: str) -> None:
         raise lib.Unsupported(f"pos_encoding_mode is {pos_encoding_mode!r}; rotate q and k before, expected 'NONE'")
 
 
-def _ints(values) -> list[int]:
+def _ints(values: Any) -> list[int]:
     array, count = lib.host_array(values)
-    return array[:count]
+    return list(array[:count])
 
 
-def _device_name(x) -> str:
+def _device_name(x: Any) -> str:
     kind, index = lib.device_of(x)
     return "cpu" if kind == lib.CPU else f"cuda:{index}"
 
 
-def get_seq_lens(kv_indptr, kv_last_page_len, page_size: int):
+def get_seq_lens(kv_indptr: Tensor, kv_last_page_len: Tensor, page_size: int) -> Any:
     """Tokens of each request of a CSR page table: (pages - 1) * page_size + last_page_len, 0 without pages."""
     pages = kv_indptr[1:] - kv_indptr[:-1]
     return ((pages - 1) * page_size + kv_last_page_len) * (pages > 0)
 
 
-def get_batch_indices_positions(append_indptr, seq_lens, nnz: int):
+def get_batch_indices_positions(append_indptr: Tensor, seq_lens: Tensor, nnz: int) -> Any:
     """(batch_indices, positions), int32 [nnz], of rows appended at the ends of requests whose lengths are seq_lens then."""
     counts = append_indptr[1:] - append_indptr[:-1]
     torch = lib._torch_tensor(append_indptr)
@@ -59,14 +62,15 @@ def get_batch_indices_positions(append_indptr, seq_lens, nnz: int):
     return requests.astype(numpy.int32), positions.astype(numpy.int32)
 
 
-def append_paged_kv_cache(append_key, append_value, batch_indices, positions, paged_kv_cache, kv_indices, kv_indptr,
-                          kv_last_page_len, kv_layout: str = "NHD") -> None:
+def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indices: Tensor, positions: Tensor,
+                          paged_kv_cache: Any, kv_indices: Tensor, kv_indptr: Tensor, kv_last_page_len: Tensor,
+                          kv_layout: str = "NHD") -> None:
     """Writes row i to token positions[i] of request batch_indices[i]; the table counts the new tokens already."""
     append_paged_kv(append_key, append_value, paged_kv_cache, batch_indices=batch_indices, positions=positions,
                     page_indices=kv_indices, page_indptr=kv_indptr, kv_layout=kv_layout)
 
 
-def packbits(mask, mask_lens) -> tuple[bytes, list[int]]:
+def packbits(mask: Tensor, mask_lens: list[int]) -> tuple[bytes, list[int]]:
     """Masks one behind the other, each packed lowest bit first into bytes of its own: (bytes, begin of each in bytes)."""
     bits = mask.reshape(-1)
     if len(bits) != sum(mask_lens):
@@ -80,14 +84,14 @@ def packbits(mask, mask_lens) -> tuple[bytes, list[int]]:
     return bytes(packed), begins
 
 
-def _pack_torch(bits) -> bytes:
+def _pack_torch(bits: Tensor) -> bytes:
     torch = lib._torch_tensor(bits)
     padded = torch.nn.functional.pad(bits.to(torch.uint8).ne(0).to(torch.uint8), (0, -len(bits) % 8))
     weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=bits.device)
     return bytes((padded.reshape(-1, 8) * weights).sum(1, dtype=torch.uint8).tolist())
 
 
-def _pack_numpy(bits) -> bytes:
+def _pack_numpy(bits: Tensor) -> bytes:
     import numpy
     return numpy.packbits(numpy.asarray(bits) != 0, bitorder="little").tobytes()
 
@@ -95,8 +99,8 @@ def _pack_numpy(bits) -> bytes:
 class _PagedWrapper:
     """What the wrappers share: an Attention made for the first plan, and made anew when a plan needs more."""
 
-    def __init__(self, float_workspace_buffer, kv_layout: str = "NHD", use_cuda_graph: bool = False, indptr_buffer=None,
-                 indices_buffer=None):
+    def __init__(self, float_workspace_buffer: Any, kv_layout: str = "NHD", use_cuda_graph: bool = False,
+                 indptr_buffer: Any = None, indices_buffer: Any = None) -> None:
         if kv_layout not in lib.LAYOUTS:
             raise lib.InvalidArgument(f"kv_layout is {kv_layout!r}, expected 'NHD' or 'HND'")
         if use_cuda_graph and (indptr_buffer is None or indices_buffer is None):
@@ -106,17 +110,18 @@ class _PagedWrapper:
         self._graph = use_cuda_graph
         self._indptr_buffer = indptr_buffer
         self._indices_buffer = indices_buffer
-        self._made = {}     # whether run() gives sinks: (attention, configuration, capacity)
-        self._ready = {}    # of these, the attentions that hold the last plan
-        self._replaced = []  # attentions that graphs recorded
-        self._planned = None
-        self._window = None
+        # Whether run() gives sinks: (attention, configuration, capacity).
+        self._made: dict[bool, tuple[Attention, dict[str, Any], tuple[int, ...]]] = {}
+        self._ready: dict[bool, Attention] = {}    # of these, the attentions that hold the last plan
+        self._replaced: list[Attention] = []  # attentions that graphs recorded
+        self._planned: tuple[Callable[[Attention], None], dict[str, Any], tuple[int, ...]] | None = None
+        self._window: int | None = None
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
         return self._graph
 
-    def reset_workspace_buffer(self, float_workspace_buffer, int_workspace_buffer=None) -> None:
+    def reset_workspace_buffer(self, float_workspace_buffer: Any, int_workspace_buffer: Any = None) -> None:
         """Kept for callers: Fovea's buffers are its own."""
         self._workspace = float_workspace_buffer
 
@@ -127,7 +132,7 @@ class _PagedWrapper:
         """Bytes that the planned attention holds on its device."""
         return sum(attention.workspace_bytes() for attention, _, _ in self._made.values())
 
-    def _plan(self, plan, config: dict, *capacity: int) -> None:
+    def _plan(self, plan: Callable[[Attention], None], config: dict[str, Any], *capacity: int) -> None:
         """plan(attention), now for the attentions that a replay may meet, or else for that of the last run. capacity:
         requests, rows, mask bytes, page entries."""
         kinds = list(self._made if self._graph else self._ready) or [False]
@@ -135,7 +140,7 @@ class _PagedWrapper:
         for with_sinks in kinds:
             self._attention(with_sinks, None)
 
-    def _attention(self, with_sinks: bool, sinks) -> Attention:
+    def _attention(self, with_sinks: bool, sinks: Any) -> Attention:
         """The attention that holds the last plan. With sinks its kernels are others, so it is another object."""
         if self._planned is None:
             raise lib.InvalidArgument("run() needs a plan; call plan() first")
@@ -146,8 +151,8 @@ class _PagedWrapper:
             self._ready[with_sinks] = attention
         return self._ready[with_sinks]
 
-    def _object(self, with_sinks: bool, sinks, config: dict, capacity: tuple) -> Attention:
-        made, made_for, holds = self._made.get(with_sinks, (None, None, None))
+    def _object(self, with_sinks: bool, sinks: Any, config: dict[str, Any], capacity: tuple[int, ...]) -> Attention:
+        made, made_for, holds = self._made.get(with_sinks, (None, {}, ()))
         if made is not None and made_for == config and all(a <= b for a, b in zip(capacity, holds)):
             return made
         if made is not None and self._graph:
@@ -167,7 +172,7 @@ class _PagedWrapper:
         self._made[with_sinks] = attention, config, (requests, rows, mask_bytes, entries)
         return attention
 
-    def _device_indices(self, indices):
+    def _device_indices(self, indices: Tensor) -> Any:
         """Indices at an address that graph replays may read."""
         if not self._graph:
             return indices
@@ -176,8 +181,9 @@ class _PagedWrapper:
         self._indices_buffer[:len(indices)] = indices
         return self._indices_buffer
 
-    def _config(self, indices, num_qo_heads, num_kv_heads, head_dim, page_size, q_data_type, kv_data_type, sm_scale,
-                logits_soft_cap, o_data_type=None, fixed_split_size=None, disable_split_kv=False, levels=0):
+    def _config(self, indices: Tensor, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int, q_data_type: Any,
+                kv_data_type: Any, sm_scale: float | None, logits_soft_cap: float | None, o_data_type: Any = None,
+                fixed_split_size: Any = None, disable_split_kv: bool = False, levels: int = 0) -> dict[str, Any]:
         workspace = self._workspace if hasattr(self._workspace, "__dlpack__") else indices
         q_dtype = str(q_data_type).split(".")[-1]
         if o_data_type is not None and _dtype(o_data_type) != _dtype(q_dtype):
@@ -189,7 +195,8 @@ class _PagedWrapper:
                     sm_scale=sm_scale or None, softcap=logits_soft_cap or 0.0, batch_invariant=invariant,
                     max_cascade_levels=levels)
 
-    def _run(self, q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left=None):
+    def _run(self, q: Tensor, paged_kv_cache: Any, q_scale: Any, k_scale: Any, v_scale: Any, out: Any, lse: Any,
+             return_lse: bool, sinks: Any, window_left: int | None = None) -> Any:
         if window_left is not None and window_left != self._window:
             raise lib.Unsupported(f"window_left is {window_left} in run() and {self._window} in plan(); give it to plan()")
         tensors = [hasattr(scale, "__dlpack__") for scale in (k_scale, v_scale)]
@@ -207,14 +214,14 @@ class _PagedWrapper:
         return (result, lse) if return_lse else result
 
 
-def _number(name: str, scale) -> float:
+def _number(name: str, scale: Any) -> float:
     """A scale that folds into the logits or the output; 1 for None."""
     if hasattr(scale, "__dlpack__"):
         raise lib.Unsupported(f"{name} is a tensor, expected a number")
     return 1.0 if scale is None else float(scale)
 
 
-def _refuse(**given) -> None:
+def _refuse(**given: Any) -> None:
     """Arguments that mean something in FlashInfer and nothing here."""
     for name, (value, instead) in given.items():
         if value is not None:
@@ -227,17 +234,18 @@ _JIT = "a variant of your own is fovea.Attention(variant=(name, text))"
 class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
     """Decode of a batch over paged KV: one query token a request, or q_len_per_req of them (causal)."""
 
-    def __init__(self, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
-                 use_tensor_cores: bool = False, paged_kv_indptr_buffer=None, paged_kv_indices_buffer=None,
-                 paged_kv_last_page_len_buffer=None, backend: str = "auto", jit_args=None):
+    def __init__(self, float_workspace_buffer: Any = None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
+                 use_tensor_cores: bool = False, paged_kv_indptr_buffer: Any = None, paged_kv_indices_buffer: Any = None,
+                 paged_kv_last_page_len_buffer: Any = None, backend: str = "auto", jit_args: Any = None) -> None:
         _refuse(jit_args=(jit_args, _JIT))
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, paged_kv_indptr_buffer, paged_kv_indices_buffer)
 
-    def plan(self, indptr, indices, last_page_len, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
-             pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None,
-             q_data_type="float16", kv_data_type=None, o_data_type=None, data_type=None, sm_scale: float | None = None,
-             rope_scale=None, rope_theta=None, non_blocking: bool = True, block_tables=None, seq_lens=None,
-             fixed_split_size=None, disable_split_kv: bool = False, q_len_per_req: int = 1) -> None:
+    def plan(self, indptr: Tensor, indices: Tensor, last_page_len: Tensor, num_qo_heads: int, num_kv_heads: int, head_dim: int,
+             page_size: int, pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None,
+             q_data_type: Any = "float16", kv_data_type: Any = None, o_data_type: Any = None, data_type: Any = None,
+             sm_scale: float | None = None, rope_scale: Any = None, rope_theta: Any = None, non_blocking: bool = True,
+             block_tables: Any = None, seq_lens: Any = None, fixed_split_size: Any = None, disable_split_kv: bool = False,
+             q_len_per_req: int = 1) -> None:
         """indptr [batch + 1], indices, last_page_len [batch]: int32. indptr and last_page_len are read on the host."""
         _refuse_encoding(pos_encoding_mode)
         q_data_type = data_type if data_type is not None else q_data_type
@@ -254,15 +262,17 @@ class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
 
     begin_forward = plan
 
-    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
-            return_lse: bool = False, enable_pdl=None, window_left=None, sinks=None, q_len_per_req: int | None = None):
+    def run(self, q: Tensor, paged_kv_cache: Any, *args: Any, q_scale: Any = None, k_scale: Tensor | None = None,
+            v_scale: Tensor | None = None, out: Tensor | None = None, lse: Tensor | None = None, return_lse: bool = False,
+            enable_pdl: Any = None, window_left: int | None = None, sinks: Tensor | None = None,
+            q_len_per_req: int | None = None) -> Any:
         """q: [batch * q_len_per_req, num_qo_heads, head_dim]; returns out of the same shape, or (out, lse)."""
         _refuse(args=(args or None, f"further tensors of run() belong to jit_args; {_JIT}"))
         if self._planned is not None and q_len_per_req not in (None, self._q_len):
             raise lib.Unsupported(f"q_len_per_req is {q_len_per_req} in run() and {self._q_len} in plan(); give it to plan()")
         return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left)
 
-    def run_return_lse(self, q, paged_kv_cache, **options):
+    def run_return_lse(self, q: Tensor, paged_kv_cache: Any, **options: Any) -> Any:
         """(out, lse)."""
         return self.run(q, paged_kv_cache, return_lse=True, **options)
 
@@ -272,8 +282,8 @@ class BatchDecodeWithPagedKVCacheWrapper(_PagedWrapper):
 class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
     """The decode wrapper for graphs: the buffers given declare the maxima and stay where they are."""
 
-    def __init__(self, workspace_buffer, indptr_buffer, indices_buffer, last_page_len_buffer, kv_layout: str = "NHD",
-                 use_tensor_cores: bool = False):
+    def __init__(self, workspace_buffer: Any, indptr_buffer: Any, indices_buffer: Any, last_page_len_buffer: Any,
+                 kv_layout: str = "NHD", use_tensor_cores: bool = False) -> None:
         super().__init__(workspace_buffer, kv_layout, True, use_tensor_cores, indptr_buffer, indices_buffer,
                          last_page_len_buffer)
 
@@ -281,20 +291,22 @@ class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWra
 class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
     """Prefill, append and verify over paged KV: any number of query tokens a request."""
 
-    def __init__(self, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False, qo_indptr_buf=None,
-                 paged_kv_indptr_buf=None, paged_kv_indices_buf=None, paged_kv_last_page_len_buf=None, custom_mask_buf=None,
-                 mask_indptr_buf=None, backend: str = "auto", jit_args=None, jit_kwargs=None):
+    def __init__(self, float_workspace_buffer: Any = None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
+                 qo_indptr_buf: Any = None, paged_kv_indptr_buf: Any = None, paged_kv_indices_buf: Any = None,
+                 paged_kv_last_page_len_buf: Any = None, custom_mask_buf: Any = None, mask_indptr_buf: Any = None,
+                 backend: str = "auto", jit_args: Any = None, jit_kwargs: Any = None) -> None:
         _refuse(jit_args=(jit_args, _JIT), jit_kwargs=(jit_kwargs, _JIT))
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, paged_kv_indptr_buf, paged_kv_indices_buf)
 
-    def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads: int,
-             num_kv_heads: int, head_dim_qk: int, page_size: int, head_dim_vo: int | None = None, custom_mask=None,
-             packed_custom_mask=None, causal: bool = False, pos_encoding_mode: str = "NONE",
+    def plan(self, qo_indptr: Any, paged_kv_indptr: Any, paged_kv_indices: Any, paged_kv_last_page_len: Any, num_qo_heads: int,
+             num_kv_heads: int, head_dim_qk: int, page_size: int, head_dim_vo: int | None = None, custom_mask: Any = None,
+             packed_custom_mask: Any = None, causal: bool = False, pos_encoding_mode: str = "NONE",
              use_fp16_qk_reduction: bool = False, sm_scale: float | None = None, window_left: int = -1,
-             logits_soft_cap: float | None = None, rope_scale=None, rope_theta=None, q_data_type="float16",
-             kv_data_type=None, o_data_type=None, non_blocking: bool = True, prefix_len_ptr=None, token_pos_in_items_ptr=None,
-             token_pos_in_items_len: int = 0, max_item_len_ptr=None, seq_lens=None, block_tables=None,
-             fixed_split_size=None, disable_split_kv: bool = False) -> None:
+             logits_soft_cap: float | None = None, rope_scale: Any = None, rope_theta: Any = None, q_data_type: Any = "float16",
+             kv_data_type: Any = None, o_data_type: Any = None, non_blocking: bool = True, prefix_len_ptr: Any = None,
+             token_pos_in_items_ptr: Any = None, token_pos_in_items_len: int = 0, max_item_len_ptr: Any = None,
+             seq_lens: Any = None, block_tables: Any = None, fixed_split_size: Any = None,
+             disable_split_kv: bool = False) -> None:
         """Query tokens of request i are rows [qo_indptr[i], qo_indptr[i + 1]) of q.
 
         custom_mask: bool, flat, [q_len, kv_len] of every request one behind the other; packed_custom_mask: the same packed,
@@ -311,7 +323,8 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
         kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
         config = self._config(paged_kv_indices, num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type,
                               sm_scale, logits_soft_cap, o_data_type, fixed_split_size, disable_split_kv)
-        mask, mask_bytes = dict(mask="causal" if causal else "none"), 0
+        mask: dict[str, Any] = dict(mask="causal" if causal else "none")
+        mask_bytes = 0
         if custom_mask is not None or packed_custom_mask is not None:
             if window_left >= 0:
                 raise lib.Unsupported("a custom mask with window_left; put the window into the mask")
@@ -328,7 +341,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
     begin_forward = plan
 
     @staticmethod
-    def _bit_mask(custom_mask, packed_custom_mask, q_lens, kv_lens):
+    def _bit_mask(custom_mask: Any, packed_custom_mask: Any, q_lens: list[int], kv_lens: list[int]) -> tuple[dict[str, Any], int]:
         counts = [q * kv for q, kv in zip(q_lens, kv_lens)]
         if packed_custom_mask is not None:
             offsets, at = [], 0
@@ -344,13 +357,14 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
             packed = _bytes_tensor(data)
         return dict(mask="bits", mask_bits=packed, mask_offsets=offsets), at
 
-    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
-            return_lse: bool = False, enable_pdl=None, window_left=None, sinks=None):
+    def run(self, q: Tensor, paged_kv_cache: Any, *args: Any, q_scale: Any = None, k_scale: Tensor | None = None,
+            v_scale: Tensor | None = None, out: Tensor | None = None, lse: Tensor | None = None, return_lse: bool = False,
+            enable_pdl: Any = None, window_left: int | None = None, sinks: Tensor | None = None) -> Any:
         """q: [rows, num_qo_heads, head_dim]; returns out of the same shape, or (out, lse)."""
         _refuse(args=(args or None, f"further tensors of run() belong to jit_args; {_JIT}"))
         return self._run(q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left)
 
-    def run_return_lse(self, q, paged_kv_cache, **options):
+    def run_return_lse(self, q: Tensor, paged_kv_cache: Any, **options: Any) -> Any:
         """(out, lse)."""
         return self.run(q, paged_kv_cache, return_lse=True, **options)
 
@@ -360,19 +374,20 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
 class MultiLevelCascadeAttentionWrapper(_PagedWrapper):
     """Shared prefixes by levels. All levels are one plan and one launch."""
 
-    def __init__(self, num_levels: int, float_workspace_buffer=None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
-                 qo_indptr_buf_arr=None, paged_kv_indptr_buf_arr=None, paged_kv_indices_buf_arr=None,
-                 paged_kv_last_page_len_buf_arr=None, backend: str = "auto"):
+    def __init__(self, num_levels: int, float_workspace_buffer: Any = None, kv_layout: str = "NHD",
+                 use_cuda_graph: bool = False, qo_indptr_buf_arr: Any = None, paged_kv_indptr_buf_arr: Any = None,
+                 paged_kv_indices_buf_arr: Any = None, paged_kv_last_page_len_buf_arr: Any = None,
+                 backend: str = "auto") -> None:
         if use_cuda_graph:
             raise lib.Unsupported("use_cuda_graph of this wrapper; fovea.Attention.plan_cascade serves graphs")
         super().__init__(float_workspace_buffer, kv_layout)
         self._num_levels = num_levels
 
-    def plan(self, qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len, num_qo_heads: int,
-             num_kv_heads: int, head_dim: int, page_size: int, causal: bool = False, pos_encoding_mode: str = "NONE",
-             use_fp16_qk_reduction: bool = False, sm_scale: float | None = None, window_left: int = -1,
-             logits_soft_cap: float | None = None, rope_scale=None, rope_theta=None, q_data_type="float16",
-             kv_data_type=None) -> None:
+    def plan(self, qo_indptr_arr: Any, paged_kv_indptr_arr: Any, paged_kv_indices_arr: Any, paged_kv_last_page_len: Any,
+             num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int, causal: bool = False,
+             pos_encoding_mode: str = "NONE", use_fp16_qk_reduction: bool = False, sm_scale: float | None = None,
+             window_left: int = -1, logits_soft_cap: float | None = None, rope_scale: Any = None, rope_theta: Any = None,
+             q_data_type: Any = "float16", kv_data_type: Any = None) -> None:
         """Arrays of num_levels tensors, from what most rows share to the rows' own; causal is about the last level."""
         _refuse_encoding(pos_encoding_mode)
         if window_left >= 0:
@@ -393,14 +408,15 @@ class MultiLevelCascadeAttentionWrapper(_PagedWrapper):
 
     begin_forward = plan
 
-    def run(self, q, paged_kv_cache, out=None, lse=None, return_lse: bool = False):
+    def run(self, q: Tensor, paged_kv_cache: Any, out: Tensor | None = None, lse: Tensor | None = None,
+            return_lse: bool = False) -> Any:
         """q: [rows, num_qo_heads, head_dim]."""
         return self._run(q, paged_kv_cache, None, None, None, out, lse, return_lse, None)
 
     forward = run
 
 
-def _bytes_tensor(data: bytes):
+def _bytes_tensor(data: bytes) -> Any:
     """uint8 on the host, of whatever framework is loaded."""
     import sys
     torch = sys.modules.get("torch")
@@ -411,9 +427,9 @@ def _bytes_tensor(data: bytes):
 
 
 _SINGLES_BYTES = 64 << 20  # of objects that are kept for later calls, the one used last aside
-_singles: dict = {}  # the one used last at the end
+_singles: dict[tuple[Any, ...], Attention] = {}  # the one used last at the end
 _singles_lock = threading.Lock()
-_recorded_singles: list = []  # replays need their memory
+_recorded_singles: list[Attention] = []  # replays need their memory
 
 
 def _forget_singles() -> None:  # a fork copies neither threads nor CUDA
@@ -425,7 +441,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_singles)
 
 
-def _single_object(key: tuple, make) -> Attention:
+def _single_object(key: tuple[Any, ...], make: Callable[[], Attention]) -> Attention:
     """The object for a key, which names thread and stream: objects serve one call at a time."""
     with _singles_lock:
         attention = _singles.pop(key, None)
@@ -444,7 +460,8 @@ def _single_object(key: tuple, make) -> Attention:
     return attention
 
 
-def _single(q, k, v, q_len, kv_layout, mask, sm_scale, soft_cap, window_left, return_lse, q_scale, k_scale, v_scale):
+def _single(q: Tensor, k: Tensor, v: Tensor, q_len: int, kv_layout: str, mask: str, sm_scale: float | None,
+            soft_cap: float | None, window_left: int, return_lse: bool, q_scale: Any, k_scale: Any, v_scale: Any) -> Any:
     """One request whose KV lies in one piece, taken as pages of the largest size that divides it."""
     kv_len = k.shape[0 if kv_layout == "NHD" else 1]
     kv_heads, dim = k.shape[1 if kv_layout == "NHD" else 0], k.shape[2]
@@ -472,10 +489,11 @@ def _single(q, k, v, q_len, kv_layout, mask, sm_scale, soft_cap, window_left, re
     return result
 
 
-def single_decode_with_kv_cache(q, k, v, kv_layout: str = "NHD", pos_encoding_mode: str = "NONE",
-                                use_tensor_cores: bool = False, q_scale=None, k_scale=None, v_scale=None,
-                                window_left: int = -1, logits_soft_cap: float | None = None, sm_scale: float | None = None,
-                                rope_scale=None, rope_theta=None, return_lse: bool = False):
+def single_decode_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, kv_layout: str = "NHD", pos_encoding_mode: str = "NONE",
+                                use_tensor_cores: bool = False, q_scale: Any = None, k_scale: Tensor | None = None,
+                                v_scale: Tensor | None = None, window_left: int = -1, logits_soft_cap: float | None = None,
+                                sm_scale: float | None = None, rope_scale: Any = None, rope_theta: Any = None,
+                                return_lse: bool = False) -> Any:
     """q: [num_qo_heads, head_dim]; k, v: [kv_len, num_kv_heads, head_dim] (NHD) or [num_kv_heads, kv_len, head_dim]."""
     _refuse_encoding(pos_encoding_mode)
     result = _single(q[None], k, v, 1, kv_layout, "causal", sm_scale, logits_soft_cap, window_left, return_lse, q_scale,
@@ -483,9 +501,9 @@ def single_decode_with_kv_cache(q, k, v, kv_layout: str = "NHD", pos_encoding_mo
     return (result[0][0], result[1][0]) if return_lse else result[0]
 
 
-def single_prefill_with_kv_cache(q, k, v, causal: bool = False, kv_layout: str = "NHD", pos_encoding_mode: str = "NONE",
-                                 sm_scale: float | None = None, window_left: int = -1,
-                                 logits_soft_cap: float | None = None, return_lse: bool = False, backend: str = "auto"):
+def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, kv_layout: str = "NHD",
+                                 pos_encoding_mode: str = "NONE", sm_scale: float | None = None, window_left: int = -1,
+                                 logits_soft_cap: float | None = None, return_lse: bool = False, backend: str = "auto") -> Any:
     """q: [q_len, num_qo_heads, head_dim]; k, v as in single_decode_with_kv_cache."""
     _refuse_encoding(pos_encoding_mode)
     if window_left >= 0 and not causal:

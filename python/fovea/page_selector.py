@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref
+from typing import Any
 
+from . import _abi as abi
 from . import _library as lib
+from ._library import Integers, Stream, Tensor
 from .attention import Attention, _dtype, _paged_kv
 
 PAGE_TOKENS = 16  # of the pages that lists name
 _CHANNELS = 32
 
 
-def learn_key_codes(keys, queries=None) -> list[dict]:
+def learn_key_codes(keys: Tensor, queries: Tensor | None = None) -> list[dict[str, Any]]:
     """What PageSelector keeps of the keys of one layer, learned once a model from a few thousand tokens of any text.
 
     keys [tokens, num_kv_heads, head_dim] after RoPE, queries [rows, num_qo_heads, head_dim] of the same text (best of the
@@ -22,18 +25,18 @@ def learn_key_codes(keys, queries=None) -> list[dict]:
     """
     lib.check_tensor("keys", keys, "[tokens, num_kv_heads, head_dim]")
     borrow = lib.Borrowed()
-    codes = (lib.abi.KeyCode * max(keys.shape[1], 1))()
+    codes = (abi.KeyCode * max(keys.shape[1], 1))()
     lib.check(lib.library.fovea_learn_key_codes(borrow(keys), borrow(queries), codes, keys.shape[1]))
     return [{"channels": list(c.channel), "mean": list(c.mean), "step": list(c.step)} for c in codes]
 
 
-def _key_codes(layers):
+def _key_codes(layers: Any) -> Any:
     """Records of [layers][KV heads] of learn_key_codes()."""
     if not isinstance(layers, (list, tuple)) or not all(isinstance(layer, (list, tuple)) for layer in layers):
         raise lib.InvalidArgument("key_codes is no list of lists; expected for each layer what learn_key_codes() gave, as "
                                   "key_codes=[codes] for one layer")
     heads = [head for layer in layers for head in layer]
-    records = (lib.abi.KeyCode * max(len(heads), 1))()
+    records = (abi.KeyCode * max(len(heads), 1))()
     for at, (record, head) in enumerate(zip(records, heads)):
         for name in ("channels", "mean", "step"):
             values = list(head.get(name, ())) if isinstance(head, dict) else ()
@@ -65,14 +68,14 @@ class PageSelector:
         out = attention.run(q, kv)
     """
 
-    def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, num_pages: int, key_codes=None,
-                 policy: str = "fovea", device: str = "cpu", q_dtype="bf16", sm_scale: float | None = None,
+    def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim: int, num_pages: int, key_codes: Any = None,
+                 policy: str = "fovea", device: str = "cpu", q_dtype: Any = "bf16", sm_scale: float | None = None,
                  rotary_dim: int | None = None, budget_tokens: int = 4096, budget_divisor: int = 0, sink_tokens: int = 16,
                  recent_tokens: int = 16, interval: int = 1, candidate_factor: int = 4, num_layers: int = 1,
-                 max_requests: int = 256, max_pages_per_request: int = 2048, num_threads: int = 0):
+                 max_requests: int = 256, max_pages_per_request: int = 2048, num_threads: int = 0) -> None:
         given = dict(locals())
         self._handle = None
-        o = lib.abi.PageSelectorOptions()
+        o = abi.PageSelectorOptions()
         lib.library.fovea_page_selector_options_init(byref(o))
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "num_pages", "budget_tokens", "budget_divisor", "sink_tokens",
                      "recent_tokens", "interval", "candidate_factor", "num_layers", "max_requests", "max_pages_per_request",
@@ -92,14 +95,15 @@ class PageSelector:
         self._place = lib.place_of(str(device))
         self._shape = (max_requests, max_pages_per_request, num_kv_heads, budget_tokens // PAGE_TOKENS)
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_handle", None):
             lib.library.fovea_page_selector_destroy(self._handle)
             self._handle = None
 
-    def append(self, k, kv=None, *, layer: int = 0, slots=None, batch_indices=None, positions=None, page_indices=None,
-               page_indptr=None, kv_layout: str = "NHD", kv_dtype=None, k_scale=None, v_scale=None, rotated: bool = False,
-               stream=None) -> None:
+    def append(self, k: Tensor, kv: Any = None, *, layer: int = 0, slots: Tensor | None = None,
+               batch_indices: Tensor | None = None, positions: Tensor | None = None, page_indices: Any = None,
+               page_indptr: Integers | None = None, kv_layout: str = "NHD", kv_dtype: Any = None, k_scale: Tensor | None = None,
+               v_scale: Tensor | None = None, rotated: bool = False, stream: Stream = None) -> None:
         """Statistics of new keys k [rows, num_kv_heads, head_dim] after RoPE, which now stand in the pages.
 
         Places as append_paged_kv() took them. Policy "fovea" needs k alone; the others read the pages, kv and what follows
@@ -112,7 +116,7 @@ class PageSelector:
         lib.check(lib.library.fovea_page_selector_append(self._handle, layer, borrow(k), *places, pool,
                                                          lib.stream_of(stream, k)))
 
-    def allocate(self, like, requests: int | None = None):
+    def allocate(self, like: Tensor, requests: int | None = None) -> Any:
         """(page_table [requests, max_pages_per_request], lists [requests, num_kv_heads, budget_tokens // 16], list_tokens
         [requests]), int32, on the device and of the framework of the tensor `like`; table and lists are parts of one array,
         as plan() needs them. Nothing is filled in. requests: max_requests unless given."""
@@ -123,11 +127,13 @@ class PageSelector:
         return (entries[:split].reshape(requests, pages), entries[split:].reshape(requests, heads, budget),
                 lib.empty_like(like, (requests,), "int32"))
 
-    def _step(self, borrow, page_table, lists, list_tokens, kv_lens=None, phases=None):
-        return lib.abi.SelectStep(ctypes.sizeof(lib.abi.SelectStep),
-                                  *(borrow(x) for x in (kv_lens, page_table, lists, list_tokens, phases)))
+    def _step(self, borrow: lib.Borrowed, page_table: Tensor, lists: Tensor, list_tokens: Tensor, kv_lens: Tensor | None = None,
+              phases: Tensor | None = None) -> Any:
+        return abi.SelectStep(ctypes.sizeof(abi.SelectStep),
+                              *(borrow(x) for x in (kv_lens, page_table, lists, list_tokens, phases)))
 
-    def select(self, q, kv_lens, page_table, lists, list_tokens, *, phases=None, layer: int = 0, stream=None) -> None:
+    def select(self, q: Tensor, kv_lens: Integers, page_table: Tensor, lists: Tensor, list_tokens: Tensor, *,
+               phases: Tensor | None = None, layer: int = 0, stream: Stream = None) -> None:
         """Writes lists and list_tokens for q [requests, num_qo_heads, head_dim] (after RoPE).
 
         All int32 and on the selector's device: kv_lens [requests], tokens that the query sees, its own included (0: idle);
@@ -142,7 +148,8 @@ class PageSelector:
         lib.check(lib.library.fovea_page_selector_select(self._handle, layer, borrow(q), byref(step),
                                                          lib.stream_of(stream, q)))
 
-    def plan(self, attention: Attention, kv_lens, page_table, lists, list_tokens, *, stream=None) -> None:
+    def plan(self, attention: Attention, kv_lens: Integers, page_table: Tensor, lists: Tensor, list_tokens: Tensor, *,
+             stream: Stream = None) -> None:
         """attention.plan_selected() for the lists that select() writes for the same arguments.
 
         kv_lens: integers, one a request, 1 or more, as select() will see them (a tensor on a device is copied, which waits
@@ -159,7 +166,7 @@ class PageSelector:
         attention._lent = ([page_table, lists, list_tokens], borrow)  # what is refused leaves the plan before
         attention._rows = count
 
-    def forget(self, begin: int = 0, end: int | None = None, *, stream=None) -> None:
+    def forget(self, begin: int = 0, end: int | None = None, *, stream: Stream = None) -> None:
         """Rows [begin, end) (None: all) remember nothing: their next select() scores all pages. For rows that hold another
         request now. stream: None: PyTorch's current one if it is loaded, else the device's default stream."""
         end = self._shape[0] if end is None else end
@@ -167,7 +174,7 @@ class PageSelector:
         lib.check_integer("end", end)
         lib.check(lib.library.fovea_page_selector_forget(self._handle, begin, end, lib.stream_on(stream, self._place)))
 
-    def copy_page(self, source: int, target: int, *, stream=None) -> None:
+    def copy_page(self, source: int, target: int, *, stream: Stream = None) -> None:
         """Statistics of a page that was copied, in every layer. stream: as in forget()."""
         lib.check_integer("source", source)
         lib.check_integer("target", target)
@@ -175,8 +182,8 @@ class PageSelector:
 
     def bytes_per_page(self) -> int:
         """Bytes of statistics of a page of one layer, all KV heads."""
-        return lib.library.fovea_page_selector_bytes_per_page(self._handle)
+        return int(lib.library.fovea_page_selector_bytes_per_page(self._handle))
 
     def workspace_bytes(self) -> int:
         """Bytes of the object's buffers on its device."""
-        return lib.library.fovea_page_selector_workspace_bytes(self._handle)
+        return int(lib.library.fovea_page_selector_workspace_bytes(self._handle))

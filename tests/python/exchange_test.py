@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fovea
+from fovea import _abi as abi
 from fovea import _library as lib
 
 LEND = ctypes.PYFUNCTYPE(c_int, py_object, c_void_p)
@@ -20,7 +21,7 @@ lent = []
 
 @LEND
 def lend(x, address):
-    record = lib.abi.Tensor.from_address(address)
+    record = abi.Tensor.from_address(address)
     record.data, record.byte_offset, record.ndim = x.array.ctypes.data, 0, x.array.ndim
     record.device.type, record.device.id = lib.CPU, 0
     record.dtype.code, record.dtype.bits, record.dtype.lanes = DTYPES[x.array.dtype.kind], 8 * x.array.itemsize, 1
@@ -64,7 +65,7 @@ class OfNextVersion(Lent):
 @pytest.mark.parametrize("kind", [Lent, OfNextVersion])
 def test_the_same_answers_as_by_capsules(kind):
     rng = np.random.default_rng(1)
-    numbers = lambda *shape: rng.standard_normal(shape, np.float32)
+    numbers = lambda *shape: np.asarray(rng.standard_normal(shape, np.float32))
     q, k, v = numbers(3, 4, 32), numbers(6, 8, 2, 32), numbers(6, 8, 2, 32)
     attention = fovea.Attention(num_qo_heads=4, num_kv_heads=2, head_dim=32, page_tokens=8, q_dtype="f32")
     table = np.array([[0, 1], [2, 3], [4, 5]], np.int32)
@@ -104,8 +105,8 @@ def test_more_tensors_than_room_and_refusals_leave_records_whole():
 
 
 def test_options_are_as_large_as_the_library_says():
-    for kind, init in ((lib.abi.AttentionOptions, "fovea_attention_options_init"),
-                       (lib.abi.PageSelectorOptions, "fovea_page_selector_options_init")):
+    for kind, init in ((abi.AttentionOptions, "fovea_attention_options_init"),
+                       (abi.PageSelectorOptions, "fovea_page_selector_options_init")):
         options = kind()
         getattr(lib.library, init)(options)
         assert options.struct_bytes == ctypes.sizeof(kind)
