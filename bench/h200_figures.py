@@ -7,6 +7,7 @@ import json
 import math
 
 CONTIGUOUS = {"cudnn"}
+SOAKED_SUITES = {"prefill"}  # timed in a burst and soaked
 NOISE = 0.005  # of one run
 
 # (name, case, metric, goal, unit): reading rates in GB/s, times in us.
@@ -28,6 +29,11 @@ HOST_GOALS = [("plan of 256 requests, full, with the copy", "plan/B256 S4096 32/
               ("plan of 256 requests, grown, host time", "plan/B256 S4096 32/8", "grown, host", 5, "us"),
               ("new variant of the decode kernel, cold", "compile/decode kernel", "cold", 2000, "ms"),
               ("new variant of the decode kernel, from disk", "compile/decode kernel", "from disk", 5, "ms")]
+
+
+def product_side(case):
+    """Side of the square matrices whose product has about as many FLOPs as the case: powers of 2, and halfway between."""
+    return int(2 ** max(round(math.log2(case["flops"] / 2) / 3 * 2) / 2, 10)) // 128 * 128
 
 
 class Measured:

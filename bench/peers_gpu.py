@@ -6,7 +6,7 @@
 Cases come from `fovea bench attention --list`, those that figures are judged by first, then prefixes; Fovea runs through
 its Python package, peers are what can be imported (bench/gpu/peers.py). Every (case, engine) is checked against fp32 before it is timed and on what the timed graph wrote.
 Writes the JSON of `fovea bench`, a row for each (case, peer) with Fovea's value beside it, after every case;
-bench/write_h200.py makes docs/measurements/h200-decode.md of it. An engine that crashes or hangs is noted and left out,
+bench/write_h200.py makes docs/measurements/h200-decode.md of it, of suite prefill bench/write_prefill.py h200-prefill.md. An engine that crashes or hangs is noted and left out,
 and the run goes on in a new process: what is in the file is not measured again.
 """
 import argparse
@@ -74,15 +74,52 @@ def measure(name, data):
     if not first_error < MOST_ERROR[case["kv_dtype"]]:
         raise ArithmeticError(f"wrong: relative error {first_error:.3g}")
     guess = max((case["kv_bytes"] + case["qo_bytes"]) / 4e6, case["flops"] / 5e8, 5.0)
-    us, calls, wrote = timing.replay_us(call, data.sets, guess)
+    burst = None
+    if case["suite"] in figures.SOAKED_SUITES:
+        (burst, us), calls, wrote = timing.burst_and_soaked_us(call, data.sets, guess)
+    else:
+        us, calls, wrote = timing.replay_us(call, data.sets, guess)
     error = data.error_of(wrote, 0, by_leaf)[1]
     if not error < MOST_ERROR[case["kv_dtype"]]:
         raise ArithmeticError(f"wrong in the graph: relative error {error:.3g}")
-    return {"us": us, "error": max(error, first_error), "calls": calls}
+    return {"us": us, "burst_us": burst, "error": max(error, first_error), "calls": calls}
 
 
-def rows_of(case, results, machine):
+def product_rates(case, document):
+    """Measures, once for cases of about as many FLOPs, a matrix product of as many: TFLOP/s in a burst and soaked."""
+    import torch
+    from gpu import timing
+    side = figures.product_side(case)
+    if str(side) in document.setdefault("products", {}):
+        return
+    a, b = (torch.empty(side, side, dtype=torch.bfloat16, device="cuda").normal_() for _ in "ab")
+    out = torch.empty_like(a)
+    times, _, _ = timing.burst_and_soaked_us(lambda copy: torch.matmul(a, b, out=out), 1, 2 * side**3 / 7e8)
+    document["products"][str(side)] = [2 * side**3 / us / 1e6 for us in times]
+
+
+def soaked_rows_of(case, results, products):
+    """TFLOP/s in a burst and soaked, beside a matrix product of as many FLOPs, and us of short cases' bytes too."""
+    rows = []
+    peers = [name for name in results if name != "fovea"] or [None]
+    limits = products.get(str(figures.product_side(case)), [None, None])
+    for nth, (metric, key) in enumerate((("burst", "burst_us"), ("soaked", "us"))):
+        for peer in peers:
+            rate = lambda name, key=key: case["flops"] / results[name][key] / 1e6 if name in results else None
+            us = lambda name, key=key: results[name][key] if name in results else None
+            base = {"suite": case["suite"], "case": case["id"].split("/", 1)[1], "peer": peer}
+            value, limit = rate("fovea"), limits[nth]
+            rows.append({**base, "metric": metric, "value": value, "unit": "TFLOP/s", "limit": limit,
+                         "share": value / limit if value and limit else None, "peer_value": rate(peer)})
+            rows.append({**base, "metric": f"{metric} time", "value": us("fovea"), "unit": "us", "limit": None, "share": None,
+                         "peer_value": us(peer)})
+    return rows
+
+
+def rows_of(case, results, machine, products=None):
     """The contract's rows: time (and read, by unique bytes) of Fovea, once for each peer beside it."""
+    if case["suite"] in figures.SOAKED_SUITES:
+        return soaked_rows_of(case, results, products)
     ours = results.get("fovea")
     peers = [(name, value) for name, value in results.items() if name != "fovea"] or [(None, None)]
     bytes_moved = case["kv_bytes"] + case["qo_bytes"]
@@ -120,6 +157,9 @@ def work(args):
         if time.time() > args.until:
             document["notes"].append(f"time was up before {case['id']}")
             break
+        if case["suite"] in figures.SOAKED_SUITES:
+            beat(args, f"{case['id']} product")
+            product_rates(case, document)
         data = CaseData(case)
         results = document.setdefault("results", {}).setdefault(case["id"], {})
         for name in wanted:
@@ -129,7 +169,7 @@ def work(args):
                 continue
             try:
                 results[name] = measure(name, data)
-                print(f"{case['id']:40s} {name:10s} {results[name]['us']:9.2f} us  error {results[name]['error']:.4f}", flush=True)
+                print(line_of(case, name, results[name]), flush=True)
             except peers.Unsupported:
                 pass
             except ImportError as error:
@@ -142,11 +182,17 @@ def work(args):
                 torch.cuda.synchronize()  # a broken context raises here, and a new process goes on
         document["rows"] = [row for row in document["rows"] if f"{row['suite']}/{row['case']}" != case["id"]]
         if results:
-            document["rows"] += rows_of(case, results, document["machine"])
+            document["rows"] += rows_of(case, results, document["machine"], document.get("products", {}))
         save(args.json, document)
         del data
         torch.cuda.empty_cache()
     save(args.json, document)
+
+
+def line_of(case, name, result):
+    burst = "" if result["burst_us"] is None else (f"  {case['flops'] / result['burst_us'] / 1e6:5.0f} burst "
+                                                   f"{case['flops'] / result['us'] / 1e6:5.0f} soaked TFLOP/s")
+    return f"{case['id']:40s} {name:10s} {result['us']:9.2f} us{burst}  error {result['error']:.4f}"
 
 
 def beat(args, what):
@@ -227,7 +273,8 @@ def main():
     supervise(args)
 
 
-PEER_NAMES = ("cudnn", "fa3", "fi_xqa", "fi_tc", "fi_tc0", "fi_cc", "fi_cc0", "fi_persist", "fi_fa2", "fi_casc")
+PEER_NAMES = ("cudnn", "fa3", "fi_xqa", "fi_tc", "fi_tc0", "fi_cc", "fi_cc0", "fi_persist", "fi_fa2", "fi_casc",
+              "fa3_dense", "fa3_varlen", "fi_fa3", "fi_blocks")
 
 if __name__ == "__main__":
     main()

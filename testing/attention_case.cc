@@ -86,6 +86,20 @@ std::int64_t element_index(const abi::KvPoolView& pool, std::int64_t page, std::
   return page * pool.page_stride + offset * pool.token_stride + head * pool.head_stride;
 }
 
+// Tokens of requests one behind the other; those that no request has hold what must not be read.
+int assign_tokens(AttentionCase& c, std::mt19937_64& random) {
+  int tokens = static_cast<int>(random() % 5);
+  c.page_table_stride = std::max(1, *std::max_element(c.spec.kv_lens.begin(), c.spec.kv_lens.end()));
+  c.page_table.assign(static_cast<std::size_t>(c.num_requests()) * c.page_table_stride, -1);
+  for (int r = 0; r < c.num_requests(); ++r) {
+    for (int t = 0; t < c.spec.kv_lens[r]; ++t) {
+      c.page_table[static_cast<std::size_t>(r) * c.page_table_stride + t] = tokens++;
+    }
+    tokens += static_cast<int>(random() % 3);
+  }
+  return std::max(tokens, 1);
+}
+
 // Pages of request r in random physical order; requests share the pages that lie wholly in the shared prefix.
 int assign_pages(AttentionCase& c, std::mt19937_64& random) {
   const CaseSpec& spec = c.spec;
@@ -219,7 +233,8 @@ double AttentionCase::element(bool key, int request, int token, int kv_head, int
   return sum / std::sqrt(static_cast<double>(spec.head_dim));
 }
 
-bool AttentionCase::sees(int request, int row, int token) const {
+bool AttentionCase::sees(int request, int row, int token, int kv_head) const {
+  if (blocks_see) return blocks_see(row, token, kv_head);
   const std::int64_t q_pos = std::int64_t{spec.kv_lens[request]} - spec.q_lens[request] + row;
   switch (spec.mask) {
     case abi::MaskKind::kNone: return true;
@@ -239,9 +254,9 @@ std::string AttentionCase::describe() const {
   s << num_requests() << " requests, " << num_qo_heads() << "/" << spec.kv_heads << " heads, head_dim " << spec.head_dim
     << ", pages of " << spec.page_tokens << ", KV " << dtype_name(spec.kv_dtype) << (spec.token_scales ? " scaled" : "")
     << (spec.rotated ? " rotated" : "") << " offset " << spec.kv_offset << (spec.heads_first ? " HND" : " NHD")
-    << ", mask " << static_cast<int>(spec.mask) << " window " << spec.window_left << " tail " << spec.mask_tail
-    << ", shared " << spec.shared_tokens << ", logit scale " << spec.logit_scale << ", seed " << spec.seed
-    << ", q/kv lengths";
+    << (spec.contiguous ? " contiguous" : "") << ", mask " << static_cast<int>(spec.mask) << " window "
+    << spec.window_left << " tail " << spec.mask_tail << ", shared " << spec.shared_tokens << ", logit scale "
+    << spec.logit_scale << ", seed " << spec.seed << ", q/kv lengths";
   for (int r = 0; r < std::min(num_requests(), 12); ++r) s << " " << spec.q_lens[r] << "/" << spec.kv_lens[r];
   return s.str();
 }
@@ -252,7 +267,7 @@ AttentionCase make_case(const CaseSpec& spec) {
   std::mt19937_64 random(spec.seed);
   std::normal_distribution<float> normal;
   for (const std::int32_t len : spec.q_lens) c.num_rows += len;
-  const int pages = assign_pages(c, random);
+  const int pages = spec.contiguous ? assign_tokens(c, random) : assign_pages(c, random);
   const std::int64_t row = std::int64_t{spec.kv_heads} * spec.head_dim;
 
   abi::KvPoolView& pool = c.pool;
@@ -260,7 +275,10 @@ AttentionCase make_case(const CaseSpec& spec) {
   pool.page_tokens = pool.entry_tokens = spec.page_tokens;
   pool.entries_per_page = 1;
   pool.dtype = pool_dtype(spec.kv_dtype);
-  if (spec.heads_first) {
+  if (spec.heads_first && spec.contiguous) {
+    pool.page_stride = pool.token_stride = spec.head_dim;
+    pool.head_stride = pages * pool.page_stride;
+  } else if (spec.heads_first) {
     pool.token_stride = spec.head_dim;
     pool.head_stride = std::int64_t{spec.page_tokens} * spec.head_dim + spec.pad_elements;
     pool.page_stride = pool.head_stride * spec.kv_heads;
@@ -280,13 +298,14 @@ AttentionCase make_case(const CaseSpec& spec) {
     pool.k_scale = c.k_scales.data();
     pool.v_scale = c.v_scales.data();
   }
-  const std::size_t bytes = static_cast<std::size_t>(pool.page_stride * pages * dtype_bits(spec.kv_dtype) / 8);
+  const std::int64_t elements = std::max(pool.page_stride * pages, pool.head_stride * spec.kv_heads);
+  const std::size_t bytes = static_cast<std::size_t>(elements * dtype_bits(spec.kv_dtype) / 8);
   c.k.resize(bytes);
   c.v.resize(bytes);
   pool.k = c.k.data();
   pool.v = c.v.data();
   const bool integers = spec.kv_dtype == DType::kI8 || spec.kv_dtype == DType::kI4;
-  for (std::int64_t i = 0; i < pool.page_stride * pages && !integers; ++i) {
+  for (std::int64_t i = 0; i < elements && !integers; ++i) {
     const float trash = !spec.poison   ? 0.0f
                         : random() % 2 ? std::numeric_limits<float>::quiet_NaN()
                                        : std::numeric_limits<float>::infinity();

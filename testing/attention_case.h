@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,11 @@ struct CaseSpec {
   bool token_scales = false;      // kF8E4M3: a scale for each token and head, which kI8 and kI4 have anyway
   bool rotated = false;           // kI8, kI4: what is stored went through a Hadamard rotation
   float kv_offset = 0.0f;         // kI8, kI4: added to all elements of every other token
-  bool heads_first = false;       // HND pages instead of NHD
-  int pad_elements = 0;           // unused elements after each token's heads (NHD) or tokens (HND)
+  // No pages: requests stand one behind the other in memory, with a few tokens of nobody between them. page_tokens is
+  // 1 then, so that the page table names tokens.
+  bool contiguous = false;
+  bool heads_first = false;  // HND pages instead of NHD
+  int pad_elements = 0;      // unused elements after each token's heads (NHD) or tokens (HND)
   abi::MaskKind mask = abi::MaskKind::kCausal;
   std::int32_t window_left = -1;
   int mask_tail = 0;         // kBits: bits cover the last so many tokens only; 0: all
@@ -53,13 +57,14 @@ struct AttentionCase {
   std::vector<std::uint64_t> mask_offsets;
   std::vector<std::uint32_t> mask_strides;
   std::vector<std::int32_t> mask_tails;
+  std::function<bool(int row, int token, int kv_head)> blocks_see;  // instead of the mask, of one request
 
   int num_requests() const { return static_cast<int>(spec.q_lens.size()); }
   int num_qo_heads() const { return spec.kv_heads * spec.group; }
   // Element d of a token's key (or value): what is stored stands for it.
   double element(bool key, int request, int token, int kv_head, int d) const;
-  // Whether query token `row` of a request sees KV token `token`, by the mask's definition.
-  bool sees(int request, int row, int token) const;
+  // Whether query token `row` of a request sees KV token `token`, by the mask's definition, or by blocks_see.
+  bool sees(int request, int row, int token, int kv_head = 0) const;
   std::string describe() const;
 
   AttentionCase() = default;

@@ -80,7 +80,7 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType 
           Real max = variant.sinks.empty() ? kMinusInf : static_cast<Real>(variant.sinks[head]);
           for (int t = 0; t < len; ++t) {
             weights[t] = kMinusInf;
-            if (!c.sees(r, i, t)) continue;
+            if (!c.sees(r, i, t, kv_head)) continue;
             Real dot = 0;
             for (int d = 0; d < dim; ++d) {
               dot += static_cast<Real>(q[row * dim + d]) * k[static_cast<std::size_t>(t) * dim + d];
@@ -92,7 +92,7 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType 
           Real total = variant.sinks.empty() ? Real{0} : std::exp(static_cast<Real>(variant.sinks[head]) - max);
           bool any = false;
           for (int t = 0; t < len; ++t) {
-            if (!c.sees(r, i, t)) continue;
+            if (!c.sees(r, i, t, kv_head)) continue;
             any = true;
             const Real weight = variant.sigmoid
                                     ? 1 / (1 + std::exp(-(weights[t] + static_cast<Real>(variant.sigmoid_bias))))

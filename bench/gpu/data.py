@@ -15,8 +15,9 @@ def cumulative(lengths):
 class CaseData:
     """Random queries and KV of a case (a dict of `fovea bench attention --list`), in `sets` copies under one page table.
 
-    k, v: [sets, pages, page, kv_heads, head_dim]; q: [sets, rows, qo_heads, head_dim]; table: int32 [requests, most
-    pages]; the _host tensors stay on the CPU, where libraries plan.
+    k, v: [sets, pages, page, kv_heads, head_dim], or of cases with contiguous KV [sets, tokens, kv_heads, head_dim], one
+    request behind the other; q: [sets, rows, qo_heads, head_dim]; table: int32 [requests, most pages]; the _host tensors
+    stay on the CPU, where libraries plan.
     """
 
     def __init__(self, case, sets=None, device="cuda"):
@@ -26,20 +27,15 @@ class CaseData:
         self.max_q, self.max_kv = max(self.q_lens), max(self.kv_lens)
         self.scale = case["head_dim"] ** -0.5
         self.sets = sets or min(400, max(1, math.ceil(ROTATED_BYTES / max(case["kv_bytes"], 1))))
-        self.place_pages()
-        counts = [len(pages) for pages in self.pages]
-        self.indptr_host = cumulative(counts)
-        self.indices = torch.cat(self.pages).to(device)
-        self.last_host = torch.tensor([(n - 1) % self.page + 1 for n in self.kv_lens], dtype=torch.int32)
-        self.table_host = torch.zeros(self.requests, max(counts), dtype=torch.int32)
-        for row, pages in zip(self.table_host, self.pages):
-            row[:len(pages)] = pages
-        self.table = self.table_host.to(device)
+        self.contiguous = case["contiguous"]
+        if not self.contiguous:
+            self.list_pages()
         self.lens_host = torch.tensor(self.kv_lens, dtype=torch.int32)
-        self.cu_q_host = cumulative(self.q_lens)
-        self.lens, self.cu_q = self.lens_host.to(device), self.cu_q_host.to(device)
+        self.cu_q_host, self.cu_kv_host = cumulative(self.q_lens), cumulative(self.kv_lens)
+        self.lens, self.cu_q, self.cu_kv = (lens.to(device) for lens in (self.lens_host, self.cu_q_host, self.cu_kv_host))
         random = torch.Generator(device=device).manual_seed(1 + self.requests + self.max_kv)
-        shape = (self.sets, self.num_pages, self.page, case["kv_heads"], case["head_dim"])
+        places = (sum(self.kv_lens),) if self.contiguous else (self.num_pages, self.page)
+        shape = (self.sets, *places, case["kv_heads"], case["head_dim"])
         self.k, self.v = self.normal(shape, random, case["kv_dtype"]), self.normal(shape, random, case["kv_dtype"])
         self.q = self.normal((self.sets, self.rows, case["qo_heads"], case["head_dim"]), random, case["q_dtype"])
         self.sinks = None
@@ -49,6 +45,17 @@ class CaseData:
     def normal(self, shape, random, dtype):
         values = torch.empty(shape, dtype=TYPES.get(dtype, torch.bfloat16), device=self.device).normal_(generator=random)
         return values.to(torch.float8_e4m3fn) if dtype == "fp8_e4m3" else values
+
+    def list_pages(self):
+        self.place_pages()
+        counts = [len(pages) for pages in self.pages]
+        self.indptr_host = cumulative(counts)
+        self.indices = torch.cat(self.pages).to(self.device)
+        self.last_host = torch.tensor([(n - 1) % self.page + 1 for n in self.kv_lens], dtype=torch.int32)
+        self.table_host = torch.zeros(self.requests, max(counts), dtype=torch.int32)
+        for row, pages in zip(self.table_host, self.pages):
+            row[:len(pages)] = pages
+        self.table = self.table_host.to(self.device)
 
     def place_pages(self):
         """Sets pages (int32 page ids of each request) and num_pages: any order; in a prefix tree sequential in a node."""
@@ -103,9 +110,21 @@ class CaseData:
 
     def gathered(self, tensor, request, tokens):
         """[tokens, kv_heads, head_dim] of one request, from one copy of K or V; bytes are moved, so any type goes."""
+        if self.contiguous:
+            return tensor[self.cu_kv_host[request]:][:tokens]
         pages = self.pages[request].long().to(self.device)
         raw = tensor.view(torch.uint8)[pages] if tensor.element_size() == 1 else tensor[pages]
         return raw.view(tensor.dtype).flatten(0, 1)[:tokens]
+
+    def seen_by_blocks(self, rows, tokens):
+        """bool [rows, tokens] by the case's block pattern."""
+        pattern = self.case["blocks"]
+        seen = torch.zeros(len(rows), tokens, dtype=torch.bool)
+        for line, row in zip(seen, rows.tolist()):
+            begin, end = pattern["indptr"][row // pattern["rows"]:][:2]
+            for column in pattern["indices"][begin:end]:
+                line[column * pattern["tokens"]:(column + 1) * pattern["tokens"]] = True
+        return seen.to(self.device)
 
     def error_of(self, out, copy=0, rows_by_leaf=False):
         """(largest, relative) error of out [rows, qo_heads, head_dim] against fp32, on some rows of some requests."""
@@ -127,9 +146,11 @@ class CaseData:
                 logits = case["softcap"] * torch.tanh(logits / case["softcap"])
             at = (tokens - queries + picked)[:, None]
             token = torch.arange(tokens, device=self.device)[None]
-            seen = token <= at
+            seen = token <= at if case["causal"] or case["window"] else torch.ones_like(token <= at)
             if case["window"]:
                 seen &= token > at - case["window"]
+            if case["blocks"]:
+                seen = self.seen_by_blocks(picked, tokens)
             logits = logits.masked_fill(~seen[:, None, None], -math.inf)
             if self.sinks is not None:
                 extra = self.sinks.unflatten(0, (case["kv_heads"], -1))[None, :, :, None].expand(*logits.shape[:-1], 1)

@@ -87,6 +87,7 @@ struct AttentionOptions {
   std::int64_t max_page_entries = 0;      // of host page lists; 0: max_requests * max_pages_per_request
   std::int32_t max_cascade_levels = 0;    // of plan_cascade() over max_rows; 0: smaller cascades only
   std::int32_t max_selected = 0;          // requests of plan_selected() that read lists a KV head
+  std::int32_t max_block_rows = 0;        // of plan_blocks(): block rows, those of every KV head where heads differ
   std::int64_t max_mask_bytes = 1 << 20;  // of AttentionMask::kBits; CUDA only
 
   bool share_prefixes = true;    // requests whose leading pages are the same read them once (host page lists only)
@@ -167,12 +168,54 @@ struct SelectedBatch {
   const std::int32_t* list_tokens = nullptr;
 };
 
+// Requests whose keys and values lie as tokens one behind the other, without pages: run() takes k and v of rank 3.
+// Host arrays, borrowed for the length of the call but mask_bits, which are read until the next plan. A request may
+// begin anywhere. In units of page_tokens, which kernels read KV by (64 is fastest for prompts), a request that begins
+// inside of one takes one more of max_pages_per_request.
+struct RaggedBatch {
+  std::int32_t num_requests = 0;
+  const std::int32_t* q_lens = nullptr;   // [num_requests], as in RequestBatch
+  const std::int32_t* kv_lens = nullptr;  // [num_requests], the query tokens included
+  // [num_requests]: request i's are tokens [kv_begins[i], kv_begins[i] + kv_lens[i]) of k and v. Requests may share
+  // tokens, and leave tokens between them.
+  const std::int32_t* kv_begins = nullptr;
+  AttentionMask mask = AttentionMask::kCausal;
+  std::int32_t window_left = -1;
+  const std::uint8_t* mask_bits = nullptr;  // as in RequestBatch
+  std::int64_t mask_bytes = 0;
+  const std::int64_t* mask_offsets = nullptr;
+};
+
+// Block-sparse attention (BSR) of num_rows query tokens over num_tokens KV tokens without pages: run() takes k and v of
+// rank 3. Block row i is query tokens [i * block_rows, ..), block column j KV tokens [j * block_tokens, ..), those at
+// the ends shorter where sizes do not divide. Host arrays, borrowed for the length of the call. A block row without
+// blocks sees nothing. Source: FlashInfer (arXiv:2501.01005).
+struct BlockSparseBatch {
+  std::int32_t num_rows = 0;
+  std::int32_t num_tokens = 0;
+  std::int32_t block_rows = 0;    // any number from 1 on
+  std::int32_t block_tokens = 0;  // a multiple of AttentionOptions::page_tokens
+  // Columns of block row i are indices[indptr[i] .. indptr[i + 1]), ascending. Where heads differ, the block rows of KV
+  // head h stand behind those of head h - 1: indptr has num_kv_heads times as many block rows, and one entry more.
+  const std::int32_t* indptr = nullptr;
+  const std::int32_t* indices = nullptr;
+  bool heads_differ = false;
+  // kNone: blocks are seen whole. kCausal: of them, tokens up to the query's own position, the queries being the last
+  // of the tokens. kBits: bit (i * block_rows + r) * block_tokens + t of mask_bits is row r and token t of the block
+  // that indices[i] names; bit 0 is the lowest of byte 0.
+  AttentionMask mask = AttentionMask::kNone;
+  const std::uint8_t* mask_bits = nullptr;
+  std::int64_t mask_bytes = 0;
+};
+
 enum class KvLayout : std::uint8_t {
   kNHD = 0,  // [pages, page_tokens, num_kv_heads, head_dim]
   kHND = 1,  // [pages, num_kv_heads, page_tokens, head_dim]
 };
 
-// The KV of one layer. k and v have equal shapes and strides; the last dim is contiguous, the others are free.
+// The KV of one layer. k and v have equal shapes and strides; the last dim is contiguous, the others are free. After
+// plan_ragged() and plan_blocks() they have no pages: [tokens, num_kv_heads, head_dim], kHND [num_kv_heads, tokens,
+// head_dim].
 struct PagedKv {
   TensorView k;
   TensorView v;
@@ -227,9 +270,14 @@ class Attention {
   // batch_invariant (shared prefixes are not looked for). Requests up to the budget give the bits of plan() with
   // DecodeKernel::kCtas.
   Status plan_selected(const SelectedBatch& batch, Stream stream = {});
+  // Plans requests without pages. kUnsupported for batch_invariant, for KV with a scale for each token, and, where a
+  // request begins inside of a unit of page_tokens, for variants of your own.
+  Status plan_ragged(const RaggedBatch& batch, Stream stream = {});
+  // Plans block-sparse rows without pages. kUnsupported as above, and for slopes, windows and variants of your own.
+  Status plan_blocks(const BlockSparseBatch& batch, Stream stream = {});
   // The same requests with lengths that grew (host, [num_requests], each by 0 or more): cheaper than plan(). Page lists
   // must hold the new pages already; host lists are read again. Where page lists lie on a CUDA device, a kernel there
-  // cuts the plan again and the host only launches it. kUnsupported after plan_cascade() and for bit masks. Lengths
+  // cuts the plan again and the host only launches it. kUnsupported but after plan(), and for bit masks. Lengths
   // that are refused leave the plan as it was; kOutOfRange: more pages than a request's list has.
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 

@@ -109,6 +109,7 @@ typedef struct fovea_attention_options {
   int32_t kv_token_scales;
   int32_t kv_rotated;
   int32_t graphs_by_rows;
+  int32_t max_block_rows;
 } fovea_attention_options;
 
 /* fovea::RequestBatch. page_indices_device: a DLPack device type. mask_bits lies on the host. */
@@ -156,6 +157,35 @@ typedef struct fovea_selected_batch {
   const int32_t* list_tokens;
   int32_t budget_divisor;
 } fovea_selected_batch;
+
+/* fovea::RaggedBatch. All arrays lie on the host. */
+typedef struct fovea_ragged_batch {
+  size_t struct_bytes;
+  int32_t num_requests;
+  int32_t mask;
+  const int32_t* q_lens;
+  const int32_t* kv_lens;
+  const int32_t* kv_begins;
+  const uint8_t* mask_bits;
+  int64_t mask_bytes;
+  const int64_t* mask_offsets;
+  int32_t window_left;
+} fovea_ragged_batch;
+
+/* fovea::BlockSparseBatch. All arrays lie on the host. */
+typedef struct fovea_block_sparse_batch {
+  size_t struct_bytes;
+  int32_t num_rows;
+  int32_t num_tokens;
+  int32_t block_rows;
+  int32_t block_tokens;
+  const int32_t* indptr;
+  const int32_t* indices;
+  const uint8_t* mask_bits;
+  int64_t mask_bytes;
+  int32_t heads_differ;
+  int32_t mask;
+} fovea_block_sparse_batch;
 
 /* fovea::PagedKv; scales may be NULL for pools that need none. DLPack has no int4 and few producers have fp8, so pools
  * of quantized types come as bytes, uint8 or int8: rows of head_dim bytes for fp8_e4m3 and int8, of head_dim / 2 for
@@ -252,6 +282,10 @@ FOVEA_API fovea_status fovea_attention_plan_cascade(fovea_attention* attention, 
                                                     void* stream);
 FOVEA_API fovea_status fovea_attention_plan_selected(fovea_attention* attention, const fovea_selected_batch* batch,
                                                      void* stream);
+FOVEA_API fovea_status fovea_attention_plan_ragged(fovea_attention* attention, const fovea_ragged_batch* batch,
+                                                   void* stream);
+FOVEA_API fovea_status fovea_attention_plan_blocks(fovea_attention* attention, const fovea_block_sparse_batch* batch,
+                                                   void* stream);
 FOVEA_API fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_lens, int32_t num_requests,
                                             void* stream);
 FOVEA_API fovea_status fovea_attention_grow_on_device(fovea_attention* attention, const fovea_tensor* kv_lens,

@@ -50,7 +50,7 @@ struct KvPoolView {
   long long head_stride;   // elements
   int32_t num_pages;
   int32_t page_tokens;       // tokens a page
-  int32_t entry_tokens;      // tokens a page-list entry names: page_tokens / entries_per_page
+  int32_t entry_tokens;      // tokens a page-list entry names; the last entry of a page may name fewer
   int32_t entries_per_page;  // 1 unless units smaller than a page can be selected
   KvDType dtype;
   ScaleGranularity granularity;

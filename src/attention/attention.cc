@@ -81,6 +81,11 @@ PlannerOptions planner_options(const AttentionConfig& config) {
         std::min<std::int64_t>(std::max<std::int64_t>(p.limits.max_block_rows, o.max_requests + lists), most));
     p.limits.max_covered_rows = static_cast<std::int32_t>(std::min<std::int64_t>(o.max_requests + lists, most));
   }
+  p.limits.max_block_rows = std::max(p.limits.max_block_rows, o.max_block_rows);
+  if (o.max_block_rows > 0) {  // as many lists of rows as KV heads
+    const std::int64_t covered = std::min<std::int64_t>(rows * o.num_kv_heads, std::int64_t{1} << 24);
+    p.limits.max_covered_rows = std::max(p.limits.max_covered_rows, static_cast<std::int32_t>(covered));
+  }
   return p;
 }
 
@@ -106,6 +111,10 @@ Status Attention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLev
 Status Attention::plan_selected(const SelectedBatch& batch, Stream stream) {
   return impl_->plan_selected(batch, stream);
 }
+Status Attention::plan_ragged(const RaggedBatch& batch, Stream stream) { return impl_->plan_ragged(batch, stream); }
+Status Attention::plan_blocks(const BlockSparseBatch& batch, Stream stream) {
+  return impl_->plan_blocks(batch, stream);
+}
 Status Attention::grow(std::span<const std::int32_t> kv_lens, Stream stream) { return impl_->grow(kv_lens, stream); }
 Status Attention::grow_on_device(const TensorView& kv_lens, Stream stream) {
   return impl_->grow_on_device(kv_lens, stream);
@@ -126,7 +135,10 @@ Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& 
   if (kv.k.data != nullptr && kv.k.dtype != o.kv_dtype) {
     return invalid_argument("k is {}, declared was {}", describe(kv.k), dtype_name(o.kv_dtype));
   }
-  FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool, pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place));
+  const std::int64_t tokens = impl_->contiguous_tokens();
+  FOVEA_ASSIGN_OR_RETURN(const abi::KvPoolView pool,
+                         tokens < 0 ? pool_view(kv, o.num_kv_heads, o.head_dim, o.page_tokens, place)
+                                    : contiguous_view(kv, tokens, o.num_kv_heads, o.head_dim, o.page_tokens, place));
   FOVEA_RETURN_IF_ERROR(check_storage(o, kv, pool));
   FOVEA_RETURN_IF_ERROR(impl_->check_pages(pool.num_pages));
   return impl_->run(q, {&pool, 1}, out, lse, stream, values);

@@ -77,6 +77,7 @@ Result<AttentionBatch> BatchTranslator::requests(const RequestBatch& batch) {
   num_page_indices_ = batch.num_page_indices;
   page_stride_ = batch.page_stride;
   num_requests_ = batch.num_requests;
+  contiguous_tokens_ = -1;
   last_ = batch;
   q_lens_.assign(batch.q_lens, batch.q_lens + requests);
   given_begins_.clear();
@@ -149,8 +150,7 @@ Status BatchTranslator::check_room(std::span<const std::int32_t> kv_lens) const 
 
 Result<std::optional<AttentionBatch>> BatchTranslator::grow(std::span<const std::int32_t> kv_lens,
                                                             const Planner& planner) {
-  if (num_requests_ < 0)
-    return unsupported("grow() after plan_cascade(), plan_selected() or block rows: plan again, with the longer lists");
+  if (num_requests_ < 0) return unsupported("grow() follows plan() alone: after other plans, plan again");
   if (kv_lens.size() != static_cast<std::size_t>(num_requests_)) {
     return invalid_argument("{} lengths for {} requests planned", kv_lens.size(), num_requests_);
   }
@@ -217,6 +217,7 @@ Result<BlockRowBatch> BatchTranslator::cascade(std::int32_t num_rows, std::span<
   const auto rows = static_cast<std::size_t>(num_rows);
   largest_ = {};
   num_requests_ = -1;
+  contiguous_tokens_ = -1;
   entries_.clear();
   block_rows_.clear();
   row_indices_.resize(rows);
@@ -288,6 +289,7 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
   const auto heads = static_cast<std::uint16_t>(options_.num_kv_heads);
   largest_ = {};
   num_requests_ = -1;
+  contiguous_tokens_ = -1;
   entries_.clear();
   block_rows_.clear();
   row_indices_.resize(requests);
@@ -350,11 +352,13 @@ Result<BlockRowBatch> BatchTranslator::selected(const SelectedBatch& batch) {
 void BatchTranslator::given() {
   largest_ = {};
   num_requests_ = -1;
+  contiguous_tokens_ = -1;
   entries_.clear();
 }
 
 Result<BlockRowBatch> BatchTranslator::block_rows(const BlockRowBatch& batch, std::size_t pool, std::size_t num_pools) {
   given();
+  contiguous_mask_ = {};
   block_rows_.clear();
   list_parts_.clear();
   const bool looks_at_positions = options_.alibi_slopes.data != nullptr || !options_.variant.name.empty();

@@ -26,6 +26,10 @@ class BatchTranslator {
   Result<BlockRowBatch> cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels);
   // Plans into the caller's lists, on the host as on a device.
   Result<BlockRowBatch> selected(const SelectedBatch& batch);
+  // Without pages (contiguous_batch.cc): entries are units of page_tokens of the only page that the tokens are; they
+  // stand in page_entries().
+  Result<BlockRowBatch> ragged(const RaggedBatch& batch);
+  Result<BlockRowBatch> blocks(const BlockSparseBatch& batch);
   // Block rows of the pool `pool` of `num_pools`, as a device takes them: their lists packed in page_entries(). Lengths
   // are those of now. Where there are several pools, heads of others are left to their plans.
   Result<BlockRowBatch> block_rows(const BlockRowBatch& batch, std::size_t pool, std::size_t num_pools);
@@ -38,6 +42,10 @@ class BatchTranslator {
 
   // Tokens that the longest list of the last requests() holds, where their ends are known; else 2^31 - 1.
   std::int64_t most_list_tokens() const { return most_list_tokens_; }
+  // Tokens that k and v need after ragged() and blocks(); -1 after the others, which read pages.
+  std::int64_t contiguous_tokens() const { return contiguous_tokens_; }
+  // Bits of ragged() and blocks() that have such masks; else empty.
+  std::span<const std::uint8_t> contiguous_mask() const { return contiguous_mask_; }
   // Of the last requests(); -1 after plans of block rows.
   std::int32_t num_requests() const { return num_requests_; }
   // The packed entries; empty where the plan points into the caller's.
@@ -60,6 +68,12 @@ class BatchTranslator {
   std::int64_t list_room(std::size_t request) const;
   Status check_room(std::span<const std::int32_t> kv_lens) const;
   Status check_mask(const RequestBatch& batch, AttentionBatch& made);
+  void begin_contiguous(std::int64_t num_rows, std::int64_t num_tokens);
+  BlockRowBatch contiguous_rows(std::span<const std::uint8_t> mask_bits);
+  Status add_blocks(const BlockSparseBatch& batch, std::int32_t begin, std::int32_t end, std::int32_t first,
+                    std::int32_t last, std::int64_t list_begin, std::int32_t head_begin, std::int32_t head_end);
+  static std::int32_t rows_alike(const BlockSparseBatch& batch, std::int32_t begin, std::int32_t end,
+                                 std::int32_t first, std::int32_t last);
   void note_pages(std::size_t list, const std::int32_t* entries, std::int64_t count);
 
   AttentionOptions options_;
@@ -75,6 +89,8 @@ class BatchTranslator {
   std::vector<std::int64_t> given_begins_;  // empty: a table of page_stride_
   std::vector<std::int64_t> given_ends_;    // empty: not known
   std::int64_t most_list_tokens_ = INT32_MAX;
+  std::int64_t contiguous_tokens_ = -1;
+  std::span<const std::uint8_t> contiguous_mask_;
 
   std::vector<std::int32_t> entries_;
   std::vector<std::int64_t> packed_begins_;  // one more than requests
@@ -90,6 +106,7 @@ class BatchTranslator {
   std::vector<std::int32_t> q_pos_;
   std::vector<std::int32_t> seen_tokens_;
   std::vector<std::int32_t> list_tokens_;  // of the last selected(), by request
+  std::vector<std::uint8_t> own_mask_;     // of the last blocks()
 
   // The largest page that the last batch reads, and whose it is; negative ones are larger than all others.
   struct Largest {

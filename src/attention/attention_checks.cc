@@ -116,6 +116,8 @@ Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace p
 
 namespace {
 
+constexpr std::int64_t kOnePage = -1;  // as page_tokens: of all tokens there are
+
 // Places, types, shapes and strides of a pool's K and V.
 Status check_pool_tensors(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim, std::int64_t page_tokens,
                           DevicePlace place) {
@@ -126,9 +128,9 @@ Status check_pool_tensors(const PagedKv& kv, std::int64_t num_kv_heads, std::int
   const int token = heads_first ? 2 : 1;
   for (const auto* tensor : {&kv.k, &kv.v}) {
     const bool fits = tensor->rank == 4 && tensor->shape[head] == num_kv_heads && tensor->shape[3] == head_dim &&
-                      tensor->shape[token] >= 1 && (page_tokens == 0 || tensor->shape[token] == page_tokens);
+                      tensor->shape[token] >= 1 && (page_tokens <= 0 || tensor->shape[token] == page_tokens);
     if (!fits) {
-      const std::string tokens = page_tokens == 0 ? "page_tokens" : fmt::format("{}", page_tokens);
+      const std::string tokens = page_tokens <= 0 ? "page_tokens" : fmt::format("{}", page_tokens);
       return invalid_argument("{} is {}, expected [pages, {}, {}, {}] ({} layout)", tensor == &kv.k ? "k" : "v",
                               describe(*tensor), heads_first ? fmt::format("{}", num_kv_heads) : tokens,
                               heads_first ? tokens : fmt::format("{}", num_kv_heads), head_dim,
@@ -143,7 +145,8 @@ Status check_pool_tensors(const PagedKv& kv, std::int64_t num_kv_heads, std::int
     return invalid_argument("k is {} and v {}; expected the same type, shape and strides", describe(kv.k),
                             describe(kv.v));
   }
-  if (kv.k.shape[0] > std::numeric_limits<std::int32_t>::max() || kv.k.shape[token] > 65536) {
+  const std::int64_t most = page_tokens == kOnePage ? std::numeric_limits<std::int32_t>::max() : 65536;
+  if (kv.k.shape[0] > std::numeric_limits<std::int32_t>::max() || kv.k.shape[token] > most) {
     return out_of_range("k is {}, expected fewer than 2^31 pages of at most 65536 tokens", describe(kv.k));
   }
   return ok_status();
@@ -230,6 +233,38 @@ Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, 
   const bool of_tokens = integers || (pool.dtype == abi::KvDType::kF8E4M3 && kv.k_scale.rank == 4);
   FOVEA_RETURN_IF_ERROR(of_tokens ? set_token_scales(kv, num_kv_heads, place, pool)
                                   : set_head_scales(kv, num_kv_heads, place, pool));
+  return pool;
+}
+
+Result<abi::KvPoolView> contiguous_view(const PagedKv& kv, std::int64_t tokens, std::int64_t num_kv_heads,
+                                        std::int64_t head_dim, std::int32_t entry_tokens, DevicePlace place) {
+  const bool heads_first = kv.layout == KvLayout::kHND;
+  const int token = heads_first ? 1 : 0;
+  PagedKv paged = kv;
+  for (TensorView* tensor : {&paged.k, &paged.v}) {
+    if (tensor->rank != 3 || tensor->shape[token] < tokens || tensor->shape[1 - token] != num_kv_heads ||
+        tensor->shape[2] != head_dim) {
+      return invalid_argument(
+          "{} is {}, expected [{}] ({} layout) with {} tokens or more, and no pages, as the plan has them",
+          tensor == &paged.k ? "k" : "v", describe(*tensor),
+          heads_first ? fmt::format("{}, tokens, {}", num_kv_heads, head_dim)
+                      : fmt::format("tokens, {}, {}", num_kv_heads, head_dim),
+          heads_first ? "HND" : "NHD", tokens);
+    }
+    // One page; its stride is never used, but tensor maps have one.
+    const std::int64_t stride = tensor->strides[0] * std::max<std::int64_t>(tensor->shape[0], 1);
+    tensor->rank = 4;
+    for (int d = 3; d > 0; --d) {
+      tensor->shape[d] = tensor->shape[d - 1];
+      tensor->strides[d] = tensor->strides[d - 1];
+    }
+    tensor->shape[0] = tensor->shape[token + 1] == 0 ? 0 : 1;
+    tensor->shape[token + 1] = std::max<std::int64_t>(tensor->shape[token + 1], 1);
+    tensor->strides[0] = stride;
+  }
+  FOVEA_ASSIGN_OR_RETURN(abi::KvPoolView pool, pool_view(paged, num_kv_heads, head_dim, kOnePage, place));
+  pool.entry_tokens = entry_tokens;
+  pool.entries_per_page = std::max((pool.page_tokens + entry_tokens - 1) / entry_tokens, 1);
   return pool;
 }
 

@@ -41,6 +41,9 @@ Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace p
 // The pool that k and v are. page_tokens 0: any.
 Result<abi::KvPoolView> pool_view(const PagedKv& kv, std::int64_t num_kv_heads, std::int64_t head_dim,
                                   std::int64_t page_tokens, DevicePlace place);
+// k and v of rank 3, at least `tokens` of them without pages, as one page whose entries name entry_tokens each.
+Result<abi::KvPoolView> contiguous_view(const PagedKv& kv, std::int64_t tokens, std::int64_t num_kv_heads,
+                                        std::int64_t head_dim, std::int32_t entry_tokens, DevicePlace place);
 // Whether it is stored as the options say.
 Status check_storage(const AttentionOptions& options, const PagedKv& kv, const abi::KvPoolView& pool);
 

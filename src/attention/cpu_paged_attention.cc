@@ -50,6 +50,16 @@ class CpuPagedAttention : public PagedAttention {
     FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(now));
     return done(planner_.plan_block_rows(translated));
   }
+  Status plan_ragged(const RaggedBatch& batch, Stream) override {
+    planned_ = false;
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.ragged(batch));
+    return done(planner_.plan_block_rows(translated));
+  }
+  Status plan_blocks(const BlockSparseBatch& batch, Stream) override {
+    planned_ = false;
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.blocks(batch));
+    return done(planner_.plan_block_rows(translated));
+  }
   Status plan_block_rows(const BlockRowBatch& batch, Stream) override {
     planned_ = false;
     translator_.given();
@@ -78,6 +88,7 @@ class CpuPagedAttention : public PagedAttention {
   }
 
   std::int64_t num_rows() const override { return planned_ ? std::int64_t{planner_.view().header->num_rows} : -1; }
+  std::int64_t contiguous_tokens() const override { return translator_.contiguous_tokens(); }
   Status check_pages(std::int64_t num_pages) const override { return translator_.check_pages(num_pages); }
   std::size_t workspace_bytes() const override {
     const auto row_bytes = (static_cast<std::size_t>(options_.head_dim) + 1) * sizeof(float);

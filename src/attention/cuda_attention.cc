@@ -66,10 +66,18 @@ class CudaPagedAttention : public PagedAttention {
   Status plan(const RequestBatch& batch, Stream stream) override;
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) override;
   Status plan_selected(const SelectedBatch& batch, Stream stream) override;
+  Status plan_ragged(const RaggedBatch& batch, Stream stream) override {
+    return plan_given([&] { return translator_.ragged(batch); }, stream);
+  }
+  Status plan_blocks(const BlockSparseBatch& batch, Stream stream) override {
+    return plan_given([&] { return translator_.blocks(batch); }, stream);
+  }
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override;
   Status grow_on_device(const TensorView& kv_lens, Stream stream) override;
   Status growth_status(Stream stream) const override;
-  Status plan_block_rows(const BlockRowBatch& batch, Stream stream) override;
+  Status plan_block_rows(const BlockRowBatch& batch, Stream stream) override {
+    return plan_given([&] { return translator_.block_rows(batch, pool_index_, num_pools_); }, stream);
+  }
   Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, const TensorView& lse,
              Stream stream, const RunValues& values) override;
   bool recorded() const override { return !recorded_.empty(); }
@@ -80,6 +88,7 @@ class CudaPagedAttention : public PagedAttention {
   std::int64_t num_rows() const override {
     return planned_ ? std::int64_t{active_->planner.view().header->num_rows} : -1;
   }
+  std::int64_t contiguous_tokens() const override { return translator_.contiguous_tokens(); }
   Status check_pages(std::int64_t num_pages) const override { return translator_.check_pages(num_pages); }
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
@@ -98,6 +107,8 @@ class CudaPagedAttention : public PagedAttention {
   Status plan_batch(const AttentionBatch& batch);
   Status take_choice(const Status& planned, std::uint32_t rows);
   Status plan_rows(const BlockRowBatch& batch, bool selected);
+  template <typename Translate>
+  Status plan_given(Translate translate, Stream stream);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
@@ -381,16 +392,18 @@ Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const C
   return ok_status();
 }
 
-Status CudaPagedAttention::plan_block_rows(const BlockRowBatch& batch, Stream stream) {
+// Plans the block rows that translate() returns, whose lists and mask the translator holds.
+template <typename Translate>
+Status CudaPagedAttention::plan_given(Translate translate, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
-  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.block_rows(batch, pool_index_, num_pools_));
+  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translate());
   FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
-  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
+  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), translator_.contiguous_mask(), stream));
   planned_ = true;
   return ok_status();
 }
@@ -492,7 +505,9 @@ Status CudaPagedAttention::check_pool(const abi::KvPoolView& pool) const {
                             dtype_name(options_.kv_dtype), scaled ? " with a scale for each token" : "",
                             options_.kv_rotated ? ", rotated" : "");
   }
-  if (pool.page_tokens != options_.page_tokens || pool.entries_per_page != 1) {
+  // Tokens without pages are one page of entries.
+  const bool pages = pool.page_tokens == options_.page_tokens && pool.entries_per_page == 1;
+  if (translator_.contiguous_tokens() < 0 ? !pages : pool.entry_tokens != options_.page_tokens) {
     return unsupported("KV pool {} has pages of {} tokens in {} entries, declared were {} in one", pool_index_,
                        pool.page_tokens, pool.entries_per_page, options_.page_tokens);
   }

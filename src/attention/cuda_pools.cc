@@ -22,6 +22,10 @@ class CudaPools final : public PagedAttention {
   Status plan_selected(const SelectedBatch& batch, Stream stream) override {
     return first().plan_selected(batch, stream);
   }
+  Status plan_ragged(const RaggedBatch& batch, Stream stream) override { return first().plan_ragged(batch, stream); }
+  Status plan_blocks(const BlockSparseBatch& batch, Stream stream) override {
+    return first().plan_blocks(batch, stream);
+  }
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream) override {
     return pools_[0]->grow(kv_lens, stream);
   }
@@ -57,6 +61,7 @@ class CudaPools final : public PagedAttention {
   }
 
   std::int64_t num_rows() const override { return in_use_ == 0 ? -1 : pools_[0]->num_rows(); }
+  std::int64_t contiguous_tokens() const override { return pools_[0]->contiguous_tokens(); }
   Status check_pages(std::int64_t num_pages) const override { return pools_[0]->check_pages(num_pages); }
   std::size_t workspace_bytes() const override {
     std::size_t bytes = 0;

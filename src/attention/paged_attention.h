@@ -55,6 +55,8 @@ class PagedAttention {
   virtual Status plan(const RequestBatch& batch, Stream stream) = 0;
   virtual Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) = 0;
   virtual Status plan_selected(const SelectedBatch& batch, Stream stream) = 0;
+  virtual Status plan_ragged(const RaggedBatch& batch, Stream stream) = 0;
+  virtual Status plan_blocks(const BlockSparseBatch& batch, Stream stream) = 0;
   virtual Status grow(std::span<const std::int32_t> kv_lens, Stream stream) = 0;
   virtual Status grow_on_device(const TensorView& kv_lens, Stream stream) = 0;
   virtual Status growth_status(Stream) const { return ok_status(); }  // here refusals are grow_on_device()'s
@@ -73,6 +75,8 @@ class PagedAttention {
 
   // Rows of the plan; -1 where there is none to run.
   virtual std::int64_t num_rows() const = 0;
+  // Tokens that keys and values without pages need under the plan; -1 where it reads pages.
+  virtual std::int64_t contiguous_tokens() const = 0;
   // kOutOfRange when the plan is known to read a page outside of [0, num_pages).
   virtual Status check_pages(std::int64_t num_pages) const = 0;
   virtual std::size_t workspace_bytes() const = 0;

@@ -78,6 +78,7 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   options.kv_token_scales = o.kv_token_scales != 0;
   options.kv_rotated = o.kv_rotated != 0;
   options.graphs_by_rows = o.graphs_by_rows != 0;
+  options.max_block_rows = o.max_block_rows;
   if (Status s = set_variant(o, views, options); !s.ok()) return s;
   if (!views.status().ok()) return views.status();
   Result<fovea::Attention> made = fovea::Attention::create(options);
@@ -86,14 +87,17 @@ Status create(const fovea_attention_options* given, fovea_attention** attention)
   return {};
 }
 
+Status check_mask(std::int32_t mask) {
+  if (mask >= FOVEA_MASK_NONE && mask <= FOVEA_MASK_BITS) return {};
+  return invalid("mask is " + std::to_string(mask) + ", expected FOVEA_MASK_NONE to FOVEA_MASK_BITS");
+}
+
 Status plan(fovea_attention* attention, const fovea_batch* given, void* stream) {
   if (attention == nullptr) return invalid("attention is NULL");
   const Result<fovea_batch> versioned_batch = versioned(given, "batch");
   if (!versioned_batch.ok()) return versioned_batch.status();
   const fovea_batch& b = *versioned_batch;
-  if (b.mask < FOVEA_MASK_NONE || b.mask > FOVEA_MASK_BITS) {
-    return invalid("mask is " + std::to_string(b.mask) + ", expected FOVEA_MASK_NONE to FOVEA_MASK_BITS");
-  }
+  if (Status s = check_mask(b.mask); !s.ok()) return s;
   fovea::RequestBatch batch;
   batch.num_requests = b.num_requests;
   batch.q_lens = b.q_lens;
@@ -140,6 +144,30 @@ Status plan_selected(fovea_attention* attention, const fovea_selected_batch* giv
   return attention->attention.plan_selected(
       {b.num_requests, b.kv_lens, b.budget_tokens, b.budget_divisor, b.page_indices, b.num_page_indices, b.list_begins,
        b.selected_begins, b.selected_stride, b.list_tokens},
+      {stream});
+}
+
+Status plan_ragged(fovea_attention* attention, const fovea_ragged_batch* given, void* stream) {
+  if (attention == nullptr) return invalid("attention is NULL");
+  const Result<fovea_ragged_batch> versioned_batch = versioned(given, "batch");
+  if (!versioned_batch.ok()) return versioned_batch.status();
+  const fovea_ragged_batch& b = *versioned_batch;
+  if (Status s = check_mask(b.mask); !s.ok()) return s;
+  return attention->attention.plan_ragged(
+      {b.num_requests, b.q_lens, b.kv_lens, b.kv_begins, static_cast<fovea::AttentionMask>(b.mask), b.window_left,
+       b.mask_bits, b.mask_bytes, b.mask_offsets},
+      {stream});
+}
+
+Status plan_blocks(fovea_attention* attention, const fovea_block_sparse_batch* given, void* stream) {
+  if (attention == nullptr) return invalid("attention is NULL");
+  const Result<fovea_block_sparse_batch> versioned_batch = versioned(given, "batch");
+  if (!versioned_batch.ok()) return versioned_batch.status();
+  const fovea_block_sparse_batch& b = *versioned_batch;
+  if (Status s = check_mask(b.mask); !s.ok()) return s;
+  return attention->attention.plan_blocks(
+      {b.num_rows, b.num_tokens, b.block_rows, b.block_tokens, b.indptr, b.indices, b.heads_differ != 0,
+       static_cast<fovea::AttentionMask>(b.mask), b.mask_bits, b.mask_bytes},
       {stream});
 }
 
@@ -202,6 +230,15 @@ fovea_status fovea_attention_plan_cascade(fovea_attention* attention, int32_t nu
 fovea_status fovea_attention_plan_selected(fovea_attention* attention, const fovea_selected_batch* batch,
                                            void* stream) {
   return guarded([&] { return plan_selected(attention, batch, stream); });
+}
+
+fovea_status fovea_attention_plan_ragged(fovea_attention* attention, const fovea_ragged_batch* batch, void* stream) {
+  return guarded([&] { return plan_ragged(attention, batch, stream); });
+}
+
+fovea_status fovea_attention_plan_blocks(fovea_attention* attention, const fovea_block_sparse_batch* batch,
+                                         void* stream) {
+  return guarded([&] { return plan_blocks(attention, batch, stream); });
 }
 
 fovea_status fovea_attention_grow(fovea_attention* attention, const int32_t* kv_lens, int32_t num_requests,

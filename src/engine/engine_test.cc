@@ -51,6 +51,8 @@ class FakeAttention final : public PagedAttention {
   }
   Status plan_cascade(std::int32_t, std::span<const CascadeLevel>, Stream) override { return unused(); }
   Status plan_selected(const SelectedBatch&, Stream) override { return unused(); }
+  Status plan_ragged(const RaggedBatch&, Stream) override { return unused(); }
+  Status plan_blocks(const BlockSparseBatch&, Stream) override { return unused(); }
   Status grow(std::span<const std::int32_t> lens, Stream) override {
     EXPECT_EQ(lens.size(), kv_lens.size());
     for (std::size_t i = 0; i < kv_lens.size(); ++i) EXPECT_GE(lens[i], kv_lens[i]);
@@ -64,6 +66,7 @@ class FakeAttention final : public PagedAttention {
     return ok_status();
   }
   std::int64_t num_rows() const override { return planner_.view().header->num_rows; }
+  std::int64_t contiguous_tokens() const override { return -1; }
   Status check_pages(std::int64_t) const override { return ok_status(); }
   std::size_t workspace_bytes() const override { return 0; }
   std::size_t plan_bytes() const override { return 0; }

@@ -11,6 +11,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "workload/lengths.h"
+#include "workload/prefill_cases.h"
 
 namespace fovea {
 namespace {
@@ -232,9 +233,10 @@ struct Suite {
   std::string_view name;
   Cases (*make)();
 };
-constexpr Suite kSuites[] = {{"decode", decode},     {"skew", skew},       {"single", single},   {"fp8", fp8},
-                             {"integers", integers}, {"page", page},       {"variant", variant}, {"append", append},
-                             {"prefix", prefix},     {"quarter", quarter}, {"cliffs", cliffs}};
+constexpr Suite kSuites[] = {{"decode", decode},   {"skew", skew},         {"single", single},
+                             {"fp8", fp8},         {"integers", integers}, {"page", page},
+                             {"variant", variant}, {"append", append},     {"prefix", prefix},
+                             {"quarter", quarter}, {"cliffs", cliffs},     {"prefill", prefill_cases}};
 
 }  // namespace
 
@@ -303,6 +305,17 @@ double MeasuredCase::qo_bytes() const {
 
 double MeasuredCase::flops() const {
   double pairs = 0.0;
+  if (!blocks.empty()) {  // whose edges may be narrower
+    for (std::size_t row = 0; row + 1 < blocks.indptr.size(); ++row) {
+      const std::int32_t first = static_cast<std::int32_t>(row) * blocks.rows;
+      for (std::int32_t i = blocks.indptr[row]; i < blocks.indptr[row + 1]; ++i) {
+        const std::int32_t column = blocks.indices[static_cast<std::size_t>(i)] * blocks.tokens;
+        pairs += static_cast<double>(std::min(blocks.rows, q_lens[0] - first)) *
+                 std::min(blocks.tokens, kv_lens[0] - column);
+      }
+    }
+    return 4.0 * qo_heads * head_dim * pairs;
+  }
   for (std::size_t i = 0; i < kv_lens.size(); ++i) {
     for (std::int32_t token = 0; token < q_lens[i]; ++token) {
       const std::int32_t before = kv_lens[i] - q_lens[i] + token + 1;
@@ -360,6 +373,13 @@ std::string measured_cases_json(const std::vector<MeasuredCase>& cases) {
   for (const MeasuredCase& c : cases) {
     nlohmann::ordered_json runs = nlohmann::ordered_json::array();
     for (const SharedRun& run : c.runs) runs.push_back({run.parent, run.tokens});
+    nlohmann::ordered_json blocks;  // null
+    if (!c.blocks.empty()) {
+      blocks = {{"rows", c.blocks.rows},
+                {"tokens", c.blocks.tokens},
+                {"indptr", c.blocks.indptr},
+                {"indices", c.blocks.indices}};
+    }
     list.push_back({{"suite", c.suite},
                     {"id", c.id()},
                     {"qo_heads", c.qo_heads},
@@ -373,6 +393,8 @@ std::string measured_cases_json(const std::vector<MeasuredCase>& cases) {
                     {"causal", c.causal},
                     {"window", c.window},
                     {"softcap", c.softcap},
+                    {"contiguous", c.contiguous},
+                    {"blocks", blocks},
                     {"sinks", c.sinks},
                     {"tree", c.tree},
                     {"runs", runs},

@@ -15,6 +15,15 @@
 
 namespace fovea {
 
+// Blocks of `rows` query tokens and `tokens` KV tokens that are seen whole; those of block row i are columns
+// indices[indptr[i] .. indptr[i + 1]). Nothing: no pattern.
+struct BlockPattern {
+  std::int32_t rows = 0, tokens = 0;
+  std::vector<std::int32_t> indptr, indices;
+
+  bool empty() const { return indptr.empty(); }
+};
+
 struct MeasuredCase {
   std::string suite;  // "decode", "skew", ...
   std::string name;   // "32x8/B64/S4096": query heads x KV heads, requests, KV tokens
@@ -29,8 +38,11 @@ struct MeasuredCase {
   bool causal = false;
   std::int32_t window = 0;  // KV tokens that a query sees, itself counted; 0: all
   float softcap = 0.0f;     // 0: off
-  bool sinks = false;       // a logit a query head that takes weight and gives no value
-  std::string tree;         // prefixes shared as parse_prefix_tree() reads them; empty: see runs
+  // KV of one request behind the other's, for engines that take that; pages are for those that do not.
+  bool contiguous = false;
+  BlockPattern blocks;  // of one request with contiguous KV
+  bool sinks = false;   // a logit a query head that takes weight and gives no value
+  std::string tree;     // prefixes shared as parse_prefix_tree() reads them; empty: see runs
   // Prefixes shared unevenly, as forest_batch() takes them; empty: nothing is shared.
   std::vector<SharedRun> runs;
   std::vector<std::int32_t> run_of;  // by request
@@ -54,13 +66,13 @@ const std::vector<std::string_view>& measured_suites();
 // "decode": heads x shapes of uniform batches. "skew": the same total, unevenly spread. "single": one request. "fp8":
 // e4m3 KV. "integers": int8 and int4 KV. "page": page sizes. "variant": plain, soft-cap, window. "append": long queries
 // over a cache. "prefix": the 20 x 4 grid of PAT (ASPLOS'26). "quarter": every tree of it once, the heads taking turns.
-// "cliffs": where speed once fell off. kInvalidArgument lists the names; `suites` separates them by commas, "all" is
-// all but "quarter", "integers" and "cliffs".
+// "cliffs": where speed once fell off. "prefill": prompts and all else with many query tokens. kInvalidArgument lists
+// the names; `suites` separates them by commas, "all" is all but "quarter", "integers", "cliffs" and "prefill".
 Result<std::vector<MeasuredCase>> measured_cases(std::string_view suites);
 
 // {"cases":[{"suite","id","qo_heads","kv_heads","head_dim","page","q_dtype","kv_dtype","q_lens","kv_lens","causal",
-//  "window","softcap","sinks","tree","runs","run_of","floor_us","unshared_floor_us","kv_bytes","qo_bytes","flops"}]};
-// runs: [[parent, tokens], ..]
+//  "window","softcap","contiguous","blocks","sinks","tree","runs","run_of","floor_us","unshared_floor_us","kv_bytes","qo_bytes","flops"}]};
+// runs: [[parent, tokens], ..]; blocks: {"rows","tokens","indptr","indices"} or null
 std::string measured_cases_json(const std::vector<MeasuredCase>& cases);
 
 }  // namespace fovea

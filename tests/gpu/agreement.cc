@@ -111,13 +111,21 @@ Result<AgreementRunner> AgreementRunner::create(Place& place, const Configuratio
   FOVEA_RETURN_IF_ERROR(tensor(config.variant.sinks, options.sinks));
   FOVEA_RETURN_IF_ERROR(tensor(config.variant.alibi_slopes, options.alibi_slopes));
   FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(options));
-  AgreementRunner runner(place, std::move(attention), config.budget_pages);
+  AgreementRunner runner(place, std::move(attention), config);
   runner.kept_ = std::move(kept);
   return runner;
 }
 
 Status AgreementRunner::plan(const AttentionCase& c) {
   if (budget_pages_ > 0) return plan_selected(c);
+  if (entry_ == Entry::kRagged) {
+    ragged_ = std::make_unique<RaggedLists>(c);
+    return attention_.plan_ragged(ragged_->view, place_->stream());
+  }
+  if (entry_ == Entry::kBlocks) {
+    blocks_ = std::make_unique<BlockLists>(c, attention_.options().page_tokens);
+    return attention_.plan_blocks(blocks_->view, place_->stream());
+  }
   batch_ = std::make_unique<CaseBatch>(c);
   return attention_.plan(batch_->view, place_->stream());
 }
@@ -181,8 +189,10 @@ Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
   FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> lse,
                          upload(*place_, std::vector<float>(states, std::numeric_limits<float>::quiet_NaN())));
   FOVEA_RETURN_IF_ERROR(plan(c));
-  FOVEA_RETURN_IF_ERROR(attention_.run(place_->view(q.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
-                                       paged_kv(*place_, c, k.get(), v.get(), k_scales.get(), v_scales.get()),
+  const PagedKv kv = entry_ == Entry::kPages
+                         ? paged_kv(*place_, c, k.get(), v.get(), k_scales.get(), v_scales.get())
+                         : contiguous_kv(c, place_->view(k.get(), c.spec.kv_dtype, 1), k.get(), v.get());
+  FOVEA_RETURN_IF_ERROR(attention_.run(place_->view(q.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim), kv,
                                        place_->view(out.get(), dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim),
                                        place_->view(lse.get(), DType::kF32, c.num_rows, c.num_qo_heads()),
                                        place_->stream()));
@@ -226,7 +236,7 @@ AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const
       }
       for (int n = 0; runner && n < cases && failure.empty(); ++n) {
         const AttentionCase c =
-            testing::make_case(random_spec(config, seed + i * 1000003 + static_cast<std::uint64_t>(n)));
+            make_case(config, random_spec(config, seed + i * 1000003 + static_cast<std::uint64_t>(n)));
         Result<AgreementRunner::Output> actual = [&] {
           const std::lock_guard lock(device);
           return runner->run(c);
@@ -254,6 +264,12 @@ AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const
   for (std::thread& thread : threads) thread.join();
   std::sort(counts.failures.begin(), counts.failures.end());
   return counts;
+}
+
+AttentionCase make_case(const Configuration& config, const CaseSpec& spec) {
+  AttentionCase c = testing::make_case(spec);
+  if (config.entry == Entry::kBlocks) set_blocks(c, config.options.page_tokens);
+  return c;
 }
 
 namespace {
@@ -291,7 +307,7 @@ std::string find_leak(AgreementRunner& runner, const Configuration& config) {
   spec.mask = abi::MaskKind::kCausal;
   spec.window_left = -1;
   spec.shared_tokens = 0;
-  AttentionCase c = testing::make_case(spec);
+  AttentionCase c = make_case(config, spec);
   const auto clean = runner.run(c);
   spoil(c, kTokens - 2);  // the last two rows see it
   const auto spoiled = runner.run(c);
@@ -311,7 +327,7 @@ std::string find_leak(AgreementRunner& runner, const Configuration& config) {
 std::vector<std::string> hidden_values_that_leak(Place& place) {
   std::vector<std::string> found;
   for (const Configuration& config : configurations()) {
-    if (config.budget_pages > 0) continue;  // one query token a request
+    if (config.budget_pages > 0 || config.entry == Entry::kBlocks) continue;  // one query token a request; other masks
     auto runner = AgreementRunner::create(place, config);
     if (runner.status().code() == StatusCode::kUnsupported) continue;
     const std::string leak = runner.ok() ? find_leak(*runner, config) : runner.status().to_string();

@@ -11,9 +11,13 @@
 #include "fovea/attention.h"
 #include "testing/attention_case.h"
 #include "testing/attention_oracle.h"
+#include "tests/gpu/contiguous.h"
 #include "tests/gpu/place.h"
 
 namespace fovea::gpu_test {
+
+// How cases go in: over pages, or without them by plan_ragged() or plan_blocks().
+enum class Entry : std::uint8_t { kPages, kRagged, kBlocks };
 
 // What is fixed while cases change: one Attention object, and the layout of the cache.
 struct Configuration {
@@ -24,6 +28,7 @@ struct Configuration {
   // Cases go through plan_selected(): most requests read a list a KV head, their pages in another order each, of which
   // the plan knows but how many there are. A number of pages then.
   int budget_pages = 0;
+  Entry entry = Entry::kPages;
   testing::OracleVariant variant;
 };
 
@@ -33,6 +38,8 @@ std::vector<Configuration> configurations();
 // Lengths of 0, 1, page - 1, page, page + 1 and more, 0 to 8 query tokens (now and then hundreds), shared prefixes, all
 // masks, NaN and infinity where no token lives.
 testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed);
+// The case of a spec that goes in by the configuration's entry.
+testing::AttentionCase make_case(const Configuration& config, const testing::CaseSpec& spec);
 
 // The request batch of a case with whole masks; owns what it names and borrows the case.
 struct CaseBatch {
@@ -67,16 +74,19 @@ class AgreementRunner {
   Result<Output> run(const testing::AttentionCase& c);
 
  private:
-  AgreementRunner(Place& place, Attention attention, int budget_pages)
-      : place_(&place), attention_(std::move(attention)), budget_pages_(budget_pages) {}
+  AgreementRunner(Place& place, Attention attention, const Configuration& config)
+      : place_(&place), attention_(std::move(attention)), budget_pages_(config.budget_pages), entry_(config.entry) {}
   Status plan(const testing::AttentionCase& c);
   Status plan_selected(const testing::AttentionCase& c);
   Place* place_;
   Attention attention_;
   int budget_pages_;
+  Entry entry_;
   // What the plan borrows.
   std::unique_ptr<CaseBatch> batch_;
   std::unique_ptr<SelectedLists> selected_;
+  std::unique_ptr<RaggedLists> ragged_;
+  std::unique_ptr<BlockLists> blocks_;
   std::shared_ptr<void> lists_, list_tokens_;
   std::vector<std::shared_ptr<void>> kept_;  // tensors of the variant
 };

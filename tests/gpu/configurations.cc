@@ -197,6 +197,42 @@ void add_lists(std::vector<Configuration>& all) {
   }
 }
 
+// Without pages: units that the copy engine brings and units that it does not, on the kernel for many query tokens and
+// the one for all plans.
+void add_contiguous(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  for (const Entry entry : {Entry::kRagged, Entry::kBlocks}) {
+    const auto add = [&](int head_dim, DType dtype, DType kv_dtype, int unit, DecodeKernel kernel, auto change) {
+      Configuration c = make(head_dim, dtype, kv_dtype, unit, kHeads[n % kHeads.size()], n % 2 == 1);
+      if (++n % 3 == 0 && !c.heads_first) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));
+      c.entry = entry;
+      c.options.decode_kernel = kernel;
+      c.options.max_block_rows = 1 << 14;
+      change(c);
+      c.name = (entry == Entry::kRagged ? "ragged " : "blocks ") + c.name;
+      if (kernel == DecodeKernel::kPrefill) c.name = "prefill " + c.name;
+      all.push_back(std::move(c));
+    };
+    const auto plain = [](Configuration&) {};
+    for (const DecodeKernel kernel : {DecodeKernel::kPrefill, DecodeKernel::kCtas}) {
+      for (const int head_dim : {64, 128, 256}) {
+        for (const int unit : {1, 5, 16, 64}) add(head_dim, DType::kBF16, DType::kBF16, unit, kernel, plain);
+      }
+      add(128, DType::kF16, DType::kF16, 64, kernel, plain);
+      add(128, DType::kF16, DType::kF16, 64, kernel,
+          [](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+      add(128, DType::kBF16, DType::kBF16, 64, kernel,
+          [](Configuration& c) { c.variant.sinks = some_floats(c.options.num_qo_heads, -2.0f, 3.0f); });
+      if (entry == Entry::kRagged) {
+        add(128, DType::kBF16, DType::kBF16, 16, kernel,
+            [](Configuration& c) { c.variant.alibi_slopes = some_floats(c.options.num_qo_heads, 0.01f, 0.5f); });
+      }
+    }
+    add(128, DType::kBF16, DType::kF8E4M3, 32, DecodeKernel::kCtas, plain);
+    add(96, DType::kBF16, DType::kBF16, 16, DecodeKernel::kAuto, plain);
+  }
+}
+
 }  // namespace
 
 std::vector<Configuration> configurations() {
@@ -255,6 +291,7 @@ std::vector<Configuration> configurations() {
   add_few(all, true);
   add_lists(all);
   add_wide_groups(all);
+  add_contiguous(all);
   return all;
 }
 
@@ -296,6 +333,22 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
     spec.window_left = std::array<int, 5>{0, 1, 15, 64, 200}[static_cast<std::size_t>(below(5))];
   if (decode && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
   if (below(decode ? 12 : 3) == 0) spec.shared_tokens = below(4 * page + 100);
+  if (config.entry != Entry::kPages) {
+    spec.contiguous = true;
+    spec.page_tokens = 1;
+    spec.shared_tokens = 0;
+    // Prompts, and queries that are no more than some of the last tokens.
+    for (std::size_t r = 0; r < spec.kv_lens.size() && below(2) == 0; ++r) {
+      spec.q_lens[r] = std::min(spec.kv_lens[r], 330) - below(2) * std::min(spec.kv_lens[r], 330) / 3;
+    }
+    std::int32_t rows = 0;
+    for (std::int32_t& queries : spec.q_lens) rows += queries = std::min(queries, o.max_rows - rows);
+  }
+  if (config.entry == Entry::kBlocks) {
+    spec.kv_lens.resize(1);
+    spec.q_lens.resize(1);
+    spec.mask = abi::MaskKind::kNone;
+  }
   if (config.budget_pages > 0) {
     spec.mask = abi::MaskKind::kNone;
     spec.shared_tokens = 0;

@@ -1,7 +1,7 @@
 // Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
-// machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `agreement`:
-// tests/gpu (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `conformance`: tests/conformance. Used
-// by tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's cache lacks.
+// machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `prefill`: those of
+// its suite; `agreement`: tests/gpu (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `conformance`:
+// tests/conformance. Used by tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's cache lacks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,12 +34,18 @@ AttentionOptions with_tensors(const Configuration& config) {
   return o;
 }
 
-// use: "measured", "agreement", "conformance", or nothing for all.
+// use: "measured", "prefill", "agreement", "conformance", or nothing for all.
 std::vector<AttentionOptions> wanted_options(const std::string& use) {
   std::vector<AttentionOptions> all;
   const auto wanted = [&](const char* name) { return use.empty() || use == name; };
   const auto measured = measured_cases("decode,skew,single,fp8,integers,page,variant,append,prefix");
-  for (const MeasuredCase& c : measured.ok() && wanted("measured") ? *measured : std::vector<MeasuredCase>{}) {
+  const auto prefill = measured_cases("prefill");
+  std::vector<MeasuredCase> cases;
+  if (measured.ok() && wanted("measured")) cases = *measured;
+  if (prefill.ok() && (wanted("measured") || use == "prefill")) {
+    cases.insert(cases.end(), prefill->begin(), prefill->end());
+  }
+  for (const MeasuredCase& c : cases) {
     AttentionOptions o;
     o.num_qo_heads = c.qo_heads;
     o.num_kv_heads = c.kv_heads;
@@ -122,9 +128,9 @@ int warm(const std::string& arch, const std::string& use) {
 
 int main(int argc, char** argv) {
   const std::string use = argc == 3 ? argv[2] : "";
-  const auto names = {"", "measured", "agreement", "conformance"};
+  const auto names = {"", "measured", "prefill", "agreement", "conformance"};
   if (argc < 2 || argc > 3 || std::find(names.begin(), names.end(), use) == names.end()) {
-    std::fprintf(stderr, "usage: %s ARCH [measured|agreement|conformance], for example sm_90a\n", argv[0]);
+    std::fprintf(stderr, "usage: %s ARCH [measured|prefill|agreement|conformance], for example sm_90a\n", argv[0]);
     return 2;
   }
   return fovea::gpu_test::warm(argv[1], use);

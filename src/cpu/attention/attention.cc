@@ -75,7 +75,7 @@ Status check_pool(int index, const abi::KvPoolView& pool, int head_dim) {
     return Status(s.code(), "KV pool " + std::to_string(index) + ": " + s.message());
   }
   if (pool.entry_tokens < 1 || pool.entries_per_page < 1 ||
-      pool.page_tokens != pool.entry_tokens * pool.entries_per_page) {
+      (std::int64_t{pool.page_tokens} + pool.entry_tokens - 1) / pool.entry_tokens != pool.entries_per_page) {
     return invalid_argument("KV pool {} has pages of {} tokens in {} entries of {}", index, pool.page_tokens,
                             pool.entries_per_page, pool.entry_tokens);
   }
