@@ -121,6 +121,7 @@ class AttentionOptions(Structure):
         ("kv_token_scales", c_int32),
         ("kv_rotated", c_int32),
         ("graphs_by_rows", c_int32),
+        ("max_block_rows", c_int32),
     ]
 
 
@@ -170,6 +171,37 @@ class SelectedBatch(Structure):
         ("selected_stride", c_int64),
         ("list_tokens", c_void_p),
         ("budget_divisor", c_int32),
+    ]
+
+
+class RaggedBatch(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("num_requests", c_int32),
+        ("mask", c_int32),
+        ("q_lens", c_void_p),
+        ("kv_lens", c_void_p),
+        ("kv_begins", c_void_p),
+        ("mask_bits", c_void_p),
+        ("mask_bytes", c_int64),
+        ("mask_offsets", c_void_p),
+        ("window_left", c_int32),
+    ]
+
+
+class BlockSparseBatch(Structure):
+    _fields_ = [
+        ("struct_bytes", c_size_t),
+        ("num_rows", c_int32),
+        ("num_tokens", c_int32),
+        ("block_rows", c_int32),
+        ("block_tokens", c_int32),
+        ("indptr", c_void_p),
+        ("indices", c_void_p),
+        ("mask_bits", c_void_p),
+        ("mask_bytes", c_int64),
+        ("heads_differ", c_int32),
+        ("mask", c_int32),
     ]
 
 
@@ -259,6 +291,8 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fovea_attention_plan": (c_int32, [c_void_p, POINTER(Batch), c_void_p]),
     "fovea_attention_plan_cascade": (c_int32, [c_void_p, c_int32, POINTER(CascadeLevel), c_int32, c_void_p]),
     "fovea_attention_plan_selected": (c_int32, [c_void_p, POINTER(SelectedBatch), c_void_p]),
+    "fovea_attention_plan_ragged": (c_int32, [c_void_p, POINTER(RaggedBatch), c_void_p]),
+    "fovea_attention_plan_blocks": (c_int32, [c_void_p, POINTER(BlockSparseBatch), c_void_p]),
     "fovea_attention_grow": (c_int32, [c_void_p, c_void_p, c_int32, c_void_p]),
     "fovea_attention_grow_on_device": (c_int32, [c_void_p, c_void_p, c_void_p]),
     "fovea_attention_growth_status": (c_int32, [c_void_p, c_void_p]),
