@@ -8,12 +8,13 @@
 #   make test-page   the server's page in headless Chromium (installs it); screenshots in build/page
 #   make gpu-bundle  packs what a GPU machine needs, kernels compiled; make gpu-test and make gpu-bench run it there
 #                    (PROFILE=1: also what ncu sees of the figures that fall short)
+#   make soak        twenty minutes of misbehaving clients, overload and faults; prints the table of docs/measurements/server.md
 #   make release     a tarball and a Python wheel for any Linux with glibc 2.31, in build/dist; make release-test tries
 #                    them in a bare Debian 11
 #   make install     installs under PREFIX (/usr/local)
 #   make clean       removes everything that was built
 .DEFAULT_GOAL := build
-.PHONY: demo test bench build format lint goldens test-peers test-page gpu-bundle gpu-test gpu-bench release release-test install clean
+.PHONY: demo test bench build format lint goldens test-peers test-page gpu-bundle gpu-test gpu-bench soak release release-test install clean
 
 # Objects of one checkout serve another one.
 export CCACHE_BASEDIR ?= $(CURDIR)
@@ -65,6 +66,9 @@ gpu-test:
 
 gpu-bench:
 	@python3 tools/gpu_bench.py $(ARGS)
+
+soak: build
+	@python3 tests/soak/soak.py $(ARGS)
 
 release:
 	@tools/release/make.sh

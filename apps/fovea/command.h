@@ -29,4 +29,8 @@ struct CommandEntry {
 // Every command, in the order of --help.
 const std::vector<CommandEntry>& commands();
 
+// Reads flags, environment and --config again and runs the command with what they say now; main() sets it. `fovea
+// serve` calls it on SIGHUP, and its second run applies to the server that stands. Returns an exit code.
+inline std::function<int()> repeat_command_line;
+
 }  // namespace fovea::app

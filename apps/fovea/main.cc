@@ -192,10 +192,12 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   // The library logs nothing unless told to; whoever runs a command wants to hear what goes wrong.
-  setenv("FOVEA_LOG_LEVEL", "warning", 0);
-  const auto level = fovea::parse_log_level(std::getenv("FOVEA_LOG_LEVEL"));
+  const char* const variable = std::getenv("FOVEA_LOG_LEVEL");
+  const auto level = fovea::parse_log_level(variable != nullptr ? variable : "warning");
   if (!level.ok()) return fovea::app::usage_error(fmt::format("FOVEA_LOG_LEVEL: {}", level.status().message()));
+  fovea::set_log_level(*level);
   fovea::app::forget_service_links();
+  fovea::app::repeat_command_line = [argc, argv] { return fovea::app::run(argc, argv); };
   try {
     return fovea::app::finish(fovea::app::run(argc, argv));
   } catch (const std::exception& error) {  // stdout that cannot be written, or no memory

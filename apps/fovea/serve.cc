@@ -8,9 +8,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <memory>
+#include <set>
+#include <string>
 #include <thread>
+#include <tuple>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
@@ -28,9 +33,25 @@ struct ServeState {
   double drain_seconds = 30.0;
   bool quiet = false;
   std::string log_format = "text";
+  std::string log_level = "warning";
 };
 
-// A line is lost rather than waited for: nobody may stop the server by not reading its log.
+// The server of this process: a command line that is read again is applied to it.
+struct Running {
+  server::Server& server;
+  ServeState& state;
+  const Options& options;
+};
+Running* running = nullptr;
+std::atomic<bool> log_requests{true};
+std::atomic<bool> log_json{false};
+
+// What takes effect without a start.
+const std::set<std::string> kReloaded = {"api-key",       "log-format",      "log-level",    "quiet",
+                                         "drain-seconds", "max-connections", "max-body-mib", "stream-buffer-kib",
+                                         "idle-seconds",  "read-seconds",    "write-seconds"};
+
+// A line is lost rather than waited for: nobody may stop the server by not reading its log, nor may a full disk.
 void write_log_line(const std::string& line) {
   pollfd entry{STDERR_FILENO, POLLOUT, 0};
   if (::poll(&entry, 1, 0) == 1 && (entry.revents & POLLOUT) != 0) {
@@ -38,25 +59,65 @@ void write_log_line(const std::string& line) {
   }
 }
 
-int run_serve(ServeState& state) {
+Status prepare(ServeState& state) {
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
-    return fail(Status(StatusCode::kInvalidArgument, "--max-body-mib and --stream-buffer-kib must be at least 1"));
+    return invalid_argument("--max-body-mib and --stream-buffer-kib must be at least 1");
   }
   if (!(state.drain_seconds >= 0.0 && state.drain_seconds <= 1e6)) {
-    return fail(invalid_argument("--drain-seconds is {}, expected 0 to 1000000", state.drain_seconds));
+    return invalid_argument("--drain-seconds is {}, expected 0 to 1000000", state.drain_seconds);
   }
   state.server.http.max_body_bytes = static_cast<std::size_t>(state.max_body_mib) << 20;
   state.server.http.stream_buffer_bytes = static_cast<std::size_t>(state.stream_buffer_kib) << 10;
-  if (!state.quiet && state.log_format != "off") {
-    state.server.service.on_request = [json = state.log_format == "json"](const server::RequestRecord& record) {
-      write_log_line(json ? server::request_line_json(record) : "fovea: " + server::request_line(record));
-    };
+  return {};
+}
+
+void apply_logging(const ServeState& state) {
+  if (const auto level = parse_log_level(state.log_level); level.ok()) set_log_level(*level);
+  log_requests.store(!state.quiet && state.log_format != "off");
+  log_json.store(state.log_format == "json");
+}
+
+// Nothing changes where something is wrong. Values stay unsaid: keys are among them.
+int reload(ServeState& next, const Options& options) {
+  if (const Status status = prepare(next); !status.ok()) return fail(status);
+  if (const Status status = running->server.reload(next.server); !status.ok()) return fail(status);
+  std::string now;
+  std::string later;
+  for (std::size_t i = 0; i < options.entries().size(); ++i) {
+    const OptionEntry& entry = options.entries()[i];
+    if (entry.render() == running->options.entries()[i].render()) continue;
+    std::string& list = kReloaded.contains(entry.flag) ? now : later;
+    list += (list.empty() ? "" : ", ") + entry.key;
   }
+  ServeState& state = running->state;
+  state.server.service.api_keys = next.server.service.api_keys;
+  state.server.http.max_connections = next.server.http.max_connections;
+  state.server.http.idle_seconds = next.server.http.idle_seconds;
+  state.server.http.read_seconds = next.server.http.read_seconds;
+  state.server.http.write_seconds = next.server.http.write_seconds;
+  std::tie(state.max_body_mib, state.stream_buffer_kib, state.drain_seconds, state.quiet, state.log_format,
+           state.log_level) = std::tie(next.max_body_mib, next.stream_buffer_kib, next.drain_seconds, next.quiet,
+                                       next.log_format, next.log_level);
+  apply_logging(state);
+  write_log_line(fmt::format("fovea: configuration read again; changed: {}{}\n", now.empty() ? "nothing" : now,
+                             later.empty() ? "" : "; at the next start: " + later));
+  return kExitOk;
+}
+
+int run_serve(ServeState& state, const Options& options) {
+  if (running != nullptr) return reload(state, options);
+  if (const Status status = prepare(state); !status.ok()) return fail(status);
+  apply_logging(state);
+  state.server.service.on_request = [](const server::RequestRecord& record) {
+    if (!log_requests.load()) return;
+    write_log_line(log_json.load() ? server::request_line_json(record) : "fovea: " + server::request_line(record));
+  };
   // Blocked before any thread starts, so that all inherit it and sigwait below gets the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   const auto begin = std::chrono::steady_clock::now();
@@ -66,26 +127,36 @@ int run_serve(ServeState& state) {
   auto server = server::Server::start(**engine, state.server);
   if (!server.ok()) return fail(server.status());
   if (!state.quiet) {
-    fmt::print(stderr, "fovea: model {} of {} tokens context loaded in {:.0f} ms\n", (*engine)->model_name(),
-               (*engine)->max_context(), loaded);
+    write_log_line(fmt::format("fovea: model {} of {} tokens context loaded in {:.0f} ms\n", (*engine)->model_name(),
+                               (*engine)->max_context(), loaded));
   }
   fmt::print("fovea: serving {} at {}\n", (*engine)->model_name(), (*server)->url());
   std::fflush(stdout);
 
+  Running here{**server, state, options};
+  running = &here;
   int signal = 0;
-  sigwait(&signals, &signal);
+  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
+    try {
+      repeat_command_line();
+    } catch (const std::exception& error) {
+      write_log_line(fmt::format("fovea: the configuration was not read again: {}\n", error.what()));
+    }
+  }
+  running = nullptr;
   if (!state.quiet) {
-    fmt::print(stderr, "fovea: {}: finishing what runs (up to {:.0f} s); once more to stop now\n",
-               signal == SIGINT ? "interrupted" : "terminated", state.drain_seconds);
+    write_log_line(fmt::format("fovea: {}: finishing what runs (up to {:.0f} s); once more to stop now\n",
+                               signal == SIGINT ? "interrupted" : "terminated", state.drain_seconds));
   }
   // Outlives the drain, because nothing wakes sigwait but a signal.
   static std::atomic<bool> hurry{false};
   std::thread([signals] {
     int again = 0;
-    sigwait(&signals, &again);
+    while (sigwait(&signals, &again) == 0 && again == SIGHUP) {
+    }
     hurry.store(true);
   }).detach();
-  if (!(*server)->drain(state.drain_seconds, &hurry)) fmt::print(stderr, "fovea: cancelled what still ran\n");
+  if (!(*server)->drain(state.drain_seconds, &hurry)) write_log_line("fovea: cancelled what still ran\n");
   return kExitOk;
 }
 
@@ -112,6 +183,8 @@ RunFunction declare_serve(Options& options) {
               "A name besides those of this machine that a server on a loopback address answers to");
   options.add_choice("log-format", state->log_format, {"text", "json", "off"},
                      "How each request is logged on stderr, a line at its end");
+  options.add_choice("log-level", state->log_level, {"trace", "debug", "info", "warning", "error", "off"},
+                     "How much the engine says on stderr");
   options.add("drain-seconds", state->drain_seconds, "After SIGTERM, wait this long for requests that run");
   options.add_flag("page", state->server.service.page, "A page for browsers at /: chat, and what the engine does");
   options.add_flag("quiet", state->quiet, "Say nothing on stderr but what goes wrong");
@@ -129,7 +202,7 @@ RunFunction declare_serve(Options& options) {
       "  fovea serve --model ~/models/Qwen3-0.6B --port 9000 --api-key \"$KEY\"\n"
       "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"The code is 7. What is the code?\"}]}'");
-  return [state] { return run_serve(*state); };
+  return [state, &options] { return run_serve(*state, options); };
 }
 
 }  // namespace fovea::app

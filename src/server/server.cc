@@ -28,6 +28,13 @@ Result<std::unique_ptr<Server>> Server::start(Engine& engine, const ServerOption
   return Result<std::unique_ptr<Server>>(std::move(server));
 }
 
+Status Server::reload(const ServerOptions& options) {
+  FOVEA_RETURN_IF_ERROR(check_http_options(options.http));
+  service_->set_api_keys(options.service.api_keys);
+  http_->set_limits(options.http);
+  return {};
+}
+
 Server::~Server() {
   if (!stopped_ && http_) drain(0.0);
 }

@@ -31,6 +31,10 @@ class Server {
   const HttpServer& http() const { return *http_; }
   Service& service() { return *service_; }
 
+  // API keys, and limits of connections, as `options` has them; the rest of it takes a new server. What is wrong with
+  // them, in which case nothing changes.
+  Status reload(const ServerOptions& options);
+
   // /ready turns 503 and new generations are refused at once; waits up to `seconds` for those that run, cancels the
   // rest (their clients get an error) and stops. `hurry`, when it turns true, ends the wait. True when nothing had to
   // be cancelled.

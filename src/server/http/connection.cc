@@ -47,7 +47,11 @@ bool is_sane_id(std::string_view id) {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, ConnectionContext& context)
-      : stream_(std::move(socket)), signal_(stream_.get_executor()), retry_(stream_.get_executor()), context_(context) {
+      : stream_(std::move(socket)),
+        signal_(stream_.get_executor()),
+        retry_(stream_.get_executor()),
+        context_(context),
+        options_(context.options()) {
     error_code ignored;
     stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     context_.connections.fetch_add(1);
@@ -78,6 +82,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::steady_timer signal_;  // never expires; cancelled when the exchange has something
   asio::steady_timer retry_;   // asks again for FIN while pipelined bytes wait unread
   ConnectionContext& context_;
+  const std::shared_ptr<const HttpOptions> options_;
   std::shared_ptr<Exchange> exchange_;  // being answered
   bool keep_alive_ = true;
   bool http_1_0_ = false;
@@ -86,7 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 awaitable<bool> Connection::send(std::string bytes) {
   error_code error;
-  stream_.expires_after(milliseconds(context_.options.write_seconds));
+  stream_.expires_after(milliseconds(options_->write_seconds));
   co_await asio::async_write(stream_, asio::buffer(bytes), asio::redirect_error(asio::use_awaitable, error));
   stream_.expires_never();
   co_return !error;
@@ -95,9 +100,9 @@ awaitable<bool> Connection::send(std::string bytes) {
 std::string Connection::head(std::int32_t status, std::string_view content_type, std::string_view request_id) const {
   std::string out = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status, reason_phrase(status), content_type);
   if (!request_id.empty()) out += fmt::format("x-request-id: {0}\r\nrequest-id: {0}\r\n", request_id);
-  if (!context_.options.cors_origin.empty()) {
+  if (!options_->cors_origin.empty()) {
     out += fmt::format("Access-Control-Allow-Origin: {}\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
-                       context_.options.cors_origin);
+                       options_->cors_origin);
   }
   if (!keep_alive_) {
     out += "Connection: close\r\n";
@@ -139,7 +144,7 @@ awaitable<void> Connection::close_politely() {
 }
 
 awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
-  const HttpOptions& options = context_.options;
+  const HttpOptions& options = *options_;
   parser->header_limit(static_cast<std::uint32_t>(options.max_header_bytes));
   parser->body_limit(options.max_body_bytes);
   error_code error;
@@ -276,7 +281,7 @@ awaitable<void> Connection::run(bool refuse) {
       Parser parser;
       if (!co_await read_request(&parser, &request)) break;
     }
-    exchange_ = std::make_shared<Exchange>(context_.options.stream_buffer_bytes);
+    exchange_ = std::make_shared<Exchange>(options_->stream_buffer_bytes);
     context_.active.fetch_add(1);
     // The engine's thread calls this; everything else happens on this connection's executor.
     exchange_->set_wake([weak = weak_from_this(), raw = exchange_.get(), executor = stream_.get_executor()] {
@@ -289,8 +294,7 @@ awaitable<void> Connection::run(bool refuse) {
     });
     watch_peer(exchange_);
     const bool quick = request.method != "POST";
-    asio::thread_pool& pool =
-        request.body.size() > context_.options.large_body_bytes ? *context_.large_pool : *context_.pool;
+    asio::thread_pool& pool = request.body.size() > options_->large_body_bytes ? *context_.large_pool : *context_.pool;
     HttpRequest handed = std::move(request);
     request = {};
     request.id = handed.id;

@@ -7,6 +7,8 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "server/http/http_server.h"
 
@@ -14,7 +16,16 @@ namespace fovea::server {
 
 // What all connections of a server share.
 struct ConnectionContext {
-  HttpOptions options;
+  std::shared_ptr<const HttpOptions> options() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return options_;
+  }
+  void set_options(HttpOptions options) {
+    auto next = std::make_shared<const HttpOptions>(std::move(options));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    options_ = std::move(next);
+  }
+
   HttpHandler handler;
   boost::asio::thread_pool* pool = nullptr;
   boost::asio::thread_pool* large_pool = nullptr;  // for large bodies
@@ -23,6 +34,10 @@ struct ConnectionContext {
   std::atomic<bool> draining{false};
   std::atomic<std::uint64_t> next_id{0};
   std::uint64_t id_salt = 0;
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const HttpOptions> options_;  // each connection keeps those that it began with
 };
 
 // Serves the socket until it closes. `refuse`: there are too many connections; answers 503 and closes.

@@ -36,7 +36,7 @@ class HttpServerImpl final : public HttpServer {
         large_pool_(1),
         io_(options.io_threads),
         acceptor_(io_) {
-    context_.options = options;
+    context_.set_options(options);
     context_.handler = std::move(handler);
     context_.pool = &pool_;
     context_.large_pool = &large_pool_;
@@ -48,6 +48,11 @@ class HttpServerImpl final : public HttpServer {
   std::int32_t port() const override { return port_; }
   std::int64_t active() const override { return context_.active.load(); }
   std::int64_t connections() const override { return context_.connections.load(); }
+  void set_limits(const HttpOptions& options) override {
+    HttpOptions next = options;
+    next.cors_origin = context_.options()->cors_origin;
+    context_.set_options(std::move(next));
+  }
   void drain() override { context_.draining.store(true); }
   void stop() override;
 
@@ -63,7 +68,8 @@ class HttpServerImpl final : public HttpServer {
 };
 
 Status HttpServerImpl::listen() {
-  const HttpOptions& options = context_.options;
+  const std::shared_ptr<const HttpOptions> held = context_.options();
+  const HttpOptions& options = *held;
   error_code error;
   tcp::resolver resolver(io_);
   const auto found = resolver.resolve(options.host, std::to_string(options.port), error);
@@ -98,7 +104,7 @@ awaitable<void> HttpServerImpl::accept_loop() {
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
       continue;
     }
-    const bool refuse = context_.connections.load() >= context_.options.max_connections;
+    const bool refuse = context_.connections.load() >= context_.options()->max_connections;
     asio::co_spawn(strand, serve_connection(std::move(socket), context_, refuse), asio::detached);
   }
 }
@@ -115,7 +121,7 @@ void HttpServerImpl::stop() {
 
 }  // namespace
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options, HttpHandler handler) {
+Status check_http_options(const HttpOptions& options) {
   if (options.port < 0 || options.port > 65535) {
     return invalid_argument("port is {}, expected 0..65535", options.port);
   }
@@ -136,6 +142,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
   }
   if (options.host.empty())
     return invalid_argument("the host is empty; 127.0.0.1 is this machine, 0.0.0.0 all addresses");
+  return {};
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options, HttpHandler handler) {
+  FOVEA_RETURN_IF_ERROR(check_http_options(options));
   auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
   FOVEA_RETURN_IF_ERROR(server->listen());
   return Result<std::unique_ptr<HttpServer>>(std::move(server));

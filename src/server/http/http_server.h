@@ -30,6 +30,9 @@ struct HttpOptions {
   std::string cors_origin;                       // Access-Control-Allow-Origin; empty: no CORS headers
 };
 
+// What is wrong with them.
+Status check_http_options(const HttpOptions& options);
+
 // Runs on a handler thread (POST) or the I/O thread (others: must be quick). It may keep the exchange
 // and answer later from any thread.
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<Exchange>)>;
@@ -44,6 +47,8 @@ class HttpServer {
   // Requests being answered.
   virtual std::int64_t active() const = 0;
   virtual std::int64_t connections() const = 0;
+  // Numbers of connections and bytes, and times: those of `options` hold for connections made from now on.
+  virtual void set_limits(const HttpOptions& options) = 0;
   // From now on answers carry Connection: close.
   virtual void drain() = 0;
   // Stops accepting, drops every connection and joins the threads.

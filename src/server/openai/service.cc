@@ -82,7 +82,8 @@ Service::Service(Engine& engine, ServiceOptions options)
                                                             : reasoning_format_named(options_.reasoning_parser)),
       live_view_(engine, metrics_, name_),
       created_(static_cast<std::int64_t>(std::time(nullptr))),
-      id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {}
+      id_salt_((std::uint64_t{std::random_device{}()} << 32) | std::random_device{}()),
+      keys_(std::make_shared<const std::vector<std::string>>(options_.api_keys)) {}
 
 void Service::reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response) {
   record(start_of(request), response.status);
@@ -121,8 +122,17 @@ void Service::record(const RequestStart& start, std::int32_t status, double firs
   options_.on_request(record);
 }
 
+void Service::set_api_keys(std::vector<std::string> keys) {
+  auto next = std::make_shared<const std::vector<std::string>>(std::move(keys));
+  const std::lock_guard<std::mutex> lock(keys_mutex_);
+  keys_ = std::move(next);
+}
+
 bool Service::authorized(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return true;
+  std::unique_lock<std::mutex> lock(keys_mutex_);
+  const auto keys = keys_;
+  lock.unlock();
+  if (keys->empty()) return true;
   constexpr std::string_view kBearer = "bearer ";  // the scheme in any case, RFC 9110 section 11.1
   const std::string_view header = request.header("authorization");
   const std::string_view scheme = header.substr(0, kBearer.size());
@@ -132,11 +142,11 @@ bool Service::authorized(const HttpRequest& request) const {
   if (!bearer && header.empty()) {
     const std::string_view plain = request.header("x-api-key");  // as Anthropic's clients send it
     bool known = false;
-    for (const std::string& key : options_.api_keys) known |= equal_constant_time(plain, key);
+    for (const std::string& key : *keys) known |= equal_constant_time(plain, key);
     return known;
   }
   bool known = false;
-  for (const std::string& key : options_.api_keys) known |= equal_constant_time(given, key);  // all, whichever it is
+  for (const std::string& key : *keys) known |= equal_constant_time(given, key);  // all, whichever it is
   return known && bearer;
 }
 

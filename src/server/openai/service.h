@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct ServiceOptions {
   std::string tool_parser = "auto";        // how calls of tools are written: a ToolFormat's name; auto: by the template
   std::string reasoning_parser = "auto";   // a ReasoningFormat's name, "off", or auto: by the template
   bool lenient = false;                    // fields that this server does not do are logged and ignored, not refused
-  std::vector<std::string> api_keys;       // any of them will do; empty: none asked for
+  std::vector<std::string> api_keys;       // at the start; any of them will do; empty: none asked for
   std::string cors_origin;                 // of web pages that may call, "*": any; empty: none
   bool loopback = false;                   // listens on a loopback address: Host must name this machine, or
   std::vector<std::string> allowed_hosts;  // one of these
@@ -43,6 +44,8 @@ class Service {
   void handle(HttpRequest request, const std::shared_ptr<Exchange>& exchange);
   // From now on /ready says 503 and new generations are refused.
   void drain() { draining_.store(true); }
+  // In place of those of the options.
+  void set_api_keys(std::vector<std::string> keys);
   ServerMetrics& metrics() { return metrics_; }
   // "post /tokenize", ...; one that ends with a slash stands for all below it. Those of the page are not among them.
   static std::vector<std::string> routes();
@@ -125,6 +128,8 @@ class Service {
   std::uint64_t id_salt_;
   std::atomic<std::uint64_t> next_id_{0};
   std::atomic<bool> draining_{false};
+  mutable std::mutex keys_mutex_;
+  std::shared_ptr<const std::vector<std::string>> keys_;
 };
 
 }  // namespace fovea::server

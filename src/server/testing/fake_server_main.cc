@@ -1,0 +1,26 @@
+// fovea_fake_server: the real server over an engine of a few lines that gives every request a token every 20 ms. What
+// its process takes of the CPU is what HTTP and JSON cost. tests/soak measures it. Prints its URL, and ends with stdin.
+#include <cstdio>
+
+#include "server/server.h"
+#include "server/testing/fake_engine.h"
+
+int main() {
+  using fovea::server::FakeEngine;
+  FakeEngine::Options options;
+  options.token_time = std::chrono::milliseconds(20);
+  options.endless = true;
+  FakeEngine engine(std::move(options));
+  fovea::server::ServerOptions server_options;
+  server_options.http.port = 0;
+  auto server = fovea::server::Server::start(engine, server_options);
+  if (!server.ok()) {
+    std::fprintf(stderr, "%s\n", server.status().message().c_str());
+    return 1;
+  }
+  std::printf("fovea: serving fake at %s\n", (*server)->url().c_str());
+  std::fflush(stdout);
+  while (std::getchar() != EOF) {
+  }
+  return 0;
+}

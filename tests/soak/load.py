@@ -1,0 +1,193 @@
+"""More than the server can do: requests at ten times its rate, thousands of streams that wait, and what a token costs. Used by
+soak_test.py (a little of each) and soak.py (all)."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import random
+import subprocess
+import time
+from pathlib import Path
+
+from server import BINARY, Server, cpu_seconds
+from storm import read_answer, request, status_of
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+
+
+async def ask(port: int, body: dict) -> tuple[int, float, str]:
+    """Status, seconds and, of a refusal, Retry-After."""
+    begin = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request("/v1/completions", json.dumps(body).encode()))
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+        status = int(head.split()[1])
+        retry = next((line for line in head.decode().lower().split("\r\n") if line.startswith("retry-after:")), "")
+        await asyncio.wait_for(reader.read(1 << 12), 120)
+        return status, time.monotonic() - begin, retry
+    finally:
+        writer.close()
+
+
+async def closed_loop(port: int, body: dict, clients: int, seconds: float) -> float:
+    """Answers a second that so many clients get, each asking again at once."""
+    deadline = time.monotonic() + seconds
+    done = 0
+
+    async def client() -> None:
+        nonlocal done
+        while time.monotonic() < deadline:
+            status, _, _ = await ask(port, body)
+            done += status == 200
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return done / seconds
+
+
+async def open_loop(port: int, body: dict, rate: float, seconds: float) -> list:
+    begin = time.monotonic()
+    tasks = []
+    while (now := time.monotonic() - begin) < seconds:
+        while len(tasks) < now * rate:
+            tasks.append(asyncio.create_task(ask(port, body)))
+        await asyncio.sleep(0.005)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def overload(server: Server, factor: float, seconds: float) -> tuple[dict, list[str]]:
+    """The server's rate is measured, then asked for `factor` times as much. Each request must get its answer, or 429 or 503
+    with Retry-After; memory must stay where it was in the middle."""
+    body = {"prompt": [11] * 200, "max_tokens": 16, "ignore_eos": True}
+    server.ask()
+    descriptors = server.descriptors()
+    capacity = asyncio.run(closed_loop(server.port, body, 16, min(5.0, seconds)))
+    asyncio.run(open_loop(server.port, body, factor * capacity, seconds / 2))
+    middle = server.memory()
+    answers = asyncio.run(open_loop(server.port, body, factor * capacity, seconds / 2))
+    counts = collections.Counter(a[0] if isinstance(a, tuple) else repr(a) for a in answers)
+    admitted = [a[1] for a in answers if isinstance(a, tuple) and a[0] == 200]
+    wrong = [f"{count} requests got {status}" for status, count in counts.items() if status not in (200, 429, 503)]
+    silent = sum(isinstance(a, tuple) and a[0] in (429, 503) and not a[2] for a in answers)
+    if silent:
+        wrong.append(f"{silent} refusals without Retry-After")
+    if not admitted:
+        wrong.append("no request was answered")
+    growth = server.memory() - middle
+    if growth > 32 << 20:
+        wrong.append(f"memory grew by {growth >> 20} MiB in the second half")
+    figures = {"capacity": capacity, "asked": factor * capacity, "answered": counts[200], "refused": counts[429] + counts[503],
+               "p99_s": percentile(admitted, 0.99), "growth_mib": growth / 2**20}
+    return figures, wrong + server.leaks(descriptors)
+
+
+async def hold(server: Server, streams: int) -> tuple[int, float, list[str]]:
+    """Opens streams that wait behind one that runs, and leaves again; bytes over the idle server, CPU a second meanwhile."""
+    body = {"prompt": [3] * 8, "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    first = await asyncio.open_connection("127.0.0.1", server.port)
+    first[1].write(request("/v1/completions", json.dumps(body).encode()))
+    await status_of(first[0])
+    await asyncio.sleep(0.5)
+    before = server.memory()
+    held = []
+    for i in range(streams):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request("/v1/completions", json.dumps({**body, "prompt": [i + 10] * 8}).encode()))
+        held.append((reader, writer))
+    deadline = time.monotonic() + 60
+    while (waiting := server.metrics()["fovea_requests_queued"]) < streams and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+    grown = server.memory() - before
+    for _, writer in [*held, first]:
+        writer.close()
+    return grown, waiting, [] if waiting == streams else [f"{waiting:.0f} of {streams} streams are held"]
+
+
+def idle_streams(streams: int) -> tuple[float, list[str]]:
+    """Bytes that each of so many waiting streams takes. The one that runs is slow: a token takes the rest of a full step."""
+    with Server("--kv-cache-mib", "64", "--max-running", "1", "--max-queued", str(streams + 1), "--max-context", "8192",
+                "--quiet") as server:
+        server.ask()
+        descriptors = server.descriptors()
+        grown, _, wrong = asyncio.run(hold(server, streams))
+        wrong += server.leaks(descriptors)
+        if server.stop() != 0:
+            wrong.append("the server ended badly")
+        return grown, wrong
+
+
+async def read_streams(port: int, streams: int, tokens: int) -> None:
+    async def client(i: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+        body = {"prompt": [i % 200 + 10] * 8, "max_tokens": tokens, "stream": True}
+        writer.write(request("/v1/completions", json.dumps(body).encode()))
+        await read_answer(reader)
+        writer.close()
+    await asyncio.gather(*(client(i) for i in range(streams)))
+
+
+def token_cost(streams: int, tokens: int) -> float:
+    """Seconds of CPU that HTTP and JSON take for a token, all threads together: the server's, over an engine that costs
+    nothing (fovea_fake_server, src/server/testing)."""
+    process = subprocess.Popen([str(Path(BINARY).parent / "tests/fovea_fake_server")], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(process.stdout.readline().rsplit(":", 1)[1])
+        asyncio.run(read_streams(port, streams, 10))
+        begin = cpu_seconds(process.pid)
+        asyncio.run(read_streams(port, streams, tokens))
+        return (cpu_seconds(process.pid) - begin) / (streams * tokens)
+    finally:
+        process.stdin.close()
+        process.wait(30)
+
+
+async def pace(server: Server, prompts: int, tokens: int, streamed: int = 60000) -> tuple[list[float], float]:
+    """The gaps between the tokens of one stream while prompts of so many tokens are read one after the other, and the
+    server's CPU seconds a prompt, without what the stream takes."""
+    rng = random.Random(7)
+    gaps: list[float] = []
+    reading = False
+
+    async def stream() -> None:
+        nonlocal reading
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 20)
+        body = {"prompt": [5] * 200, "max_tokens": streamed, "ignore_eos": True, "stream": True}
+        writer.write(request("/v1/completions", json.dumps(body).encode()))
+        last = 0.0
+        try:
+            while line := await reader.readline():
+                if line.startswith(b"data: {"):
+                    now = time.perf_counter()
+                    if reading and last:
+                        gaps.append(now - last)
+                    last = now if reading else 0.0
+        finally:
+            writer.close()
+    task = asyncio.create_task(stream())
+    await asyncio.sleep(0.5)
+    begin = server.cpu_seconds()
+    reading = True
+    for _ in range(prompts):
+        body = {"prompt": [rng.randrange(100, 1000) for _ in range(tokens)], "max_tokens": 1, "ignore_eos": True}
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request("/v1/completions", json.dumps(body).encode()))
+        status, text = await read_answer(reader)
+        assert status == 200, text
+        writer.close()
+    reading = False
+    cpu = (server.cpu_seconds() - begin) / prompts
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return gaps, cpu
+
+
+def pacing(prompts: int, tokens: int, target_ms: float) -> tuple[float, float, float]:
+    """99th percentile and median of a stream's gaps beside prompts, and CPU seconds that a prompt takes."""
+    with Server("--itl-target-ms", str(target_ms), "--no-prefix-cache", "--quiet", "--max-context", "131072",
+                "--kv-cache-mib", "1024") as server:
+        gaps, cpu = asyncio.run(pace(server, prompts, tokens))
+        return percentile(gaps, 0.99), percentile(gaps, 0.5), cpu

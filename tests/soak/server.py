@@ -1,0 +1,107 @@
+"""A `fovea serve` to be mistreated: starts it, reads its metrics, memory and descriptors, and tells whether all that requests
+took came back. Used by the scenarios beside it and by soak_test.py.
+
+FOVEA_BINARY names the binary (default build/release/fovea)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("FOVEA_BINARY", str(ROOT / "build/release/fovea"))
+
+
+def raise_descriptor_limit(wanted: int = 8192) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    def __init__(self, *arguments: str, stderr=subprocess.DEVNULL, env: dict[str, str] | None = None, preexec=None):
+        self.process = subprocess.Popen([BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=stderr,
+                                        text=True, env={**os.environ, **(env or {})}, preexec_fn=preexec)
+        line = self.process.stdout.readline()
+        found = re.search(r"http://[\d.]+:(\d+)", line)
+        assert found, f"the server did not start: {line!r}"
+        self.port = int(found.group(1))
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+            return answer.read().decode()
+
+    def post(self, path: str, body: dict | None = None, headers: dict[str, str] | None = None) -> str:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body or {}).encode(),
+                                         {"Content-Type": "application/json", **(headers or {})})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read().decode()
+
+    def ask(self, tokens: int = 4, **headers: str) -> int:
+        """One small answer, to see that the server still gives them; how many tokens it has."""
+        answer = json.loads(self.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": tokens, "ignore_eos": True},
+                                      headers))
+        return answer["usage"]["completion_tokens"]
+
+    def metrics(self) -> dict[str, float]:
+        found = re.findall(r"^(fovea_\w+(?:\{[^}]*\})?) (\S+)$", self.get("/metrics"), re.M)
+        return {name: float(value) for name, value in found}
+
+    def memory(self) -> int:
+        """Bytes of its own that are resident; pages of files are left out."""
+        return int(re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text()).group(1)) << 10
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+    def leaks(self, descriptors: int, patience_s: float = 20.0) -> list[str]:
+        """What is still held although nobody asks for anything: empty, once all is back."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            found = []
+            values = self.metrics()
+            for name in ("fovea_requests_running", "fovea_requests_queued"):
+                if values[name] != 0:
+                    found.append(f"{name} is {values[name]:.0f}")
+            if not found:
+                self.post("/flush_cache")
+                values = self.metrics()
+                free, total = (values[f'fovea_kv_pages{{state="{state}"}}'] for state in ("free", "total"))
+                if free != total:
+                    found.append(f"{total - free:.0f} of {total:.0f} KV pages are held")
+                if self.descriptors() > descriptors + 2:
+                    found.append(f"{self.descriptors()} descriptors, {descriptors} before")
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(90)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            self.kill()

@@ -1,0 +1,88 @@
+"""The bounded form of `make soak`, part of `make test`: some of each, and what must hold whatever the machine's speed."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import faults
+import load
+import storm
+from server import Server, raise_descriptor_limit
+
+
+@pytest.fixture(autouse=True)
+def descriptors():
+    raise_descriptor_limit()
+
+
+def test_clients_that_misbehave_leave_nothing_behind():
+    with Server("--kv-cache-mib", "128", "--max-context", "4096") as server:
+        outcomes, wrong = storm.run(server, 250, seed=int(time.time()))
+        assert wrong == [], outcomes
+        assert outcomes["answered"] > 20 and outcomes["left"] > 20, outcomes
+        assert server.stop() == 0
+
+
+def test_overload_is_answered_or_refused():
+    with Server("--kv-cache-mib", "64", "--max-running", "8", "--max-queued", "16", "--max-context", "2048") as server:
+        figures, wrong = load.overload(server, 10.0, 3.0)
+        assert wrong == [], figures
+        assert figures["refused"] > 0, figures
+        assert server.stop() == 0
+
+
+def test_waiting_streams_are_held():
+    grown, wrong = load.idle_streams(300)
+    assert wrong == []
+    assert grown < 300 * 200e3
+
+
+def test_streams_beside_prompts_end_well():
+    gaps, _ = asyncio.run(paced())
+    assert len(gaps) > 10
+
+
+async def paced():
+    with Server("--kv-cache-mib", "128", "--quiet", "--max-context", "16384") as server:
+        return await load.pace(server, 2, 4000, 12000)
+
+
+@pytest.mark.parametrize("fault", faults.ALL, ids=lambda fault: fault.__name__)
+def test_fault(fault):
+    assert fault() == []
+
+
+def test_configuration_is_read_again(tmp_path):
+    config = tmp_path / "fovea.toml"
+    config.write_text('[serve]\napi_key = ["first"]\n')
+    with Server("--config", str(config), "--kv-cache-mib", "64", stderr=subprocess.PIPE) as server:
+        assert server.ask(Authorization="Bearer first") == 4
+
+        def reload(text: str) -> str:
+            config.write_text(text)
+            server.process.send_signal(signal.SIGHUP)
+            while "configuration" not in (line := server.process.stderr.readline()) and "fovea:" in line:
+                if "toml" in line:
+                    break
+            return line
+
+        said = reload('[serve]\napi_key = ["second"]\nmax_running = 3\nmax_body_mib = 1\nlog_format = "off"\n')
+        assert "changed: api_key, log_format, max_body_mib; at the next start: max_running" in said
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.ask(Authorization="Bearer first")
+        assert refused.value.code == 401
+        assert server.ask(Authorization="Bearer second") == 4
+        # What is wrong changes nothing.
+        for wrong in ('[serve]\napi_key = ["third"]\nno_such_key = 1\n', '[serve]\napi_key = ["third"]\nidle_seconds = -1\n',
+                      "[serve"):
+            assert reload(wrong) != ""
+            assert server.ask(Authorization="Bearer second") == 4
+        assert server.stop() == 0
