@@ -65,7 +65,7 @@ class Attention:
     of a softmax. checked: page indices are compared with the pool. variant: (name, C++ text) of a variant of your own
     (docs/variants.md); variant_values: its parameters by name, whose types are those of the values (float, int, float32 or
     int32 tensor). device_growth: on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto",
-    "ctas", "warps", "few" or "prefill". max_selected: requests of plan_selected() that read lists. graphs_by_rows: CUDA graphs are
+    "ctas", "warps", "few" or "prefill". max_selected: requests of plan_selected() that read lists. max_block_rows: those of plan_blocks(). graphs_by_rows: CUDA graphs are
     replayed only under plans of as many rows as they recorded, so that each may have a kernel of its own; without, plan()
     refuses what those that were recorded cannot run. max_*: memory follows from these alone, and larger batches raise
     OutOfRange.
@@ -79,7 +79,7 @@ class Attention:
                  batch_invariant: bool = False, checked: bool = False, num_threads: int = 0, num_workers: int = 0,
                  variant: tuple[str, str] | None = None, variant_values: dict[str, Any] | None = None, device_growth: bool = True,
                  max_selected: int = 0, decode_kernel: str = "auto", kv_token_scales: bool = False, kv_rotated: bool = False,
-                 graphs_by_rows: bool = False) -> None:
+                 graphs_by_rows: bool = False, max_block_rows: int = 0) -> None:
         given = dict(locals())
         self._handle = None
         borrow = lib.Borrowed()
@@ -87,7 +87,7 @@ class Attention:
         lib.library.fovea_attention_options_init(byref(o))
         o.device = lib.c_text("device", device)
         for name in ("num_qo_heads", "num_kv_heads", "head_dim", "page_tokens", "max_requests", "max_rows",
-                     "max_pages_per_request", "max_cascade_levels", "max_selected", "num_threads", "num_workers"):
+                     "max_pages_per_request", "max_cascade_levels", "max_selected", "num_threads", "num_workers", "max_block_rows"):
             lib.check_integer(name, given[name])
         for name in ("max_page_entries", "max_mask_bytes"):
             lib.check_integer(name, given[name], ctypes.c_int64)
@@ -101,6 +101,7 @@ class Attention:
         o.max_page_entries, o.max_cascade_levels, o.max_mask_bytes = max_page_entries, max_cascade_levels, max_mask_bytes
         o.share_prefixes, o.batch_invariant, o.checked = share_prefixes, batch_invariant, checked
         o.num_threads, o.num_workers, o.device_growth = num_threads, num_workers, device_growth
+        o.max_block_rows = max_block_rows
         o.max_selected, o.decode_kernel = max_selected, _number(lib.DECODE_KERNELS, "decode_kernel", decode_kernel)
         o.kv_token_scales, o.kv_rotated, o.graphs_by_rows = kv_token_scales, kv_rotated, graphs_by_rows
         values = self._set_variant(o, variant, variant_values or {}, borrow)
@@ -111,6 +112,7 @@ class Attention:
         self._place = lib.place_of(str(device))
         self._lent: tuple[Any, ...] = ()
         self._rows = 0
+        self._kv_heads = num_kv_heads
 
     @staticmethod
     def _set_variant(o: Any, variant: Any, values: Any, borrow: lib.Borrowed) -> Any:
@@ -170,18 +172,86 @@ class Attention:
         else:
             b.page_stride = shape[1]
         if mask_bits is not None:
-            bits = lib.Described(borrow(mask_bits))
-            if bits.bits != 8 or len(bits.shape) != 1 or bits.place[0] == lib.CUDA:
-                raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
-            b.mask_bits, b.mask_bytes = bits.address, bits.shape[0]
-            offsets, count = lib.host_array(mask_offsets, ctypes.c_int64, "mask_offsets")
-            if count < n:
-                raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
-            b.mask_offsets = ctypes.addressof(offsets)
-            keep.append(offsets)
+            self._lend_mask(b, mask_bits, borrow)
+            keep.append(self._lend_offsets(b, mask_offsets, n))
         lib.check(lib.library.fovea_attention_plan(self._handle, byref(b), lib.stream_on(stream, self._place, page_indices)))
         self._lent = (keep, borrow)  # after a refusal replays of graphs still read what the plan before named
         self._rows = sum(q[:n])
+
+    @staticmethod
+    def _lend_mask(record: Any, mask_bits: Tensor, borrow: lib.Borrowed) -> None:
+        bits = lib.Described(borrow(mask_bits))
+        if bits.bits != 8 or len(bits.shape) != 1 or bits.place[0] == lib.CUDA:
+            raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
+        record.mask_bits, record.mask_bytes = bits.address, bits.shape[0]
+
+    @staticmethod
+    def _lend_offsets(record: Any, mask_offsets: Integers | None, n: int) -> Any:
+        offsets, count = lib.host_array(mask_offsets, ctypes.c_int64, "mask_offsets")
+        if count < n:
+            raise lib.InvalidArgument(f"{count} mask_offsets for {n} requests")
+        record.mask_offsets = ctypes.addressof(offsets)
+        return offsets
+
+    def plan_ragged(self, q_lens: Integers, kv_lens: Integers, kv_begins: Integers, *, mask: str = "causal",
+                    window_left: int = -1, mask_bits: Tensor | None = None, mask_offsets: Integers | None = None,
+                    stream: Stream = None) -> None:
+        """Plans requests whose keys and values have no pages; run() takes k and v [tokens, num_kv_heads, head_dim] (HND:
+        [num_kv_heads, tokens, head_dim]).
+
+        q_lens, kv_lens, kv_begins: integers, one a request; request i has tokens kv_begins[i] up to kv_begins[i] +
+        kv_lens[i] of k and v, and may begin anywhere. Masks as in plan(). KV is read in units of page_tokens (64 is
+        fastest for prompts); a request that begins inside of one takes one more of max_pages_per_request. Unsupported:
+        batch_invariant, KV with a scale for each token.
+        """
+        q, n = lib.host_array(q_lens, name="q_lens")
+        kv, kv_count = lib.host_array(kv_lens, name="kv_lens")
+        begins, begins_count = lib.host_array(kv_begins, name="kv_begins")
+        if n != kv_count or begins_count < n:
+            raise lib.InvalidArgument(f"{n} q_lens, {kv_count} kv_lens and {begins_count} kv_begins")
+        borrow = lib.Borrowed()
+        b = abi.RaggedBatch(struct_bytes=ctypes.sizeof(abi.RaggedBatch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
+                            window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv),
+                            kv_begins=ctypes.addressof(begins))
+        keep: list[Any] = [None, mask_bits]
+        if mask_bits is not None:
+            self._lend_mask(b, mask_bits, borrow)
+            keep.append(self._lend_offsets(b, mask_offsets, n))
+        lib.check(lib.library.fovea_attention_plan_ragged(self._handle, byref(b), lib.stream_on(stream, self._place, q_lens)))
+        self._lent = (keep, borrow)
+        self._rows = sum(q[:n])
+
+    def plan_blocks(self, indptr: Integers, indices: Integers, num_rows: int, num_tokens: int, block_rows: int,
+                    block_tokens: int, *, heads_differ: bool = False, mask: str = "none", mask_bits: Tensor | None = None,
+                    stream: Stream = None) -> None:
+        """Plans block-sparse attention (BSR) of num_rows query tokens over num_tokens KV tokens; run() takes k and v
+        without pages, as after plan_ragged().
+
+        Query tokens [i * block_rows, ..) see the blocks of block_tokens KV tokens whose numbers are indices[indptr[i]] up
+        to indices[indptr[i + 1]], ascending; sizes need not divide. heads_differ: indptr goes on with the block rows of the
+        second KV head, and so on. mask: "none", "causal" (by positions, the queries being the last tokens) or "bits"
+        (mask_bits: uint8, bit (n * block_rows + r) * block_tokens + t is row r and token t of the n-th block of indices,
+        lowest bit first). block_tokens is a multiple of page_tokens. Needs max_block_rows. Unsupported as in plan_ragged(),
+        and slopes and variants of your own.
+        """
+        begins, num_begins = lib.host_array(indptr, name="indptr")
+        columns, num_columns = lib.host_array(indices, name="indices")
+        sizes = {"num_rows": num_rows, "num_tokens": num_tokens, "block_rows": block_rows, "block_tokens": block_tokens}
+        for name, value in sizes.items():
+            lib.check_integer(name, value)
+        lines = -(-num_rows // max(block_rows, 1)) * (self._kv_heads if heads_differ else 1)
+        if num_begins != lines + 1 or begins[lines] > num_columns:
+            raise lib.InvalidArgument(f"indptr has {num_begins} entries up to {begins[num_begins - 1]}, and there are "
+                                      f"{num_columns} indices; expected {lines + 1} entries up to that")
+        borrow = lib.Borrowed()
+        b = abi.BlockSparseBatch(struct_bytes=ctypes.sizeof(abi.BlockSparseBatch), indptr=ctypes.addressof(begins),
+                                 indices=ctypes.addressof(columns), heads_differ=heads_differ,
+                                 mask=_number(lib.MASKS, "mask", mask), **sizes)
+        if mask_bits is not None:
+            self._lend_mask(b, mask_bits, borrow)
+        lib.check(lib.library.fovea_attention_plan_blocks(self._handle, byref(b), lib.stream_on(stream, self._place, indptr)))
+        self._lent = ([None], borrow)
+        self._rows = num_rows
 
     def _lend_pages(self, record: Any, page_indices: Any, borrow: lib.Borrowed, keep: list[Any]) -> tuple[int, ...]:
         """Fills the page_indices fields of a batch or level; returns the shape."""
@@ -313,7 +383,8 @@ class Attention:
         """Attention of q [rows, num_qo_heads, head_dim] over kv by the last plan; returns out, or (out, lse).
 
         kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
-        [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are. lse: float32 [rows, num_qo_heads], base
+        [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are; without pages after plan_ragged() and
+        plan_blocks(). lse: float32 [rows, num_qo_heads], base
         2. k_scale, v_scale: float32 [num_kv_heads] of fp8 pools; of int8 and int4 pools, and fp8 with kv_token_scales,
         float16 [pages, num_kv_heads, page_tokens, 2], scale and zero of each token and head (see append_paged_kv). Pools of
         fp8, int8 and int4 are uint8 or int8, the last dim of int4 head_dim / 2. logit_scale: times sm_scale. sinks: instead

@@ -20,7 +20,8 @@ from ._library import Tensor
 from .attention import Attention, _dtype, append_paged_kv, merge_state, merge_state_in_place, merge_states
 
 __all__ = [
-    "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+    "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
+    "BlockSparseAttentionWrapper", "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
     "MultiLevelCascadeAttentionWrapper", "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state",
     "merge_state_in_place", "merge_states", "packbits", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
 ]
@@ -288,6 +289,37 @@ class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWra
                          last_page_len_buffer)
 
 
+def _bit_mask(custom_mask: Any, packed_custom_mask: Any, q_lens: list[int], kv_lens: list[int]) -> tuple[dict[str, Any], int]:
+    counts = [q * kv for q, kv in zip(q_lens, kv_lens)]
+    if packed_custom_mask is not None:
+        offsets, at = [], 0
+        for count in counts:
+            offsets.append(at * 8)
+            at += (count + 7) // 8
+        packed = packed_custom_mask
+        if not hasattr(packed, "__dlpack__") or lib.device_of(packed)[0] != lib.CPU:
+            packed = packed.cpu() if hasattr(packed, "cpu") else packed.get()
+    else:
+        data, begins = packbits(custom_mask, counts)
+        offsets, at = [b * 8 for b in begins], len(data)
+        packed = _bytes_tensor(data)
+    return dict(mask="bits", mask_bits=packed, mask_offsets=offsets), at
+
+
+def _mask_arguments(custom_mask: Any, packed_custom_mask: Any, causal: bool, window_left: int, q_lens: list[int],
+                    kv_lens: list[int]) -> tuple[dict[str, Any], int]:
+    """What Attention.plan() is told of masks, and the bytes of their bits."""
+    if custom_mask is not None or packed_custom_mask is not None:
+        if window_left >= 0:
+            raise lib.Unsupported("a custom mask with window_left; put the window into the mask")
+        return _bit_mask(custom_mask, packed_custom_mask, q_lens, kv_lens)
+    if window_left < 0:
+        return dict(mask="causal" if causal else "none"), 0
+    if not causal and any(n > 1 for n in q_lens):
+        raise lib.Unsupported("window_left without causal; windows here are causal")
+    return dict(mask="window", window_left=window_left), 0
+
+
 class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
     """Prefill, append and verify over paged KV: any number of query tokens a request."""
 
@@ -323,39 +355,13 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
         kv_lens = [0 if b == a else (b - a - 1) * page_size + n for a, b, n in zip(begins, begins[1:], last)]
         config = self._config(paged_kv_indices, num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type,
                               sm_scale, logits_soft_cap, o_data_type, fixed_split_size, disable_split_kv)
-        mask: dict[str, Any] = dict(mask="causal" if causal else "none")
-        mask_bytes = 0
-        if custom_mask is not None or packed_custom_mask is not None:
-            if window_left >= 0:
-                raise lib.Unsupported("a custom mask with window_left; put the window into the mask")
-            mask, mask_bytes = self._bit_mask(custom_mask, packed_custom_mask, q_lens, kv_lens)
-        elif window_left >= 0:
-            if not causal and any(n > 1 for n in q_lens):
-                raise lib.Unsupported("window_left without causal; windows here are causal")
-            mask = dict(mask="window", window_left=window_left)
+        mask, mask_bytes = _mask_arguments(custom_mask, packed_custom_mask, causal, window_left, q_lens, kv_lens)
         indices = self._device_indices(paged_kv_indices)
         self._window = window_left
         self._plan(lambda attention: attention.plan(q_lens, kv_lens, indices, begins, **mask), config, len(kv_lens),
                    sum(q_lens), mask_bytes, 1)
 
     begin_forward = plan
-
-    @staticmethod
-    def _bit_mask(custom_mask: Any, packed_custom_mask: Any, q_lens: list[int], kv_lens: list[int]) -> tuple[dict[str, Any], int]:
-        counts = [q * kv for q, kv in zip(q_lens, kv_lens)]
-        if packed_custom_mask is not None:
-            offsets, at = [], 0
-            for count in counts:
-                offsets.append(at * 8)
-                at += (count + 7) // 8
-            packed = packed_custom_mask
-            if not hasattr(packed, "__dlpack__") or lib.device_of(packed)[0] != lib.CPU:
-                packed = packed.cpu() if hasattr(packed, "cpu") else packed.get()
-        else:
-            data, begins = packbits(custom_mask, counts)
-            offsets, at = [b * 8 for b in begins], len(data)
-            packed = _bytes_tensor(data)
-        return dict(mask="bits", mask_bits=packed, mask_offsets=offsets), at
 
     def run(self, q: Tensor, paged_kv_cache: Any, *args: Any, q_scale: Any = None, k_scale: Tensor | None = None,
             v_scale: Tensor | None = None, out: Tensor | None = None, lse: Tensor | None = None, return_lse: bool = False,
@@ -369,6 +375,101 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
         return self.run(q, paged_kv_cache, return_lse=True, **options)
 
     forward_return_lse = run_return_lse
+
+
+_UNIT = 64  # tokens of KV without pages that are read at once
+
+
+class BatchPrefillWithRaggedKVCacheWrapper(_PagedWrapper):
+    """Prefill of requests whose keys and values lie one behind the other, without pages."""
+
+    def __init__(self, float_workspace_buffer: Any = None, kv_layout: str = "NHD", use_cuda_graph: bool = False,
+                 qo_indptr_buf: Any = None, kv_indptr_buf: Any = None, custom_mask_buf: Any = None, mask_indptr_buf: Any = None,
+                 backend: str = "auto", jit_args: Any = None, jit_kwargs: Any = None) -> None:
+        _refuse(jit_args=(jit_args, _JIT), jit_kwargs=(jit_kwargs, _JIT))
+        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, qo_indptr_buf, kv_indptr_buf)
+
+    def plan(self, qo_indptr: Any, kv_indptr: Any, num_qo_heads: int, num_kv_heads: int, head_dim_qk: int,
+             head_dim_vo: int | None = None, custom_mask: Any = None, packed_custom_mask: Any = None, causal: bool = False,
+             pos_encoding_mode: str = "NONE", use_fp16_qk_reduction: bool = False, window_left: int = -1,
+             logits_soft_cap: float | None = None, sm_scale: float | None = None, rope_scale: Any = None, rope_theta: Any = None,
+             q_data_type: Any = "float16", kv_data_type: Any = None, o_data_type: Any = None, non_blocking: bool = True,
+             prefix_len_ptr: Any = None, token_pos_in_items_ptr: Any = None, token_pos_in_items_len: int = 0,
+             max_item_len_ptr: Any = None, fixed_split_size: Any = None, disable_split_kv: bool = False) -> None:
+        """Request i has rows [qo_indptr[i], qo_indptr[i + 1]) of q and tokens [kv_indptr[i], kv_indptr[i + 1]) of k and v.
+        Masks as in the paged wrapper."""
+        _refuse_encoding(pos_encoding_mode)
+        if head_dim_vo not in (None, head_dim_qk):
+            raise lib.Unsupported(f"head_dim_vo is {head_dim_vo}, expected {head_dim_qk} as for queries and keys")
+        items = "multi-item scoring is a custom_mask here"
+        _refuse(prefix_len_ptr=(prefix_len_ptr, items), token_pos_in_items_ptr=(token_pos_in_items_ptr, items),
+                max_item_len_ptr=(max_item_len_ptr, items))
+        rows, begins = _ints(qo_indptr), _ints(kv_indptr)
+        q_lens, kv_lens = ([b - a for a, b in zip(ends, ends[1:])] for ends in (rows, begins))
+        config = self._config(kv_indptr, num_qo_heads, num_kv_heads, head_dim_qk, _UNIT, q_data_type, kv_data_type, sm_scale,
+                              logits_soft_cap, o_data_type, fixed_split_size, disable_split_kv)
+        mask, mask_bytes = _mask_arguments(custom_mask, packed_custom_mask, causal, window_left, q_lens, kv_lens)
+        self._window = window_left
+        entries = max(sum(n // _UNIT + 2 for n in kv_lens), 1 << 16)
+        self._plan(lambda attention: attention.plan_ragged(q_lens, kv_lens, begins[:-1], **mask), config, len(kv_lens),
+                   sum(q_lens), mask_bytes, entries)
+
+    begin_forward = plan
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, *args: Any, q_scale: Any = None, k_scale: Any = None, v_scale: Any = None,
+            out: Any = None, lse: Any = None, return_lse: bool = False, enable_pdl: Any = None, sinks: Any = None) -> Any:
+        """k, v: [tokens, num_kv_heads, head_dim]; returns out, or (out, lse)."""
+        _refuse(args=(args or None, f"further tensors of run() belong to jit_args; {_JIT}"))
+        return self._run(q, (k, v), q_scale, k_scale, v_scale, out, lse, return_lse, sinks)
+
+    def run_return_lse(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        """(out, lse)."""
+        return self.run(q, k, v, return_lse=True, **options)
+
+    forward_return_lse = run_return_lse
+
+
+class BlockSparseAttentionWrapper(_PagedWrapper):
+    """Block-sparse attention of one request, its pattern in BSR: blocks of R query tokens and C KV tokens."""
+
+    def __init__(self, float_workspace_buffer: Any = None, backend: str = "auto") -> None:
+        super().__init__(float_workspace_buffer)
+
+    def plan(self, indptr: Any, indices: Any, M: int, N: int, R: int, C: int, num_qo_heads: int, num_kv_heads: int,
+             head_dim: int, mask: Any = None, packed_mask: Any = None, causal: bool = False, pos_encoding_mode: str = "NONE",
+             use_fp16_qk_reduction: bool = False, logits_soft_cap: float | None = None, sm_scale: float | None = None,
+             rope_scale: Any = None, rope_theta: Any = None, q_data_type: Any = "float16", kv_data_type: Any = None,
+             o_data_type: Any = None, non_blocking: bool = True) -> None:
+        """indptr [M / R + 1], indices [blocks]: numbers of the columns of blocks, as scipy's bsr_matrix has them. mask: bool
+        [blocks, R, C], which pairs inside of blocks are seen; None: all."""
+        _refuse_encoding(pos_encoding_mode)
+        _refuse(packed_mask=(packed_mask, "give mask"),
+                causal=(causal or None, "leave blocks behind the queries out, and give a mask for those that hold them"))
+        begins, columns = _ints(indptr), _ints(indices)
+        unit = next(n for n in range(min(C, 64), 0, -1) if C % n == 0)
+        config = self._config(indptr, num_qo_heads, num_kv_heads, head_dim, unit, q_data_type, kv_data_type, sm_scale,
+                              logits_soft_cap, o_data_type)
+        config["max_block_rows"] = 1 << max(len(begins), 1024).bit_length()
+        bits: dict[str, Any] = {}
+        if mask is not None:
+            # A row's blocks may stand in any order: each goes with its bits.
+            packed, _ = packbits(mask, [len(columns) * R * C])
+            bits = dict(mask="bits", mask_bits=_bytes_tensor(packed))
+        for begin, end in zip(begins, begins[1:]):
+            if any(a >= b for a, b in zip(columns[begin:end], columns[begin + 1:end])):
+                raise lib.Unsupported("indices of a block row do not ascend; sort them, as scipy's sorted_indices() does")
+        self._window = -1
+        self._plan(lambda attention: attention.plan_blocks(begins, columns, M, N, R, C, **bits), config, 1, M,
+                   len(bits) and (M * N + 7) // 8 + len(begins), len(columns) * (C // unit) + 1)
+
+    begin_forward = plan
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, scale_q: Any = None, scale_k: Any = None, scale_v: Any = None,
+            out: Any = None, lse: Any = None, return_lse: bool = False, enable_pdl: Any = None) -> Any:
+        """q: [M, num_qo_heads, head_dim]; k, v: [N, num_kv_heads, head_dim]; returns out, or (out, lse)."""
+        return self._run(q, (k, v), scale_q, scale_k, scale_v, out, lse, return_lse, None)
+
+    forward = run
 
 
 class MultiLevelCascadeAttentionWrapper(_PagedWrapper):

@@ -93,7 +93,34 @@ def sinks():
                    causal=(True,), window=(None, 128), sinks=(True,)))
 
 
-FAMILIES = {"decode": decode, "append": append, "custom_mask": custom_masks, "cascade": cascade, "merge": merges,
+def ragged():
+    """Keys and values one behind the other, without pages."""
+    out = grid("ragged", batch=(12, 17, 128), kv=(54, 97, 512, 2048), q_len=(37, 17, 127, 577), kv_heads=(4,), group=(1, 8),
+               head_dim=(64, 128, 256), causal=(False, True))
+    out += grid("ragged", batch=(12, 17), kv=(54, 97, 512, 2048), q_len=(37, 17, 127), kv_heads=(4,), group=(1, 8),
+                head_dim=(128, 256), causal=(False,), custom_mask=("causal", "random"))
+    out += grid("ragged", batch=(12,), kv=(54, 512), q_len=(37, 54), kv_heads=(4,), group=(1, 8), head_dim=(128,), causal=(True,),
+                softcap=(0.0, 30.0), window=(None, 33))
+    out += grid("ragged", lengths=("mixed_a", "mixed_b", "mixed_c", "mixed_d"), kv_heads=(1, 4), group=(1, 4, 7), head_dim=(64, 128),
+                causal=(True,))
+    return [c for c in out if "kv" not in c or c["q_len"] <= c["kv"]]
+
+
+def single_prefills():
+    return (grid("single_prefill", kv=(17, 54, 81, 129, 999, 1763), q_len=(1, 17, 81, 987), kv_heads=(1, 4, 8), group=(1, 4, 8),
+                 head_dim=(64, 128, 256), causal=(False, True), layout=("NHD", "HND"))
+            + grid("single_prefill", kv=(81, 1763), q_len=(17, 81), kv_heads=(4,), group=(1, 8), head_dim=(128,), causal=(True,),
+                   layout=("NHD",), softcap=(1.0, 30.0), window=(None, 64)))
+
+
+def block_sparse():
+    """FlashInfer's grid; groups are of query heads a KV head there too."""
+    return [c for c in grid("block_sparse", rows=(1, 4, 16), columns=(1, 4, 16), queries=(64, 128, 256), kv=(64, 128, 256),
+                            heads=(1, 4, 16), kv_heads=(1, 4, 16), head_dim=(128, 256), inside=(True, False))
+            if c["heads"] % c["kv_heads"] == 0]
+
+
+FAMILIES = {"ragged": ragged, "single_prefill": single_prefills, "block_sparse": block_sparse, "decode": decode, "append": append, "custom_mask": custom_masks, "cascade": cascade, "merge": merges,
             "window": windows, "softcap": softcaps, "sinks": sinks}
 
 
@@ -103,6 +130,8 @@ def tokens_read(case):
     if case["kind"] == "cascade":
         rows = case["batch"] * (case["unique"] if case["stage"] == "append" else 1)
         return rows * (case["shared"] + case["unique"]) * case["heads"] * case["head_dim"]
+    if case["kind"] == "block_sparse":
+        return case["queries"] * case["kv"] * case["heads"] * case["head_dim"]
     if case["kind"].startswith("merge"):
         return case["rows"] * case.get("states", 2) * case["heads"] * case["head_dim"]
     if "lengths" in case:

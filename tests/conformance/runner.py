@@ -80,6 +80,19 @@ class Cache:
         return out
 
 
+class Tokens:
+    """Keys and values of requests of the given lengths, one behind the other, without pages."""
+
+    def __init__(self, a, random, kv_lens, kv_heads, head_dim):
+        self.a, self.kv_lens = a, kv_lens
+        self.begins = [int(n) for n in numpy.cumsum([0, *kv_lens])]
+        self.k, self.v = (a.normal(random, (self.begins[-1], kv_heads, head_dim)) for _ in "kv")
+
+    def tokens(self, request):
+        """fp64 (k, v) [tokens, kv_heads, head_dim]."""
+        return tuple(self.a.double(x[self.begins[request]:self.begins[request + 1]]) for x in (self.k, self.v))
+
+
 class Runner:
     def __init__(self, device):
         import fovea.flashinfer
@@ -126,6 +139,12 @@ class Runner:
             if sinks is None:
                 self.expect(f"log-sum-exp of request {r}", lse[rows], truth_lse, tolerance)
 
+    def lengths(self, case):
+        """(KV tokens, query tokens) of each request."""
+        if "lengths" in case:
+            return [(kv, q) for n, kv, q in tables.MIXED[case["lengths"]] for _ in range(n)]
+        return [(case["kv"], case["q_len"])] * case["batch"]
+
     def queries(self, case, random, rows, heads, head_dim):
         if case.get("strided"):
             return self.a.normal(random, (rows, heads + 3, head_dim))[:, 1:heads + 1]
@@ -151,20 +170,12 @@ class Runner:
 
     def prefill(self, case, random):
         heads, dim = case["kv_heads"] * case["group"], case["head_dim"]
-        if "lengths" in case:
-            mixed = [(kv, q) for n, kv, q in tables.MIXED[case["lengths"]] for _ in range(n)]
-        else:
-            mixed = [(case["kv"], case["q_len"])] * case["batch"]
+        mixed = self.lengths(case)
         kv_lens, q_lens = [kv for kv, _ in mixed], [q for _, q in mixed]
         cache = Cache(self.a, random, kv_lens, case["page"], case["kv_heads"], dim, case.get("kv_dtype", "f16"),
                       case.get("layout", "NHD"))
         q = self.queries(case, random, sum(q_lens), heads, dim)
-        custom = None
-        if case.get("custom_mask") == "random":
-            custom = [random.random((n, kv)) < 0.5 for kv, n in mixed]
-            custom[0][0] = False  # a row that sees nothing
-        elif case.get("custom_mask"):
-            custom = [numpy.tril(numpy.ones((n, kv), dtype=bool), kv - n) for kv, n in mixed]
+        custom = self.custom_masks(case, random, mixed)
         window, sinks = case.get("window"), None
         if case.get("sinks"):
             sinks = self.a.floats(random.standard_normal(heads) * 2)
@@ -173,10 +184,72 @@ class Runner:
                      case["kv_heads"], dim, case["page"], causal=case["causal"], window_left=-1 if window is None else window,
                      logits_soft_cap=case.get("softcap") or None, q_data_type=self.a.name_of("f16"),
                      kv_data_type=self.a.name_of(case.get("kv_dtype", "f16")),
-                     custom_mask=None if custom is None else self.a.bools(numpy.concatenate([m.reshape(-1) for m in custom])))
+                     custom_mask=self.flat(custom))
         out, lse = wrapper.run(q, cache.pools(), return_lse=True, **({} if sinks is None else {"sinks": sinks}))
         self.check_batch(case, cache, q, out, lse, q_lens, case["causal"], custom,
                          None if sinks is None else self.a.double(sinks))
+
+    def custom_masks(self, case, random, mixed):
+        """A bool mask a request, or None."""
+        if case.get("custom_mask") == "random":
+            custom = [random.random((n, kv)) < 0.5 for kv, n in mixed]
+            custom[0][0] = False  # a row that sees nothing
+            return custom
+        return [numpy.tril(numpy.ones((n, kv), dtype=bool), kv - n) for kv, n in mixed] if case.get("custom_mask") else None
+
+    def flat(self, custom):
+        return None if custom is None else self.a.bools(numpy.concatenate([m.reshape(-1) for m in custom]))
+
+    def ragged(self, case, random):
+        heads, dim, mixed = case["kv_heads"] * case["group"], case["head_dim"], self.lengths(case)
+        kv_lens, q_lens = [kv for kv, _ in mixed], [q for _, q in mixed]
+        cache = Tokens(self.a, random, kv_lens, case["kv_heads"], dim)
+        q = self.queries(case, random, sum(q_lens), heads, dim)
+        custom, window = self.custom_masks(case, random, mixed), case.get("window")
+        wrapper = self.fi.BatchPrefillWithRaggedKVCacheWrapper(None, "NHD")
+        wrapper.plan(self.a.host_ints(numpy.cumsum([0, *q_lens])), self.a.ints(cache.begins), heads, case["kv_heads"], dim,
+                     causal=case["causal"], window_left=-1 if window is None else window,
+                     logits_soft_cap=case.get("softcap") or None, q_data_type=self.a.name_of("f16"),
+                     custom_mask=self.flat(custom))
+        out, lse = wrapper.run(q, cache.k, cache.v, return_lse=True)
+        self.check_batch(case, cache, q, out, lse, q_lens, case["causal"], custom)
+
+    def single_prefill(self, case, random):
+        heads, dim, tokens, rows = case["kv_heads"] * case["group"], case["head_dim"], case["kv"], case["q_len"]
+        q = self.a.normal(random, (rows, heads, dim))
+        k, v = (self.a.normal(random, (tokens, case["kv_heads"], dim)) for _ in "kv")
+        given = (k, v) if case["layout"] == "NHD" else tuple(self.a.copy(x.swapaxes(0, 1)) for x in (k, v))
+        window = case.get("window")
+        out, lse = self.fi.single_prefill_with_kv_cache(
+            q, *given, causal=case["causal"], kv_layout=case["layout"], logits_soft_cap=case.get("softcap"),
+            window_left=-1 if window is None else window, return_lse=True)
+        truth, truth_lse = reference.attend(self.a.math, self.a.double(q), self.a.double(k), self.a.double(v),
+                                            self.seen(rows, tokens, case["causal"], window), dim ** -0.5, case.get("softcap", 0.0))
+        self.expect("output", out, truth, TOLERANCE["f16"])
+        self.expect("log-sum-exp", lse, truth_lse, TOLERANCE["f16"])
+
+    def block_sparse(self, case, random):
+        rows, columns, dim = case["rows"], case["columns"], case["head_dim"]
+        lines, width = -(-case["queries"] // rows), -(-case["kv"] // columns)
+        there = random.random((lines, width)) < 0.25
+        indices = [numpy.flatnonzero(line) for line in there]
+        blocks = sum(map(len, indices))
+        inside = random.random((blocks, rows, columns)) < 0.5 if case["inside"] else numpy.ones((blocks, rows, columns), dtype=bool)
+        seen = numpy.zeros((lines * rows, width * columns), dtype=bool)
+        places = [(line, column) for line, some in enumerate(indices) for column in some]
+        for (line, column), block in zip(places, inside):
+            seen[line * rows:(line + 1) * rows, column * columns:(column + 1) * columns] = block
+        q = self.a.normal(random, (case["queries"], case["heads"], dim))
+        k, v = (self.a.normal(random, (case["kv"], case["kv_heads"], dim)) for _ in "kv")
+        wrapper = self.fi.BlockSparseAttentionWrapper(None)
+        wrapper.plan(self.a.ints(numpy.cumsum([0, *map(len, indices)])), self.a.ints(numpy.concatenate(indices)), case["queries"],
+                     case["kv"], rows, columns, case["heads"], case["kv_heads"], dim,
+                     mask=self.a.bools(inside) if case["inside"] else None, q_data_type=self.a.name_of("f16"))
+        out, lse = wrapper.run(q, k, v, return_lse=True)
+        truth, truth_lse = reference.attend(self.a.math, self.a.double(q), self.a.double(k), self.a.double(v),
+                                            self.a.bools(seen[:case["queries"], :case["kv"]]), dim ** -0.5)
+        self.expect("output", out, truth, TOLERANCE["f16"])
+        self.expect("log-sum-exp", lse, truth_lse, TOLERANCE["f16"])
 
     def single_decode(self, case, random):
         heads, dim, tokens = case["kv_heads"] * case["group"], case["head_dim"], case["kv"]
