@@ -88,14 +88,14 @@ def test_flashinfers_wrappers():
     q, k, v, given = tensors(12, 50)
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(None)
     wrapper.plan(np.array([0, 2, 12]), np.array([0, 20, 50]), HEADS, KV_HEADS, DIM, causal=True, q_data_type="float32")
-    out, lse = wrapper.run(q, *given, return_lse=True)
+    out, lse = wrapper.run(q, given[0], given[1], return_lse=True)
     check((out[2:], lse[2:]), expected(q[2:], k[20:], v[20:], lambda h: causal(10, 30)))
     blocks = flashinfer.BlockSparseAttentionWrapper(None)
     plan = dict(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, q_data_type="float32")
     blocks.plan(np.array([0, 2, 3, 3]), np.array([0, 4, 1]), 12, 50, 4, 10, **plan)
     seen = np.zeros((12, 50), dtype=bool)
     seen[:4, :10] = seen[:4, 40:] = seen[4:8, 10:20] = True
-    check(blocks.run(q, *given, return_lse=True), expected(q, k, v, lambda h: seen))
+    check(blocks.run(q, given[0], given[1], return_lse=True), expected(q, k, v, lambda h: seen))
     with pytest.raises(NotImplementedError, match="ascend"):
         blocks.plan(np.array([0, 2, 3, 3]), np.array([4, 0, 1]), 12, 50, 4, 10, **plan)
     with pytest.raises(NotImplementedError, match="causal"):
