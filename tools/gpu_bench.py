@@ -2,7 +2,7 @@
 """`make gpu-bench`: Fovea on GPU 0 and, where PyTorch is there, other libraries beside it in one run. Needs no compiler.
 
 Writes build/bench/plan.json (what the host does), integers.json (int8 and int4 KV, which no peer has), h200.json (the
-bench's JSON with peer columns) and h200-decode.md.
+bench's JSON with peer columns), prefill.json, and of these h200-decode.md and h200-prefill.md.
 Peers are what Python can import; PEERS names a folder of them (more with colons between). PROFILE=1 also profiles the
 cases of figures that fall short (gpu_profile.py, profile.json). Options go to bench/peers_gpu.py. Without PyTorch
 `fovea bench attention --device cuda:0` runs alone.
@@ -42,6 +42,10 @@ def main() -> int:
         codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), *written, "--json", profiles))
         page += ["--profile", profiles]
     codes.append(run(*page))
+    prefill, beside = str(out / "prefill.json"), str(BUNDLE / "bench" / "peers_gpu.py")
+    codes.append(run(python, beside, "--fovea", fovea, "--suite", "prefill", "--json", prefill))
+    if os.path.exists(prefill):
+        codes.append(run(python, str(BUNDLE / "bench" / "write_prefill.py"), prefill, "--out", str(out / "h200-prefill.md")))
     return max(codes)
 
 

@@ -21,7 +21,7 @@ ldd "$bundle.new"/bin/* "$bundle.new"/lib/libfovea_c.so | awk '$2 == "=>" {print
 cp -r python/fovea "$bundle.new/python/"
 cp -r tests/conformance tests/python "$bundle.new/tests/"
 cp -r tests/gpu/python "$bundle.new/tests/gpu/"
-cp -r bench/gpu bench/peers_gpu.py bench/write_h200.py bench/h200_figures.py bench/h200_causes.toml "$bundle.new/bench/"
+cp -r bench/gpu bench/peers_gpu.py bench/write_h200.py bench/write_prefill.py bench/h200_figures.py bench/h200_causes.toml "$bundle.new/bench/"
 find "$bundle.new" -name __pycache__ -prune -exec rm -rf {} +
 # Kernels compiled before are taken over, what changed is compiled now, what nobody asked for goes: the cache renews the
 # time of an entry that is used.

@@ -93,11 +93,13 @@ def fa3_wheel(data, by_offsets):
     case = data.case
     needs(data.contiguous and not case["window"] and not case["blocks"] and case["kv_dtype"] == "bf16", "not in this build")
     first = lambda out: out[0] if isinstance(out, (tuple, list)) else out
+    equal = len(set(data.kv_lens)) == 1
     if by_offsets:
+        needs(not equal, "its dense call is faster")
         return lambda copy: first(flash.flash_attn_varlen_func(
             data.q[copy], data.k[copy], data.v[copy], data.cu_q, data.cu_kv, data.max_q, data.max_kv, causal=case["causal"],
             softcap=case["softcap"]))
-    needs(len(set(data.kv_lens)) == 1, "one length alone")
+    needs(equal, "one length alone")
     q, k, v = (dense(data, tensor) for tensor in (data.q, data.k, data.v))
     return lambda copy: first(flash.flash_attn_func(q[copy], k[copy], v[copy], causal=case["causal"], softcap=case["softcap"]))
 

@@ -10,6 +10,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import gpu_profile
 import peers_gpu
 import write_h200
+import write_prefill
 
 
 def case(suite, name, kv_bytes=1e9, tree="", floor=None):
@@ -116,6 +117,23 @@ def test_judged_cases_are_measured_first():
     ids = ["append/x", "decode/32x8/B64/S4096", "prefix/01/32x8", "decode/32x32/B1/S131072", "page/page64", "skew/uniform"]
     assert sorted(ids, key=write_h200.figures.rank) == [
         "decode/32x8/B64/S4096", "page/page64", "skew/uniform", "prefix/01/32x8", "append/x", "decode/32x32/B1/S131072"]
+
+
+def test_the_page_of_prefill_says_what_was_measured(tmp_path, monkeypatch):
+    cases = [{"suite": "prefill", "id": f"prefill/{name}", "flops": 1e12} for name in ("32x32/D128/S8192", "mixed/prompt2048+63x4096")]
+    side = str(write_h200.figures.product_side(cases[0]))
+    timed = lambda burst, soaked: {"us": soaked, "burst_us": burst}
+    results = [{"fovea": timed(1600.0, 1800.0), "cudnn": timed(1700.0, 1900.0), "fa3_varlen": timed(1500.0, 1700.0)},
+               {"fovea": timed(300.0, 310.0)}]
+    products = {side: [800.0, 700.0]}
+    rows = [row for case, result in zip(cases, results) for row in peers_gpu.rows_of(case, result, {}, products)]
+    (tmp_path / "run.json").write_text(json.dumps({"machine": {"gpu": "a GPU"}, "rows": rows, "products": products, "notes": []}))
+    monkeypatch.setattr(sys, "argv", ["write_prefill.py", str(tmp_path / "run.json"), "--out", str(tmp_path / "page.md")])
+    write_prefill.main()
+    text = (tmp_path / "page.md").read_text()
+    assert "| 32x32/D128/S8192 | 760 · 660 | 625 · 556 | 1800 | 79% | 588 · 526 | 667 · 588 |  | 0.94 |" in text
+    assert "| mixed/prompt2048+63x4096 | 290 us | 3333 · 3226 | 310 |" in text
+    assert f"{side}: 800 · 700" in text and "ahead in 0" in text
 
 
 def test_gpu_commands_say_what_is_missing(tmp_path):
