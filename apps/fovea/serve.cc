@@ -172,7 +172,7 @@ RunFunction declare_serve(Options& options) {
   options.add_flag("lenient", state->server.service.lenient,
                    "Log and ignore fields of requests that this server does not do, instead of refusing them");
   options.add_choice("tool-parser", state->server.service.tool_parser,
-                     {"auto", "hermes", "llama3_json", "mistral", "qwen3_coder"},
+                     {"auto", "hermes", "llama3_json", "mistral", "mistral_v11", "qwen3_coder", "pythonic"},
                      "How the model writes calls of tools; auto: as its chat template says");
   options.add_choice("reasoning-parser", state->server.service.reasoning_parser, {"auto", "off", "think", "mistral"},
                      "How the model marks reasoning in front of its answer; auto: as its chat template says");

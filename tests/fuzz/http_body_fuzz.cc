@@ -2,13 +2,17 @@
 // promises that the service relies on.
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "server/anthropic/message_request.h"
 #include "server/openai/api_request.h"
 #include "server/openai/later_system.h"
 #include "server/openai/markup_calls.h"
+#include "server/openai/named_calls.h"
+#include "server/openai/pythonic_calls.h"
 #include "server/openai/reasoning.h"
 #include "server/responses/custom_input.h"
 #include "server/responses/response_request.h"
@@ -41,6 +45,25 @@ void check_messages(std::vector<fovea::ChatMessage> messages) {
 }
 
 // What a model wrote, cut anywhere.
+// Arguments of pythonic calls are JSON, but for the end of one that was cut.
+template <class Parser>
+void check_calls(std::string_view text, std::size_t cut, bool json) {
+  Parser parser(std::vector<std::string>{"f", "g"});
+  std::vector<std::string> arguments;
+  for (const auto& pieces : {parser.append(text.substr(0, cut)), parser.append(text.substr(cut)), parser.finish()}) {
+    for (const fovea::server::ToolDelta& piece : pieces) {
+      if (!piece.name.empty()) arguments.emplace_back();
+      require(piece.call < static_cast<int>(arguments.size()));
+      if (piece.call >= 0) arguments[static_cast<std::size_t>(piece.call)] += piece.arguments;
+    }
+  }
+  require(parser.num_calls() == static_cast<int>(arguments.size()));
+  for (const std::string& one : arguments) {
+    const bool last = &one == &arguments.back();
+    require(!json || fovea::Json::accept(one) || (last && (one.empty() || fovea::Json::accept(one + "}"))));
+  }
+}
+
 void check_parsers(std::string_view text) {
   for (const std::size_t cut : {text.size() / 2, text.size()}) {
     fovea::server::CustomInput input;
@@ -53,6 +76,8 @@ void check_parsers(std::string_view text) {
     sent += calls.append(text.substr(cut)).size();
     sent += calls.finish().size();
     require(sent <= 3 * text.size() + 1);
+    check_calls<fovea::server::NamedCallParser>(text, cut, false);
+    check_calls<fovea::server::PythonicCallParser>(text, cut, true);
     for (const char* name : {"think", "mistral"}) {
       fovea::server::ReasoningParser parser(*fovea::server::reasoning_format_named(name), cut == text.size());
       std::size_t size = 0;

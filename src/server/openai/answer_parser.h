@@ -5,9 +5,14 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "server/openai/markup_calls.h"
+#include "server/openai/named_calls.h"
+#include "server/openai/pythonic_calls.h"
 #include "server/openai/reasoning.h"
 #include "server/openai/tool_calls.h"
 
@@ -17,13 +22,7 @@ class AnswerParser {
  public:
   // Null formats: nothing of that kind is looked for. tools, open: as ToolCallParser and ReasoningParser take them.
   AnswerParser(const ToolFormat* calls, const std::vector<Tool>& tools, const ReasoningFormat* reasoning, bool open) {
-    if (calls != nullptr && calls->markup) {
-      markup_.emplace(tools);
-    } else if (calls != nullptr) {
-      std::vector<std::string> names;
-      for (const Tool& tool : tools) names.push_back(tool.name);
-      calls_.emplace(*calls, std::move(names));
-    }
+    if (calls != nullptr) make_calls(*calls, tools);
     if (reasoning != nullptr) reasoning_.emplace(*reasoning, open);
   }
 
@@ -49,29 +48,44 @@ class AnswerParser {
     return out;
   }
   int num_calls() const {
-    return calls_.has_value() ? calls_->num_calls() : markup_.has_value() ? markup_->num_calls() : 0;
+    return std::visit(
+        [](const auto& parser) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(parser)>, std::monostate>)
+            return 0;
+          else
+            return parser.num_calls();
+        },
+        calls_);
   }
   bool reasons() const { return reasoning_.has_value() && reasoning_->inside(); }
 
  private:
-  void add_rest(std::string_view text, bool last, std::vector<ToolDelta>* out) {
-    const auto parse = [&](auto& parser) {
-      for (ToolDelta& piece : parser.append(text)) out->push_back(std::move(piece));
-      if (!last) return;
-      for (ToolDelta& piece : parser.finish()) out->push_back(std::move(piece));
-    };
-    if (calls_.has_value()) {
-      parse(*calls_);
-    } else if (markup_.has_value()) {
-      parse(*markup_);
-    } else if (!text.empty()) {
-      out->emplace_back().content = text;
+  void make_calls(const ToolFormat& format, const std::vector<Tool>& tools) {
+    std::vector<std::string> names;
+    for (const Tool& tool : tools) names.push_back(tool.name);
+    switch (format.syntax) {
+      case CallSyntax::kJson: calls_.emplace<ToolCallParser>(format, std::move(names)); break;
+      case CallSyntax::kMarkup: calls_.emplace<MarkupCallParser>(tools); break;
+      case CallSyntax::kNamed: calls_.emplace<NamedCallParser>(std::move(names)); break;
+      case CallSyntax::kPythonic: calls_.emplace<PythonicCallParser>(std::move(names)); break;
     }
   }
 
+  void add_rest(std::string_view text, bool last, std::vector<ToolDelta>* out) {
+    const auto parse = [&](auto& parser) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(parser)>, std::monostate>) {
+        if (!text.empty()) out->emplace_back().content = text;
+      } else {
+        for (ToolDelta& piece : parser.append(text)) out->push_back(std::move(piece));
+        if (!last) return;
+        for (ToolDelta& piece : parser.finish()) out->push_back(std::move(piece));
+      }
+    };
+    std::visit(parse, calls_);
+  }
+
   std::optional<ReasoningParser> reasoning_;
-  std::optional<ToolCallParser> calls_;
-  std::optional<MarkupCallParser> markup_;
+  std::variant<std::monostate, ToolCallParser, MarkupCallParser, NamedCallParser, PythonicCallParser> calls_;
 };
 
 }  // namespace fovea::server

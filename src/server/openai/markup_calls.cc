@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/http/message.h"
+#include "server/openai/held_text.h"
 #include "server/openai/json_members.h"
 
 namespace fovea::server {
@@ -15,16 +16,7 @@ constexpr std::string_view kParameter = "<parameter=";
 constexpr std::string_view kEndParameter = "</parameter>";
 constexpr std::string_view kEndFunction = "</function>";
 constexpr std::string_view kClosing = "</tool_call>";
-constexpr std::string_view kSpace = " \n\t\r";
 constexpr std::size_t kMaxName = 256;  // bytes of a name of a function or parameter
-
-// Whether `tag` begins the text (1), may yet (0), or does not (-1).
-int begins(std::string_view text, std::string_view tag) {
-  if (text.starts_with(tag)) return 1;
-  return tag.starts_with(text) ? 0 : -1;
-}
-
-void drop_space(std::string* text) { text->erase(0, std::min(text->find_first_not_of(kSpace), text->size())); }
 
 }  // namespace
 
@@ -92,22 +84,10 @@ bool MarkupCallParser::step() {
 }
 
 bool MarkupCallParser::text_step() {
-  const std::size_t at = held_.find(kOpening);
-  if (at != std::string::npos) {
-    std::size_t end = at;  // whitespace before a call goes with it
-    while (end > 0 && kSpace.find(held_[end - 1]) != std::string_view::npos) --end;
-    content(std::string_view(held_).substr(0, end));
-    held_.erase(0, end);
-    where_ = Where::kCall;
-    return true;
-  }
-  std::size_t keep = std::min(held_.size(), kOpening.size() - 1);
-  while (!kOpening.starts_with(std::string_view(held_).substr(held_.size() - keep))) --keep;
-  std::size_t end = held_.size() - keep;
-  while (end > 0 && kSpace.find(held_[end - 1]) != std::string_view::npos) --end;
-  content(std::string_view(held_).substr(0, end));
-  held_.erase(0, end);
-  return false;
+  bool found = false;
+  content(text_before(&held_, kOpening, &found));
+  if (found) where_ = Where::kCall;
+  return found;
 }
 
 bool MarkupCallParser::call_step() {

@@ -197,6 +197,9 @@ TEST(ToolFormat, IsToldFromTheTemplate) {
   EXPECT_EQ(name("{% if tools %}[TOOL_CALLS]{% endif %}"), "mistral");
   EXPECT_EQ(name("{% if tools %}<tool_call><function={% endif %}"), "qwen3_coder");
   EXPECT_EQ(name("{% if tools %}<function={% endif %}"), "none");
+  EXPECT_EQ(name("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}"), "mistral_v11");
+  EXPECT_EQ(name("{% if tools %}<|python_start|>{% endif %}"), "pythonic");
+  EXPECT_EQ(name("{% if tools %}<|python_tag|>[func_name1(params_name1=params_value1...)]{% endif %}"), "pythonic");
   EXPECT_EQ(name("{% for m in messages %}{{ m.content }}{% endfor %}"), "none");
   EXPECT_EQ(tool_format_named("nothing"), nullptr);
 }

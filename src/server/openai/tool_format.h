@@ -6,7 +6,14 @@
 
 namespace fovea::server {
 
-// Most calls are a JSON object with its name and its arguments; formats differ in what stands around it.
+enum class CallSyntax {
+  kJson,      // a JSON object with name and arguments (tool_calls.h)
+  kMarkup,    // tags, a parameter each (markup_calls.h)
+  kNamed,     // the name, then the arguments as JSON (named_calls.h)
+  kPythonic,  // a list of calls in Python (pythonic_calls.h)
+};
+
+// Formats of one syntax differ in what stands around a call.
 struct ToolFormat {
   std::string_view name;       // as --tool-parser takes it
   std::string_view opening;    // before calls; empty: an answer that begins with { is a call
@@ -16,7 +23,7 @@ struct ToolFormat {
   std::string_view arguments;  // the key of the arguments
   std::string_view layout;     // behind the opening and in front of the closing, as models were trained to write it
   bool short_ids = false;      // the template takes ids of nine letters and digits only
-  bool markup = false;         // no JSON object, but tags, a parameter each (markup_calls.h)
+  CallSyntax syntax = CallSyntax::kJson;
 };
 
 // Null where the template takes no tools, or writes calls in none of these formats.

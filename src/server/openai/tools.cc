@@ -146,45 +146,4 @@ bool read_tool_members(const Json& message, const std::string& where, FieldReade
   return true;
 }
 
-GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std::string& schema) {
-  const std::string opening = std::string(format.opening) + std::string(format.layout);
-  const std::string closing = format.closing.empty() ? "" : std::string(format.layout) + std::string(format.closing);
-  OrderedJson tags = OrderedJson::array();
-  for (const Tool& tool : use.tools) {
-    OrderedJson& tag = tags.emplace_back();
-    tag["type"] = "tag";
-    if (format.markup) {
-      tag["begin"] = fmt::format("{}<function={}>\n", opening, tool.name);
-      tag["content"] = {{"type", "qwen_xml_parameter"},
-                        {"json_schema", OrderedJson::parse(tool.parameters)},
-                        {"max_whitespace_cnt", 1}};
-      tag["end"] = "\n</function>" + closing;
-      continue;
-    }
-    tag["begin"] = fmt::format(R"({}{{"name": "{}", "{}": )", format.listed ? "" : opening, tool.name,
-                               std::string(format.arguments));
-    // Free whitespace has no end, and models lose themselves in it.
-    tag["content"] = {
-        {"type", "json_schema"}, {"json_schema", OrderedJson::parse(tool.parameters)}, {"max_whitespace_cnt", 1}};
-    tag["end"] = "}" + (format.listed ? std::string() : closing);
-  }
-  OrderedJson calls = {{"type", "tags_with_separator"},
-                       {"tags", std::move(tags)},
-                       {"separator", std::string(format.separator)},
-                       {"at_least_one", true},
-                       {"stop_after_first", !use.parallel}};
-  if (format.listed) {
-    const OrderedJson before = {{"type", "const_string"}, {"value", opening + "["}};
-    const OrderedJson after = {{"type", "const_string"}, {"value", "]" + closing}};
-    calls = {{"type", "sequence"}, {"elements", OrderedJson::array({before, calls, after})}};
-  }
-  if (!schema.empty()) {
-    const OrderedJson answer = {
-        {"type", "json_schema"}, {"json_schema", OrderedJson::parse(schema)}, {"max_whitespace_cnt", 1}};
-    calls = {{"type", "or"}, {"elements", OrderedJson::array({answer, calls})}};
-  }
-  const OrderedJson tag = {{"type", "structural_tag"}, {"format", std::move(calls)}};
-  return {GrammarKind::kStructuralTag, tag.dump()};
-}
-
 }  // namespace fovea::server
