@@ -24,6 +24,12 @@ class CudaBench {
   // bytes of random 16-bit words (word & keep) | set: bf16 or e4m3 values of moderate size.
   Result<cuda::DeviceBuffer> random(std::size_t bytes, std::uint16_t keep, std::uint16_t set) const;
 
+  // Of a call: in the first milliseconds after a rest, and after tenths of a second of the same, when what multiplies
+  // matrices for long has drawn so much power that clocks are lower.
+  struct BurstAndSoaked {
+    double burst_us = 0.0, soaked_us = 0.0;
+  };
+  Result<BurstAndSoaked> burst_and_soaked_us(int calls, const std::function<Status(int call)>& enqueue) const;
   // Median microseconds of one of `calls` calls enqueued by enqueue(0 .. calls - 1), replayed as one graph.
   Result<double> replay_us(int calls, const std::function<Status(int call)>& enqueue) const;
 

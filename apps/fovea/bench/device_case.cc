@@ -32,6 +32,12 @@ AttentionOptions options_of(const MeasuredCase& c, const PagedBatch& batch) {
   o.max_requests = batch.num_requests();
   o.max_rows = std::max(batch.num_rows(), 1);
   o.max_pages_per_request = batch.stride;
+  // A request without pages may begin inside of a unit; lists of blocks are short of the whole.
+  if (c.contiguous) ++o.max_pages_per_request;
+  if (!c.blocks.empty()) {
+    o.max_block_rows = static_cast<std::int32_t>(c.blocks.indptr.size());
+    o.max_page_entries = std::int64_t{o.max_block_rows} * o.max_pages_per_request;
+  }
   // Lists are packed, with some room each.
   for (const std::int32_t tokens : batch.kv_lens) o.max_page_entries += tokens / batch.page_tokens + 16;
   return o;
@@ -75,6 +81,28 @@ Status DeviceCase::use(AttentionOptions options) {
 }
 
 Status DeviceCase::plan() {
+  if (!case_.blocks.empty()) {
+    BlockSparseBatch batch;
+    batch.num_rows = batch_.num_rows();
+    batch.num_tokens = case_.kv_lens[0];
+    batch.block_rows = case_.blocks.rows;
+    batch.block_tokens = case_.blocks.tokens;
+    batch.indptr = case_.blocks.indptr.data();
+    batch.indices = case_.blocks.indices.data();
+    return attention_->plan_blocks(batch, {bench_.stream()});
+  }
+  if (case_.contiguous) {
+    RaggedBatch batch;
+    batch.num_requests = batch_.num_requests();
+    batch.q_lens = batch_.q_lens.data();
+    batch.kv_lens = batch_.kv_lens.data();
+    std::vector<std::int32_t> begins(1, 0);
+    for (const std::int32_t tokens : batch_.kv_lens) begins.push_back(begins.back() + tokens);
+    batch.kv_begins = begins.data();
+    batch.mask = static_cast<AttentionMask>(batch_.mask);
+    batch.window_left = batch_.window_left;
+    return attention_->plan_ragged(batch, {bench_.stream()});
+  }
   RequestBatch batch;
   batch.num_requests = batch_.num_requests();
   batch.q_lens = batch_.q_lens.data();
@@ -132,12 +160,22 @@ Status DeviceCase::run(int set) {
   return attention_->run(rows(q_), kv, rows(out_), {}, {bench_.stream()});
 }
 
-Result<double> DeviceCase::time_us() {
+int DeviceCase::calls() const {
   const double guess = std::max({case_.kv_bytes() / 4e6, case_.flops() / 2e8, 5.0});
-  const int calls = std::clamp(static_cast<int>(kGraphUs / guess), sets_, std::max(sets_, kMostCalls));
-  FOVEA_ASSIGN_OR_RETURN(const double us, bench_.replay_us(calls, [&](int call) { return run(call % sets_); }));
+  return std::clamp(static_cast<int>(kGraphUs / guess), sets_, std::max(sets_, kMostCalls));
+}
+
+Result<double> DeviceCase::time_us() {
+  FOVEA_ASSIGN_OR_RETURN(const double us, bench_.replay_us(calls(), [&](int call) { return run(call % sets_); }));
   FOVEA_RETURN_IF_ERROR(check_output());
   return us;
+}
+
+Result<CudaBench::BurstAndSoaked> DeviceCase::burst_and_soaked_us() {
+  FOVEA_ASSIGN_OR_RETURN(const CudaBench::BurstAndSoaked times,
+                         bench_.burst_and_soaked_us(calls(), [&](int call) { return run(call % sets_); }));
+  FOVEA_RETURN_IF_ERROR(check_output());
+  return times;
 }
 
 std::size_t DeviceCase::pool_bytes() const {
@@ -161,6 +199,11 @@ TensorView DeviceCase::on_device(TensorView view) const {
 }
 
 TensorView DeviceCase::pool(const void* data) const {
+  if (case_.contiguous) {
+    const std::int64_t tokens = batch_.num_tokens();
+    return on_device(heads_first_ ? cpu_tensor(data, case_.kv_dtype, case_.kv_heads, tokens, case_.head_dim)
+                                  : cpu_tensor(data, case_.kv_dtype, tokens, case_.kv_heads, case_.head_dim));
+  }
   const std::int32_t first = heads_first_ ? case_.kv_heads : case_.page_tokens;
   const std::int32_t second = heads_first_ ? case_.page_tokens : case_.kv_heads;
   return on_device(cpu_tensor(data, case_.kv_dtype, batch_.num_pages, first, second, case_.head_dim));

@@ -35,12 +35,14 @@ class DeviceCase {
   Status run(int set);
   // Median microseconds of a run, by graph replays. kInternal when the output cannot be right.
   Result<double> time_us();
+  Result<CudaBench::BurstAndSoaked> burst_and_soaked_us();
   AttentionStats stats() const { return attention_->stats(); }
 
  private:
   DeviceCase(const CudaBench& bench, MeasuredCase c, bool heads_first)
       : bench_(bench), case_(std::move(c)), heads_first_(heads_first) {}
 
+  int calls() const;  // of a graph
   std::size_t pool_bytes() const;
   std::size_t scale_bytes() const;  // of K and V of a set: two halves a token and head each
   std::size_t row_bytes() const;
