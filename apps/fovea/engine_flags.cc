@@ -1,5 +1,6 @@
 #include "engine_flags.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -22,6 +23,11 @@ void EngineFlags::declare(Options& table) {
                    "Element type of the KV cache; fp8, int8 and int4 with a scale a token and head, int4-hadamard "
                    "rotated before it is rounded");
   table.add("kv-cache-mib", kv_cache_mib_, "Memory for KV pages, MiB; 0: what the machine leaves");
+  table.add(
+      "kv-spill-gib", kv_spill_gib_,
+      "Memory for cached prefixes that have left the KV cache, GiB; they come back when a prompt begins with them");
+  table.add("kv-store", options.kv_store, "Folder where cached prefixes survive a restart; one may serve many models");
+  table.add("kv-store-gib", kv_store_gib_, "Most of it that one model may fill, GiB; what was used longest ago goes");
   table.add("page-tokens", options.page_tokens, "Tokens of a KV page");
   table.add("max-running", options.max_running, "Most requests in one forward");
   table.add("max-queued", options.max_queued, "Most requests that wait; more are refused (HTTP 429)");
@@ -82,6 +88,10 @@ EngineOptions EngineFlags::resolved() const {
   set_kv_type(kv_dtype_, &out);
   // A negative size stays negative, for the engine to refuse.
   if (kv_cache_mib_ != 0) out.kv_cache_bytes = std::int64_t{kv_cache_mib_} * (1 << 20);
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const auto bytes = [&](double gib) { return static_cast<std::int64_t>(std::clamp(gib, -1.0, 1e6) * kGib); };
+  out.kv_spill_bytes = bytes(kv_spill_gib_);
+  out.kv_store_bytes = bytes(kv_store_gib_);
   return out;
 }
 
@@ -112,6 +122,9 @@ std::vector<std::string> EngineFlags::arguments() const {
   add("--dummy-seed", options.dummy_seed, defaults.dummy_seed);
   add("--kv-dtype", kv_dtype_, std::string("bf16"));
   add("--kv-cache-mib", kv_cache_mib_, 0);
+  add("--kv-spill-gib", kv_spill_gib_, 0.0);
+  add("--kv-store", options.kv_store, defaults.kv_store);
+  add("--kv-store-gib", kv_store_gib_, 16.0);
   add("--page-tokens", options.page_tokens, defaults.page_tokens);
   add("--max-running", options.max_running, defaults.max_running);
   add("--max-queued", options.max_queued, defaults.max_queued);

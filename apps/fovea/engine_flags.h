@@ -33,6 +33,8 @@ struct EngineFlags {
  private:
   std::string kv_dtype_ = "bf16";
   std::int32_t kv_cache_mib_ = 0;
+  double kv_spill_gib_ = 0.0;
+  double kv_store_gib_ = 16.0;
 };
 
 }  // namespace fovea::app

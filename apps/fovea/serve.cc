@@ -20,6 +20,7 @@
 #include "commands.h"
 #include "console.h"
 #include "engine_flags.h"
+#include "server/events/event_publisher.h"
 #include "server/server.h"
 
 namespace fovea::app {
@@ -34,6 +35,8 @@ struct ServeState {
   bool quiet = false;
   std::string log_format = "text";
   std::string log_level = "warning";
+  server::EventOptions events;
+  std::string event_shape = "map";
 };
 
 // The server of this process: a command line that is read again is applied to it.
@@ -120,6 +123,19 @@ int run_serve(ServeState& state, const Options& options) {
   sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
+  // Outlives the engine, which calls it.
+  std::unique_ptr<server::EventPublisher> events;
+  if (!state.events.endpoint.empty()) {
+    state.events.shape = state.event_shape == "map" ? server::EventShape::kMap : server::EventShape::kArray;
+    auto started = server::EventPublisher::start(state.events);
+    if (!started.ok()) return fail(started.status());
+    events = std::move(*started);
+    state.engine.options.on_kv_events = [events = events.get()](std::vector<KvEvent> list) {
+      events->publish(std::move(list));
+    };
+  } else if (!state.events.replay_endpoint.empty()) {
+    return fail(invalid_argument("--kv-events-replay needs --kv-events"));
+  }
   const auto begin = std::chrono::steady_clock::now();
   auto engine = state.engine.create();
   if (!engine.ok()) return fail(engine.status());
@@ -186,6 +202,12 @@ RunFunction declare_serve(Options& options) {
   options.add_choice("log-level", state->log_level, {"trace", "debug", "info", "warning", "error", "off"},
                      "How much the engine says on stderr");
   options.add("drain-seconds", state->drain_seconds, "After SIGTERM, wait this long for requests that run");
+  options.add("kv-events", state->events.endpoint,
+              "Tell routers which prefixes are cached, by ZeroMQ as vLLM does: tcp://*:5557; needs libzmq5");
+  options.add("kv-events-replay", state->events.replay_endpoint, "Where they ask for what they missed: tcp://*:5558");
+  options.add("kv-events-topic", state->events.topic, "In front of each: kv@ADDRESS:PORT@MODEL for llm-d");
+  options.add_choice("kv-events-format", state->event_shape, {"map", "array"},
+                     "map, or array for routers of before 2026-06");
   options.add_flag("page", state->server.service.page, "A page for browsers at /: chat, and what the engine does");
   options.add_flag("quiet", state->quiet, "Say nothing on stderr but what goes wrong");
   options.add("io-threads", http.io_threads, "Threads for the network");

@@ -13,6 +13,7 @@
 
 #include "fovea/dtype.h"
 #include "fovea/grammar.h"
+#include "fovea/kv_event.h"
 #include "fovea/status.h"
 
 namespace fovea {
@@ -37,9 +38,17 @@ struct EngineOptions {
   // it as fits, and half of the step where the answers alone take longer. 0: chunks are full whoever waits.
   float itl_target_ms = 30.0f;
   std::int64_t kv_cache_bytes = 0;  // 0: what the machine leaves
-  std::int32_t num_threads = 0;     // 0: what the cgroup allows
+  // Memory of the host for prefixes that have left the KV cache; they come back when a prompt begins with them. 0:
+  // none.
+  std::int64_t kv_spill_bytes = 0;
+  // Folder where cached prefixes are kept, and found again after a restart; empty: none. Of one model it holds at most
+  // kv_store_bytes; what was used longest ago goes first.
+  std::string kv_store;
+  std::int64_t kv_store_bytes = std::int64_t{16} << 30;
+  std::int32_t num_threads = 0;  // 0: what the cgroup allows
   bool prefix_cache = true;
-  bool share_prefixes = true;  // attention reads a shared prefix once (prefix forest)
+  KvEventCallback on_kv_events;  // told which blocks of tokens the prefix cache holds; may be null
+  bool share_prefixes = true;    // attention reads a shared prefix once (prefix forest)
   bool batch_invariant = false;
   std::string simd;  // "", "avx512", "avx2", "scalar"
   // KV heads that keep sinks and a window only (docs/long-contexts.md): "off"; "auto": the model folder's
@@ -162,7 +171,12 @@ struct EngineStats {
   std::uint64_t sparse_prompt_pages_read = 0, sparse_prompt_pages_kept = 0;      // by blocks of prompts that selected
   std::uint64_t sparse_records_read = 0;                                         // statistics of pages that were scored
   std::uint64_t sparse_refreshes = 0, sparse_rescorings = 0, sparse_reuses = 0;  // how their lists were made
-  double step_seconds = 0.0;                                                     // spent in forwards
+  // KV beyond the cache (kv_spill_bytes, kv_store): what the host's memory and files hold now; pages copied to the
+  // host, back to the cache, from files and into them; and what went wrong with files. A page is of one KV group.
+  std::int64_t kv_host_bytes = 0, kv_host_pages = 0, kv_store_bytes = 0, kv_store_pages = 0;
+  std::uint64_t kv_pages_spilled = 0, kv_pages_restored = 0, kv_pages_read = 0, kv_pages_written = 0;
+  std::uint64_t kv_store_errors = 0;
+  double step_seconds = 0.0;             // spent in forwards
   std::int32_t prompt_chunk_tokens = 0;  // prompt tokens that the latest step with prompts could hold
   double seconds_since_step = 0.0;       // heartbeat of the engine thread while it has work
   bool healthy = true;

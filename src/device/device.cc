@@ -1,6 +1,10 @@
 // The names of devices. Each device knows by itself whether the machine can run it.
 #include "device/device.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
@@ -35,6 +39,22 @@ Status Linear::forward_add(const TensorView&, const TensorView&) {
 }
 
 Status Device::reserve_upload(std::size_t) { return ok_status(); }
+
+Result<std::shared_ptr<void>> Device::allocate_host(std::size_t bytes) {
+  void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
+  if (memory == nullptr) return resource_exhausted("{} bytes of host memory: none left", bytes);
+  return std::shared_ptr<void>(memory, std::free);
+}
+
+Status Device::copy_to_host(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return ok_status();
+}
+
+Status Device::copy_from_host(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return ok_status();
+}
 
 Status Device::argmax(const TensorView&, const TensorView&) {
   return unsupported("logits of the device {} are read as they lie", name());

@@ -112,6 +112,13 @@ class Device {
   virtual Status reserve_upload(std::size_t bytes);
   // From one place of the device's memory to another.
   virtual Status copy(void* to, const void* from, std::size_t bytes) = 0;
+  // Memory of the host that copies reach fast, freed with the last copy of the pointer; copies between it and the
+  // device's, enqueued; and waiting for all that was. Where the host reads the device's memory as it lies, these are
+  // plain.
+  virtual Result<std::shared_ptr<void>> allocate_host(std::size_t bytes);
+  virtual Status copy_to_host(void* to, const void* from, std::size_t bytes);
+  virtual Status copy_from_host(void* to, const void* from, std::size_t bytes);
+  virtual Status wait() { return {}; }
   // A tensor of the host as operators read it: the same memory, or a copy that lives as long as the device.
   virtual Result<TensorView> hold(const TensorView& host) = 0;
   // Arrays of the host as the operators of a forward read them: the same memory, or copies of all at once. Valid until

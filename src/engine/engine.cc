@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/embedded_model.h"
 #include "engine/engine_core.h"
+#include "engine/store/kv_space.h"
 
 namespace fovea {
 namespace {
@@ -86,6 +87,7 @@ Status check_engine_options(const EngineOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_option("itl_target_ms", options.itl_target_ms, 0.0f, 1e6f));
   FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));
+  FOVEA_RETURN_IF_ERROR(check_tier_options(options));
   if (options.load_format != "auto" && options.load_format != "dummy") {
     return invalid_argument("load_format is {}; expected \"auto\" or \"dummy\"", quote(options.load_format));
   }
@@ -142,6 +144,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.device, load));
   FOVEA_ASSIGN_OR_RETURN(parts.key_codes, load_key_codes(source.folder, parts.model->config()));
+  if (!options.kv_store.empty()) {
+    FOVEA_ASSIGN_OR_RETURN(parts.model_hash, hash_model(source.folder));
+  }
   // Random weights need no text.
   std::error_code ignored;
   if (load.format == LoadFormat::kAuto || std::filesystem::exists(source.folder + "/tokenizer.json", ignored)) {
@@ -165,6 +170,7 @@ Status EngineCore::set_up() {
                        parts_.options.sparse, parts_.device->name());
   }
   FOVEA_RETURN_IF_ERROR(set_up_memory());
+  FOVEA_RETURN_IF_ERROR(set_up_tier());
   if (parts_.tokenizer.has_value()) {
     grammars_ = std::make_unique<GrammarCompiler>([this] { return grammar_vocabulary(); }, eos_tokens());
   }
@@ -184,8 +190,10 @@ Status EngineCore::set_up() {
   scheduler.prefix_cache = options.prefix_cache;
   scheduler.max_draft_tokens = max_draft_tokens(options);
   scheduler.max_scores = max_scores(options);
+  scheduler.tier = tier_.get();
   scheduler.target_seconds = 1e-3 * static_cast<double>(options.itl_target_ms);
   scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);
+  set_up_listeners();
   ModelRunnerOptions runner;
   runner.max_requests = max_running;
   runner.max_forward_tokens = options.chunk_tokens;

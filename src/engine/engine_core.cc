@@ -150,15 +150,21 @@ EngineStats EngineCore::stats() const {
 void EngineCore::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [&] {
+    const auto is_called = [&] {
       return stop_ || flushes_asked_ != flushes_taken_ || !incoming_.empty() || !cancels_.empty() || !checks_.empty() ||
-             !views_.empty() || scheduler_->has_work();
-    });
+             !views_.empty();
+    };
+    if ((starved_ && scheduler_->is_restoring()) || (!scheduler_->has_work() && tier_is_busy())) {
+      wake_.wait_for(lock, std::chrono::milliseconds(1), is_called);  // the tier's threads call nobody
+    } else {
+      wake_.wait(lock, [&] { return is_called() || scheduler_->has_work(); });
+    }
     take_mail(lock);
     const bool stop = stop_;
     lock.unlock();
     if (stop) {
       for (const auto& [id, request] : active_) end_request(*request, FinishReason::kCancelled, ok_status());
+      save_tier();
     } else if (scheduler_->has_work()) {
       try {
         run_step();
@@ -167,6 +173,8 @@ void EngineCore::loop() {
       }
     }
     erase_ended();
+    tend_tier();
+    send_kv_events();
     lock.lock();
     publish_stats();
     if (flushes_done_ != flushes_taken_) {  // only now, so that stats() after flush_cache() shows it
@@ -192,7 +200,10 @@ void EngineCore::take_mail(std::unique_lock<std::mutex>& lock) {
     const auto found = active_.find(id);
     if (found != active_.end()) end_request(*found->second, FinishReason::kCancelled, ok_status());
   }
-  if (flush) scheduler_->flush_cache();
+  if (flush) {
+    scheduler_->flush_cache();
+    if (tier_ != nullptr) tier_->clear();
+  }
   for (Status* check : checks) *check = scheduler_->check();
   erase_ended();
   lock.lock();
@@ -254,6 +265,8 @@ void EngineCore::run_step() {
   const double begin = now();
   make_drafts();
   const Step& step = scheduler_->schedule();
+  starved_ = step.items.empty() && scheduler_->num_running() == 0 && scheduler_->is_restoring();
+  if (starved_) return;
   if (step.items.empty()) {
     fail_all(internal_error("requests wait, but none can run"));
     return;
@@ -359,6 +372,18 @@ void EngineCore::publish_stats() {
   stats_.kv_bytes_in_use = kv_bytes_in_use();
   stats_.retractions = scheduler_->num_retractions();
   stats_.prompt_chunk_tokens = scheduler_->prompt_room();
+  if (tier_ != nullptr) {
+    const KvTierStats tier = tier_->stats();
+    stats_.kv_host_bytes = tier.host_bytes;
+    stats_.kv_host_pages = tier.host_pages;
+    stats_.kv_store_bytes = tier.store_bytes;
+    stats_.kv_store_pages = tier.store_pages;
+    stats_.kv_pages_spilled = tier.spilled_pages;
+    stats_.kv_pages_restored = tier.restored_pages;
+    stats_.kv_pages_read = tier.read_pages;
+    stats_.kv_pages_written = tier.written_pages;
+    stats_.kv_store_errors = tier.errors;
+  }
   last_step_ = Clock::now();
 }
 

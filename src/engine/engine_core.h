@@ -17,12 +17,14 @@
 #include "engine/cache/kv_pool.h"
 #include "engine/choice.h"
 #include "engine/grammar/grammar.h"
+#include "engine/kv_event_log.h"
 #include "engine/model/key_codes.h"
 #include "engine/model/model.h"
 #include "engine/runner/model_runner.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/sparse_options.h"
+#include "engine/store/kv_tier.h"
 #include "engine/template/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "fovea/engine.h"
@@ -38,11 +40,13 @@ struct EngineParts {
   std::optional<Tokenizer> tokenizer;  // without one, only token ids go in and out
   std::optional<ChatTemplate> chat_template;
   KeyCodes key_codes;
+  Hash128 model_hash;             // tells models apart in a KV store
   std::function<double()> clock;  // seconds, for the sizes of steps; empty: the machine's
 };
 
 // Limits that options and model agree on: what load_model needs to know before there is an engine.
 Status check_engine_options(const EngineOptions& options);
+Status check_tier_options(const EngineOptions& options);  // of engine_tier.cc
 std::int32_t effective_max_running(const EngineOptions& options);
 std::int32_t max_draft_tokens(const EngineOptions& options);  // that a step verifies
 std::int32_t max_scores(const EngineOptions& options);        // of prompts' tokens, in a step
@@ -89,6 +93,7 @@ class EngineCore final : public Engine {
   explicit EngineCore(EngineParts parts) : parts_(std::move(parts)), sampler_(vocab_size()) {}
   Status set_up();
   Status set_up_memory();
+  Status set_up_tier();
   // Bytes of each token; empty for those that only templates and stops are made of.
   std::vector<std::string> grammar_vocabulary() const;
 
@@ -98,6 +103,13 @@ class EngineCore final : public Engine {
   void start(std::unique_ptr<ActiveRequest> request);
   void make_drafts();
   void run_step();
+  // Whom the prefix cache tells of its pages.
+  void set_up_listeners();
+  void send_kv_events();
+  // Copies and reads of pages beyond memory, between two steps; and all that is left of them, at the end.
+  void tend_tier();
+  void save_tier();
+  bool tier_is_busy() const;
   void sample_items(const std::vector<StepItem>& items);
   // Log probabilities of the prompt's tokens that the step computed; row: the first of their logits.
   void take_scores(Choice& choice, const StepItem& item, std::size_t row);
@@ -123,6 +135,9 @@ class EngineCore final : public Engine {
   SparseConfig sparse_;
   std::int32_t max_context_ = 0;
   std::unique_ptr<KvPool> pool_;
+  std::unique_ptr<KvTier> tier_;        // or null
+  std::unique_ptr<KvEventLog> events_;  // or null
+  bool starved_ = false;                // nothing runs until pages have come back
   std::unique_ptr<ReqToTokenPool> rows_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ModelRunner> runner_;

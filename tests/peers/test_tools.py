@@ -17,7 +17,7 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "description":
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
-@pytest.fixture(scope="module", params=["hermes", "llama3_json", "mistral", "mistral_v11", "qwen3_coder", "pythonic"])
+@pytest.fixture(scope="module", params=["hermes", "llama3_json", "mistral", "qwen3_coder"])
 def client(request):
     one = Server("--tool-parser", request.param)
     yield one.client()

@@ -76,6 +76,27 @@ class CudaDevice final : public Device {
     FOVEA_RETURN_IF_ERROR(context.status());
     return cuda::copy_on_device(device_, to, from, bytes, stream_.handle());
   }
+  Result<std::shared_ptr<void>> allocate_host(std::size_t bytes) override {
+    FOVEA_ASSIGN_OR_RETURN(cuda::PinnedBuffer made,
+                           cuda::PinnedBuffer::create(device_, std::max<std::size_t>(bytes, 1)));
+    auto buffer = std::make_shared<cuda::PinnedBuffer>(std::move(made));
+    return std::shared_ptr<void>(buffer, buffer->data());
+  }
+  Status copy_to_host(void* to, const void* from, std::size_t bytes) override {
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    return cuda::copy_to_host(device_, to, from, bytes, stream_.handle());
+  }
+  Status copy_from_host(void* to, const void* from, std::size_t bytes) override {
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    return cuda::copy_to_device(device_, to, from, bytes, stream_.handle());
+  }
+  Status wait() override {
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    return stream_.synchronize();
+  }
   Result<TensorView> hold(const TensorView& host) override;
   Status upload(std::span<const std::span<const std::int32_t>> arrays,
                 std::vector<const std::int32_t*>& places) override {

@@ -49,17 +49,9 @@ void place_kv(const KvFormat& format, std::int32_t heads, std::int32_t head_dim,
 }
 
 Status copy_kv_page(Device& device, const abi::KvPoolView& view, std::int32_t from, std::int32_t to) {
-  const auto copy = [&](void* base, std::int64_t bytes) {
-    auto* pages = static_cast<std::byte*>(base);
-    return device.copy(pages + to * bytes, pages + from * bytes, static_cast<std::size_t>(bytes));
-  };
-  const std::int64_t bytes = view.page_stride * dtype_bits(static_cast<DType>(view.dtype)) / 8;
-  FOVEA_RETURN_IF_ERROR(copy(view.k, bytes));
-  FOVEA_RETURN_IF_ERROR(copy(view.v, bytes));
-  if (view.granularity != abi::ScaleGranularity::kTokenHead) return ok_status();
-  const std::int64_t scales = view.scale_page_stride * static_cast<std::int64_t>(sizeof(abi::KvScale));
-  FOVEA_RETURN_IF_ERROR(copy(view.k_scale, scales));
-  return copy(view.v_scale, scales);
+  return for_each_piece(view, from, [&](std::byte* piece, std::size_t bytes) {
+    return device.copy(piece + (std::int64_t{to} - from) * static_cast<std::int64_t>(bytes), piece, bytes);
+  });
 }
 
 }  // namespace fovea

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "abi/kv_pool.h"
+#include "base/status.h"
 #include "device/device.h"
 #include "fovea/dtype.h"
 #include "fovea/status.h"
@@ -24,7 +25,24 @@ std::int64_t kv_token_bytes(const KvFormat& format, std::int32_t head_dim);
 void place_kv(const KvFormat& format, std::int32_t heads, std::int32_t head_dim, std::byte* memory,
               abi::KvPoolView& view);
 
+// Where a page of a layer lies: K, V and for some formats their scales. Calls visit(first byte, bytes) for each piece
+// until it fails.
+template <typename Visit>
+Status for_each_piece(const abi::KvPoolView& view, std::int32_t page, const Visit& visit);
+
 // Copies K, V and scales of a layer that place_kv() described, in memory of the device.
 Status copy_kv_page(Device& device, const abi::KvPoolView& view, std::int32_t from, std::int32_t to);
+
+template <typename Visit>
+Status for_each_piece(const abi::KvPoolView& view, std::int32_t page, const Visit& visit) {
+  const auto at = [page](void* base, std::int64_t bytes) { return static_cast<std::byte*>(base) + page * bytes; };
+  const std::int64_t bytes = view.page_stride * dtype_bits(static_cast<DType>(view.dtype)) / 8;
+  FOVEA_RETURN_IF_ERROR(visit(at(view.k, bytes), static_cast<std::size_t>(bytes)));
+  FOVEA_RETURN_IF_ERROR(visit(at(view.v, bytes), static_cast<std::size_t>(bytes)));
+  if (view.granularity != abi::ScaleGranularity::kTokenHead) return ok_status();
+  const std::int64_t scales = view.scale_page_stride * static_cast<std::int64_t>(sizeof(abi::KvScale));
+  FOVEA_RETURN_IF_ERROR(visit(at(view.k_scale, scales), static_cast<std::size_t>(scales)));
+  return visit(at(view.v_scale, scales), static_cast<std::size_t>(scales));
+}
 
 }  // namespace fovea

@@ -106,6 +106,26 @@ void KvPool::make_views(const std::vector<KvGroupSpec>& groups, const std::vecto
   }
 }
 
+Status KvPool::save_page(std::size_t group, std::int32_t page, std::byte* to) {
+  for (const abi::KvPoolView& view : groups_[group].layers) {
+    FOVEA_RETURN_IF_ERROR(for_each_piece(view, page, [&](std::byte* piece, std::size_t bytes) {
+      to += bytes;
+      return device_.copy_to_host(to - bytes, piece, bytes);
+    }));
+  }
+  return ok_status();
+}
+
+Status KvPool::load_page(std::size_t group, std::int32_t page, const std::byte* from) {
+  for (const abi::KvPoolView& view : groups_[group].layers) {
+    FOVEA_RETURN_IF_ERROR(for_each_piece(view, page, [&](std::byte* piece, std::size_t bytes) {
+      from += bytes;
+      return device_.copy_from_host(piece, from - bytes, bytes);
+    }));
+  }
+  return ok_status();
+}
+
 Status KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
   for (const abi::KvPoolView& view : groups_[group].layers) {
     FOVEA_RETURN_IF_ERROR(copy_kv_page(device_, view, from, to));

@@ -169,10 +169,24 @@ RadixCache::Inserted RadixCache::insert(const std::string& salt, std::span<const
   }
   result.node = leaf.get();
   result.num_pages = total;
+  if (keeper_ != nullptr || observer_ != nullptr) {
+    PageKey key = node->is_root() ? root_key(salt, key_seed_) : node->keys.back();
+    for (std::int32_t i = 0; i < total - done; ++i) {
+      key = next_key(key, std::span(leaf->tokens).subspan(static_cast<std::size_t>(i) * page_tokens_, page_tokens_),
+                     key_seed_);
+      leaf->keys.push_back(key);
+    }
+    if (observer_ != nullptr) {
+      PrefixRun run = run_of(leaf.get(), 0, total - done);
+      run.salt = salt;
+      observer_->on_stored(run);
+    }
+  }
   node->children.emplace(leaf->hash, std::move(leaf));
   ++num_nodes_;
   update_leaf(node);
   update_leaf(result.node);
+  update_unseen(result.node);
   return result;
 }
 
@@ -204,6 +218,12 @@ RadixCache::Node* RadixCache::split(Node* node, std::int32_t pages) {
         static_cast<std::int32_t>(pages - std::count(top->pages[g].begin(), top->pages[g].end(), kDummyPage));
     node->present[g] -= top->present[g];
   }
+  if (!node->keys.empty()) {
+    top->keys.assign(node->keys.begin(), node->keys.begin() + pages);
+    node->keys.erase(node->keys.begin(), node->keys.begin() + pages);
+  }
+  top->seen = std::min(node->seen, pages);
+  node->seen -= top->seen;
   node->tokens.erase(node->tokens.begin(), node->tokens.begin() + cut);
   node->first_page += pages;
   node->hash = page_hash(node->tokens, 0);
@@ -214,6 +234,8 @@ RadixCache::Node* RadixCache::split(Node* node, std::int32_t pages) {
   top->children.emplace(node->hash, std::move(lower));
   place = std::move(upper);
   ++num_nodes_;
+  update_unseen(top);
+  update_unseen(node);
   return top;
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "engine/cache/page_allocator.h"
+#include "engine/cache/page_keeper.h"
 #include "fovea/engine_view.h"
 #include "fovea/status.h"
 
@@ -47,6 +49,13 @@ class RadixCache {
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
 
+  // Before the first insert. keeper: hears of pages that evict() gives up, and where `offers` of all by offer();
+  // observer: of all that comes and goes. Each may be null.
+  void tell(PageKeeper* keeper, bool offers, PrefixObserver* observer, std::uint64_t key_seed);
+  // Shows the keeper up to `limit` pages that it has not seen, until it says that it has no room; how many it took.
+  std::int32_t offer(std::int32_t limit);
+  bool has_offers() const { return !unseen_.empty(); }
+
   // Longest usable prefix of the tokens, in whole pages; splits the node in which it ends. Valid until the next call
   // that changes the tree, unless locked.
   Match match(const std::string& salt, std::span<const std::int32_t> tokens);
@@ -63,6 +72,10 @@ class RadixCache {
   // pages_of()). Fills pages that a group had dropped.
   Inserted insert(const std::string& salt, std::span<const std::int32_t> tokens,
                   std::span<const std::span<const std::int32_t>> pages);
+  // Whether the token after `num_pages` pages sees page `index` of the group.
+  bool sees(std::size_t group, std::int32_t index, std::int32_t num_pages) const {
+    return groups_[group].window_tokens == 0 || index < sink_pages(group) || index >= num_pages - reach(group);
+  }
   // The pages from the root to the node's end: out holds node depth entries.
   void pages_of(const Node* node, std::size_t group, std::span<std::int32_t> out) const;
 
@@ -73,7 +86,7 @@ class RadixCache {
   // Frees at least `count` pages of the group if it can, oldest leaves first and those from their ends; returns how
   // many became free.
   std::int32_t evict(std::size_t group, std::int32_t count);
-  // Drops all that no sequence holds or stands on.
+  // Drops all that no sequence holds or stands on. Nothing of it is kept.
   void clear();
 
   // Pages the cache holds, and those of them that evict() can free: in nodes that are not locked.
@@ -116,7 +129,13 @@ class RadixCache {
   void touch(Node* node);
   void update_leaf(Node* node);
   void drop_page(Node* node, std::size_t group, std::int32_t index);
-  void trim(Node* leaf);
+  // Gives up the last page of the node.
+  void trim(Node* leaf, bool keep);
+  // Page `index` of the node as others hear of it.
+  PrefixRun run_of(const Node* node, std::int32_t index, std::int32_t count) const;
+  PageKey key_before(const Node* node) const;
+  // Files the node among those of which the keeper has not seen all.
+  void update_unseen(Node* node);
   void remove_leaf(Node* leaf);
   // What evict_window_pages() spares: what a continuation from the end of any node can see; of any leaf or fork;
   // nothing.
@@ -135,7 +154,12 @@ class RadixCache {
   std::vector<Counts> counts_;
   std::int32_t page_tokens_;
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;
-  std::set<Node*, Older> leaves_;  // unlocked ones, oldest first
+  std::set<Node*, Older> leaves_;          // unlocked ones, oldest first
+  std::map<std::uint64_t, Node*> unseen_;  // by id
+  PageKeeper* keeper_ = nullptr;
+  PrefixObserver* observer_ = nullptr;
+  bool offers_ = false;
+  std::uint64_t key_seed_ = 0;
   std::uint64_t clock_ = 0;
   std::uint64_t next_id_ = 0;
   std::size_t num_nodes_ = 0;

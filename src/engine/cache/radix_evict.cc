@@ -16,16 +16,26 @@ void RadixCache::drop_page(Node* node, std::size_t group, std::int32_t index) {
   if (node->locks > 0) --counts_[group].locked;
 }
 
-void RadixCache::trim(Node* leaf) {
+void RadixCache::trim(Node* leaf, bool keep) {
   const std::int32_t last = leaf->num_pages() - 1;
+  if (keep && keeper_ != nullptr) {
+    std::vector<std::int32_t> pages;
+    for (const std::vector<std::int32_t>& run : leaf->pages) pages.push_back(run[last]);
+    (void)keeper_->keep(run_of(leaf, last, 1), pages, true);
+  }
+  if (observer_ != nullptr) observer_->on_removed(leaf->keys[last]);
+  if (!leaf->keys.empty()) leaf->keys.pop_back();
+  leaf->seen = std::min(leaf->seen, last);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (leaf->pages[g][last] != kDummyPage) drop_page(leaf, g, last);
     leaf->pages[g].pop_back();
   }
   leaf->tokens.resize(leaf->tokens.size() - page_tokens_);
+  update_unseen(leaf);
 }
 
 void RadixCache::remove_leaf(Node* leaf) {
+  unseen_.erase(leaf->id);
   if (leaf->in_leaves) leaves_.erase(leaf);
   Node* parent = leaf->parent;
   --num_nodes_;
@@ -85,7 +95,7 @@ std::int32_t RadixCache::evict(std::size_t group, std::int32_t count) {
   if (windowed && freed() < count) evict_window_pages(group, count - freed(), Spare::kLeavesAndForks);
   while (freed() < count && !leaves_.empty()) {
     Node* leaf = *leaves_.begin();
-    while (freed() < count && leaf->num_pages() > 0) trim(leaf);
+    while (freed() < count && leaf->num_pages() > 0) trim(leaf, true);
     if (leaf->num_pages() == 0) remove_leaf(leaf);
   }
   // What is left stands in locked nodes, outside of what the sequences that hold the locks see.
@@ -96,9 +106,10 @@ std::int32_t RadixCache::evict(std::size_t group, std::int32_t count) {
 void RadixCache::clear() {
   while (!leaves_.empty()) {
     Node* leaf = *leaves_.begin();
-    while (leaf->num_pages() > 0) trim(leaf);
+    while (leaf->num_pages() > 0) trim(leaf, false);
     remove_leaf(leaf);
   }
+  if (observer_ != nullptr && roots_.empty()) observer_->on_cleared();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].window_tokens > 0) evict_window_pages(g, groups_[g].pages->num_idle(), Spare::kNothing);
   }
@@ -147,6 +158,11 @@ Status RadixCache::check() const {
     }
     if (node->hash != page_hash(node->tokens, 0))
       return internal_error("radix cache: node {} has a stale key", node->id);
+    const bool told = keeper_ != nullptr || observer_ != nullptr;
+    if (node->keys.size() != (told ? static_cast<std::size_t>(node->num_pages()) : 0) ||
+        unseen_.contains(node->id) != (offers_ && node->seen < node->num_pages())) {
+      return internal_error("radix cache: node {} is not what its keeper sees", node->id);
+    }
     if (node->locks < locks_below) return internal_error("radix cache: node {} has fewer locks than below", node->id);
     const bool is_leaf = node->children.empty() && node->locks == 0;
     if (is_leaf != node->in_leaves) return internal_error("radix cache: node {} is misfiled as a leaf", node->id);

@@ -16,6 +16,8 @@ struct RadixCache::Node {
   std::uint64_t hash = 0;                        // of the first page, key in the parent's map
   std::int32_t first_page = 0;                   // pages above
   std::vector<std::int32_t> tokens;              // whole pages
+  std::vector<PageKey> keys;                     // [pages of the run] where somebody listens, else empty
+  std::int32_t seen = 0;                         // leading pages that the keeper has seen
   std::vector<std::vector<std::int32_t>> pages;  // [group][pages of the run], kDummyPage where dropped
   std::vector<std::int32_t> present;             // [group] entries that are not dropped
   std::unordered_map<std::uint64_t, std::unique_ptr<Node>> children;

@@ -46,6 +46,7 @@ void Scheduler::remove(Sequence* sequence) {
     running_.erase(std::find(running_.begin(), running_.end(), sequence));
   } else if (sequence->state == SequenceState::kWaiting) {
     waiting_.erase(sequence);
+    end_restore(sequence);
   }
   sequence->state = SequenceState::kDone;
 }
@@ -55,11 +56,16 @@ const Step& Scheduler::schedule() {
   work_ = {};
   ++step_number_;
   retracted_now_ = false;
+  begin_restores();
   schedule_decodes();
   add_drafts();
   // Whoever just gave up pages would get them back at once.
   if (!retracted_now_) admit();
   schedule_prefills();
+  if (step_.items.empty() && !running_.empty() && is_restoring()) {  // they keep pages that are needed
+    end_all_restores();
+    schedule_prefills();
+  }
   return step_;
 }
 
@@ -199,7 +205,7 @@ void Scheduler::admit() {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (planned >= room || static_cast<std::int32_t>(running_.size()) >= options_.max_running) return;
     Sequence* sequence = *it;
-    if (wait_for_prefix(sequence)) {
+    if (wait_for_prefix(sequence) || wait_for_restore(sequence)) {
       ++it;
       continue;
     }
@@ -284,6 +290,7 @@ void Scheduler::retract(Sequence* sequence) {
   running_.pop_back();
   sequence->state = SequenceState::kWaiting;
   sequence->computed = 0;
+  sequence->restored = false;
   waiting_.insert(sequence);
   retracted_now_ = true;
   ++retractions_;

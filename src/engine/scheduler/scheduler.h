@@ -10,7 +10,9 @@
 // Beside decodes, chunks are as long as the StepPacer says, which is told how long each step took.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <vector>
@@ -23,6 +25,8 @@
 
 namespace fovea {
 
+class KvTier;
+
 struct SchedulerOptions {
   std::int32_t max_running = 64;
   std::int32_t chunk_tokens = 1024;  // most tokens a step holds; more than max_running
@@ -32,6 +36,7 @@ struct SchedulerOptions {
   std::int32_t min_wait_tokens = 64;
   std::int32_t max_draft_tokens = 0;  // guesses that a step verifies, of all sequences
   std::int32_t max_scores = 128;      // logits of prompts' tokens that a step gives, of all sequences
+  KvTier* tier = nullptr;             // where pages of prompts come back from, or null
   double target_seconds = 0.0;  // of a step that holds decodes and chunks of prompts (StepPacer); 0: chunks are full
 };
 
@@ -85,6 +90,8 @@ class Scheduler {
   // How long that step took, for the sizes of later ones.
   void observe(double seconds) { pacer_.observe(work_, seconds); }
 
+  // Whether a request waits for its prefix to come back; then an empty step is no fault.
+  bool is_restoring() const { return !restores_.empty(); }
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   std::size_t num_running() const { return running_.size(); }
   std::size_t num_waiting() const { return waiting_.size(); }
@@ -129,6 +136,24 @@ class Scheduler {
   void admit();
   bool admit_one(Sequence* sequence);
   bool wait_for_prefix(Sequence* sequence);
+  // A waiting sequence whose prefix comes back: pages [next, end), by their keys from the first on.
+  struct Restore {
+    RadixCache::Node* node = nullptr;  // locked: what is there already
+    std::vector<PageKey> keys;
+    std::int32_t next = 0, end = 0;
+    std::chrono::steady_clock::time_point moved;
+  };
+  std::span<const std::int32_t> page_of(std::span<const std::int32_t> tokens, std::int32_t index) const {
+    return tokens.subspan(static_cast<std::size_t>(index) * options_.page_tokens, options_.page_tokens);
+  }
+  void begin_restores();  // of a step
+  bool wait_for_restore(Sequence* sequence);
+  bool begin_restore(Sequence* sequence);
+  std::int32_t restorable_end(const Restore& restore, std::span<const std::int32_t> tokens) const;
+  // False: it is over, well or not.
+  bool advance_restore(Sequence* sequence, Restore& restore);
+  void end_restore(Sequence* sequence);
+  void end_all_restores();
   void push_item(Sequence* sequence, std::int32_t count);
   void retract(Sequence* sequence);
   void publish(Sequence* sequence);
@@ -142,6 +167,8 @@ class Scheduler {
   RadixCache cache_;
   std::vector<Sequence*> running_;  // in order
   std::set<Sequence*, Before> waiting_;
+  std::map<Sequence*, Restore> restores_;
+  std::int64_t restore_bytes_ = 0;  // that this step may still load
   Step step_;
   StepWork work_;  // of the latest step
   StepPacer pacer_;

@@ -45,7 +45,10 @@ std::span<const std::int32_t> Scheduler::matchable(const Sequence& sequence) con
 
 std::int32_t Scheduler::allocate_page(std::size_t group) {
   PageAllocator& pages = *groups_[group].pages;
-  if (pages.num_free() == 0) cache_.evict(group, 1 + pages.total() / 128);
+  if (pages.num_free() == 0) {
+    // Several at a time; few where each is copied, so that no step waits for many.
+    cache_.evict(group, 1 + std::min(pages.total() / 128, options_.tier == nullptr ? pages.total() : 16));
+  }
   return pages.allocate();
 }
 

@@ -64,6 +64,8 @@ struct Sequence {
   std::uint64_t last_step = 0;        // number of the latest step it is in
   std::uint64_t waits_for = 0;        // id of the sequence that computes a prefix this one needs
   std::int32_t waits_until = 0;       // ..., and how many tokens of it
+  bool restored = false;              // what could come back of its prefix has
+  bool waits_to_restore = false;      // ..., or will when others have theirs
 
   std::int32_t length() const { return static_cast<std::int32_t>(tokens.size()); }
   // Tokens to be computed before the next one can be sampled.

@@ -61,6 +61,28 @@ ServerMetrics::ServerMetrics(const Engine& engine)
   gauge(
       "fovea_kv_pages", pages_help, [](Stats s) { return s.pages_cached; }, "state=\"cached\"");
   gauge("fovea_kv_page_bytes", "Bytes of one KV page, all layers", [](Stats s) { return s.page_bytes; });
+  const char* tier_help =
+      "Pages of KV groups beyond the cache: in the host's memory, in files (--kv-spill-gib, --kv-store)";
+  gauge(
+      "fovea_kv_tier_pages", tier_help, [](Stats s) { return s.kv_host_pages; }, "tier=\"host\"");
+  gauge(
+      "fovea_kv_tier_pages", tier_help, [](Stats s) { return s.kv_store_pages; }, "tier=\"store\"");
+  const char* tier_bytes_help = "Their bytes";
+  gauge(
+      "fovea_kv_tier_bytes", tier_bytes_help, [](Stats s) { return s.kv_host_bytes; }, "tier=\"host\"");
+  gauge(
+      "fovea_kv_tier_bytes", tier_bytes_help, [](Stats s) { return s.kv_store_bytes; }, "tier=\"store\"");
+  const char* moves_help = "Pages of KV groups copied: out of the cache, back into it, from files, into files";
+  counter(
+      "fovea_kv_tier_moves_total", moves_help, [](Stats s) { return s.kv_pages_spilled; }, "move=\"spilled\"");
+  counter(
+      "fovea_kv_tier_moves_total", moves_help, [](Stats s) { return s.kv_pages_restored; }, "move=\"restored\"");
+  counter(
+      "fovea_kv_tier_moves_total", moves_help, [](Stats s) { return s.kv_pages_read; }, "move=\"read\"");
+  counter(
+      "fovea_kv_tier_moves_total", moves_help, [](Stats s) { return s.kv_pages_written; }, "move=\"written\"");
+  counter("fovea_kv_store_errors_total", "Files of the KV store that could not be read, written or believed",
+          [](Stats s) { return s.kv_store_errors; });
   gauge("fovea_prompt_chunk_tokens", "Prompt tokens that the latest step with prompts could hold",
         [](Stats s) { return s.prompt_chunk_tokens; });
   gauge("fovea_healthy", "1 while the engine is healthy", [](Stats s) { return s.healthy ? 1 : 0; });

@@ -53,6 +53,11 @@ void append_requests(std::string* out, const EngineView& view) {
 void append_kv(std::string* out, const EngineView& view) {
   append(out, "\"kv\":{{\"page_tokens\":{},\"bytes_read\":{},\"bytes_unshared\":{},", view.page_tokens,
          view.stats.kv_bytes_read, view.stats.kv_bytes_unshared);
+  append(out,
+         "\"host\":{{\"pages\":{},\"bytes\":{}}},\"store\":{{\"pages\":{},\"bytes\":{},\"errors\":{}}},\"restored_"
+         "pages\":{},",
+         view.stats.kv_host_pages, view.stats.kv_host_bytes, view.stats.kv_store_pages, view.stats.kv_store_bytes,
+         view.stats.kv_store_errors, view.stats.kv_pages_restored);
   append_list(out, "pools", view.pools, [&](const PoolView& p) {
     append(out,
            "{{\"window_tokens\":{},\"page_bytes\":{},\"total\":{},\"used\":{},\"shared\":{},\"cached\":{},\"free\":{}"
