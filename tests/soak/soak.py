@@ -10,6 +10,8 @@ import argparse
 import datetime
 import os
 import platform
+import shutil
+import subprocess
 import sys
 import time
 
@@ -63,6 +65,13 @@ def main() -> int:
         f"{1e3 * p99:.0f} ms (p50 {1e3 * p50:.0f}; {1e3 * whole_p99:.0f} with `--itl-target-ms 0`)", [])
     row("what that costs a prompt, CPU", "12 %",
         f"{100 * (paced / whole - 1):.0f} % ({paced:.1f} s; {whole:.1f} s with `--itl-target-ms 0`)", [])
+
+    if promtool := shutil.which("promtool"):
+        with Server("--kv-cache-mib", "64") as server:
+            server.ask()
+            said = subprocess.run([promtool, "check", "metrics"], input=server.get("/metrics"), capture_output=True, text=True)
+        found = [said.stderr.strip()] if said.returncode != 0 else []
+        row("names in `/metrics`, `promtool check metrics`", "nothing to say", "nothing to say" if not found else "", found)
 
     for fault in faults.ALL:
         found = fault()

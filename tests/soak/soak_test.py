@@ -1,6 +1,8 @@
 """The bounded form of `make soak`, part of `make test`: some of each, and what must hold whatever the machine's speed."""
 
 import asyncio
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import faults
 import load
 import storm
-from server import Server, raise_descriptor_limit
+from server import BINARY, ROOT, Server, raise_descriptor_limit
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +88,30 @@ def test_configuration_is_read_again(tmp_path):
             assert reload(wrong) != ""
             assert server.ask(Authorization="Bearer second") == 4
         assert server.stop() == 0
+
+
+def test_the_dashboard_asks_for_metrics_that_are_there():
+    dashboard = (ROOT / "deploy/grafana.json").read_text()
+    expressions = [target["expr"] for panel in json.loads(dashboard)["panels"] for target in panel["targets"]]
+    asked = {name for expression in expressions for name in re.findall(r"fovea_\w+", expression)}
+    with Server("--kv-cache-mib", "64") as server:
+        server.ask()
+        given = set(re.findall(r"^(fovea_\w+)", server.get("/metrics"), re.M))
+    assert len(asked) > 10 and asked <= given, asked - given
+
+
+def test_doctor_looks_at_a_server():
+    def doctor(*arguments: str) -> tuple[int, dict[str, str]]:
+        done = subprocess.run([BINARY, "doctor", "--json", "-", *arguments], capture_output=True, text=True, timeout=60)
+        checks = json.loads(done.stdout)["checks"] if done.stdout else []
+        return done.returncode, {check["check"]: check["state"] for check in checks}
+
+    with Server("--kv-cache-mib", "64", "--api-key", "secret") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        code, checks = doctor("--server", url, "--api-key", "secret")
+        assert code == 0 and checks["healthy"] == checks["ready"] == "yes" and checks["model"] == "needle", checks
+        assert checks["one token"].endswith(" ms") and checks["first token"] != ""
+        code, checks = doctor("--server", url)
+        assert code == 0 and checks["model"] == "unknown", checks
+    code, checks = doctor("--server", url)
+    assert code == 1 and checks == {}

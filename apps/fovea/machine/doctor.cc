@@ -1,5 +1,5 @@
-// `fovea doctor`: what this machine is, which SIMD targets and GPUs run on it, how much memory is left, what is
-// missing.
+// `fovea doctor`: what this machine is (or, with --server, how a server is: doctor_server.cc), which SIMD targets and
+// GPUs run on it, how much memory is left, what is missing.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -19,6 +19,8 @@ namespace {
 
 struct DoctorState {
   std::string json;
+  std::string server;
+  std::vector<std::string> api_keys;
 };
 
 std::vector<Finding> simd_findings(const Machine& machine) {
@@ -68,17 +70,41 @@ std::vector<Finding> compiler_findings() {
   return findings;
 }
 
+nlohmann::json checks_json(const std::vector<Finding>& findings) {
+  nlohmann::json checks = nlohmann::json::array();
+  for (const Finding& f : findings) checks.push_back({{"check", f.what}, {"state", f.state}, {"note", f.advice}});
+  return checks;
+}
+
+void print_findings(const std::vector<Finding>& findings) {
+  for (const Finding& f : findings)
+    fmt::print("{:<20} {}\n", f.what, f.advice.empty() ? f.state : fmt::format("{:<14} {}", f.state, f.advice));
+}
+
+int run_doctor_server(const DoctorState& state) {
+  bool well = false;
+  const auto findings =
+      server_findings(state.server, state.api_keys.empty() ? std::string() : state.api_keys.front(), &well);
+  if (!findings.ok()) return fail(findings.status());
+  if (state.json.empty()) {
+    print_findings(*findings);
+  } else {
+    const nlohmann::json document = {{"server", state.server}, {"checks", checks_json(*findings)}};
+    if (const Status status = write_output(state.json, document.dump() + "\n"); !status.ok()) return fail(status);
+  }
+  return well ? kExitOk : kExitFailure;
+}
+
 int run_doctor(const DoctorState& state) {
+  if (!state.server.empty()) return run_doctor_server(state);
   const Machine machine = read_machine();
   std::vector<Finding> findings = simd_findings(machine);
   for (Finding& finding : resource_findings(machine)) findings.push_back(std::move(finding));
   for (Finding& finding : cuda_findings()) findings.push_back(std::move(finding));
   for (Finding& finding : compiler_findings()) findings.push_back(std::move(finding));
   if (!state.json.empty()) {
-    nlohmann::json checks = nlohmann::json::array();
-    for (const Finding& f : findings) checks.push_back({{"check", f.what}, {"state", f.state}, {"note", f.advice}});
-    const Status status =
-        write_output(state.json, nlohmann::json{{"machine", machine_json(machine)}, {"checks", checks}}.dump() + "\n");
+    const nlohmann::json document = {{"machine", machine_json(machine)}, {"checks", checks_json(findings)}};
+    const Status status = write_output(state.json, document.dump() + "\n");
     return status.ok() ? kExitOk : fail(status);
   }
   fmt::print("{}\n{}{}\nL2 {}, L3 {}\nfeatures:", machine.cpu, machine.kernel,
@@ -86,8 +112,7 @@ int run_doctor(const DoctorState& state) {
              format_bytes(static_cast<double>(machine.l2_bytes)), format_bytes(static_cast<double>(machine.l3_bytes)));
   for (const std::string& feature : machine.features) fmt::print(" {}", feature);
   fmt::print("\n\n");
-  for (const Finding& f : findings)
-    fmt::print("{:<20} {}\n", f.what, f.advice.empty() ? f.state : fmt::format("{:<14} {}", f.state, f.advice));
+  print_findings(findings);
   fmt::print("\nEnvironment (besides the variables of flags, see --help):\n");
   for (const EnvEntry& entry : env_table()) {
     fmt::print("  {:<22} {} (now {})\n", entry.name, entry.meaning,
@@ -100,8 +125,12 @@ int run_doctor(const DoctorState& state) {
 
 RunFunction declare_doctor(Options& options) {
   auto state = std::make_shared<DoctorState>();
+  options.add("server", state->server,
+              "Look at the server at this URL instead of at this machine; 1 where it is not well");
+  options.add("api-key", state->api_keys, "The server's key");
   options.add("json", state->json, "Write the findings as JSON here; - is stdout");
-  options.examples("  fovea doctor\n  fovea doctor --json - | jq .machine.features");
+  options.examples(
+      "  fovea doctor\n  fovea doctor --server http://127.0.0.1:8000\n  fovea doctor --json - | jq .machine.features");
   return [state] { return run_doctor(*state); };
 }
 

@@ -1,8 +1,11 @@
-// What `fovea doctor` found: one row a thing. The rows about GPUs are made by doctor_cuda.cc, the others by doctor.cc.
+// What `fovea doctor` found: one row a thing. The rows about GPUs are made by doctor_cuda.cc, those about a server by
+// doctor_server.cc, the others by doctor.cc.
 #pragma once
 
 #include <string>
 #include <vector>
+
+#include "fovea/status.h"
 
 namespace fovea::app {
 
@@ -12,5 +15,8 @@ struct Finding {
 
 // The CUDA driver, each device, NVRTC and cuBLASLt.
 std::vector<Finding> cuda_findings();
+
+// A server that runs; *well: it is healthy and gave a token. An error: nobody answers at the URL.
+Result<std::vector<Finding>> server_findings(const std::string& url, const std::string& api_key, bool* well);
 
 }  // namespace fovea::app
