@@ -9,7 +9,9 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <span>
 #include <stdexcept>
+#include <tuple>
 
 #include "abi/attention_args.h"
 #include "attention/attention_batch.h"
@@ -59,10 +61,11 @@ std::vector<std::uint16_t> halves(const std::vector<float>& values, DType dtype)
   return bits;
 }
 
-simt::TensorMap map_of(const tune::AttentionChoice& choice, const AttentionCase& c, const std::byte* pool) {
-  const tune::KvTensorMap map = tune::kv_tensor_map(choice, c.pool, c.spec.kv_heads, c.spec.head_dim);
+simt::TensorMap map_of(const tune::AttentionChoice& choice, const AttentionCase& c, const abi::KvPoolView& pool,
+                       void* address) {
+  const tune::KvTensorMap map = tune::kv_tensor_map(choice, pool, c.spec.kv_heads, c.spec.head_dim);
   simt::TensorMapSpec spec;
-  spec.address = const_cast<std::byte*>(pool);
+  spec.address = address;
   spec.element_bytes = static_cast<std::uint32_t>(std::max(dtype_bits(c.spec.kv_dtype) / 8, 1));
   spec.rank = map.rank;
   std::copy_n(map.dims, 5, spec.dims);
@@ -131,7 +134,18 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     batch.mask_tails = c.mask_tails.data();
     batch.mask_bits = c.mask_bits.data();
   }
-  if (budget_pages > 0) {
+  // Without pages: ragged, or by a block pattern.
+  std::optional<gpu_test::RaggedLists> ragged;
+  std::optional<gpu_test::BlockLists> blocks;
+  const bool contiguous = c.spec.contiguous;
+  const abi::KvPoolView pool = contiguous ? gpu_test::contiguous_pool(c, o.page_tokens) : c.pool;
+  if (contiguous) {
+    const auto translated = [&]() -> Result<BlockRowBatch> {
+      if (c.blocks_see) return translator.blocks(blocks.emplace(c, o.page_tokens).view);
+      return translator.ragged(ragged.emplace(c).view);
+    }();
+    verdict.wrong = words_of(translated.ok() ? planner.plan_block_rows(*translated) : translated.status());
+  } else if (budget_pages > 0) {
     SelectedBatch selected = lists->batch(c, budget_pages);
     selected.page_indices = lists->entries.data();
     selected.list_tokens = c.spec.kv_lens.data();
@@ -164,9 +178,11 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
 
   abi::AttentionArgs args{};
   args.plan = reinterpret_cast<const std::uint8_t*>(plan.data());
-  args.page_entries = budget_pages > 0 ? lists->entries.data() : c.page_table.data();
+  args.page_entries = contiguous         ? translator.page_entries().data()
+                      : budget_pages > 0 ? lists->entries.data()
+                                         : c.page_table.data();
   args.kv_lens = budget_pages > 0 ? c.spec.kv_lens.data() : nullptr;
-  args.mask_bits = c.mask_bits.data();
+  args.mask_bits = contiguous ? translator.contiguous_mask().data() : c.mask_bits.data();
   args.q = q.data();
   args.out = out.data();
   args.lse = lse.data();
@@ -179,13 +195,13 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   args.shared_lse = reinterpret_cast<float*>(shared_lse.data());
   args.shared_counters = shared_counters.data();
   args.span_counter = span_counter.data();
-  args.num_pages = static_cast<std::uint32_t>(c.pool.num_pages);
+  args.num_pages = static_cast<std::uint32_t>(pool.num_pages);
   args.first_merges = how.first_merges ? 1 : 0;
   args.lists_fixed = budget_pages > 0 ? 0 : 1;
-  args.pool = c.pool;
+  args.pool = pool;
   std::memcpy(args.variant_params, variant.bytes().data(), variant.bytes().size());
-  const simt::TensorMap k_map = choice.tma ? map_of(choice, c, c.k.data()) : simt::TensorMap{};
-  const simt::TensorMap v_map = choice.tma ? map_of(choice, c, c.v.data()) : simt::TensorMap{};
+  const simt::TensorMap k_map = choice.tma ? map_of(choice, c, pool, pool.k) : simt::TensorMap{};
+  const simt::TensorMap v_map = choice.tma ? map_of(choice, c, pool, pool.v) : simt::TensorMap{};
 
   simt::Launch launch;
   launch.kernel = kernel;
@@ -219,7 +235,17 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   }
   // Page lists as long as the requests are, and the pages that they name.
   std::set<std::int32_t> pages;
-  for (int r = 0; r < c.num_requests(); ++r) {
+  if (contiguous) {
+    const std::span<const std::int32_t> entries = translator.page_entries();
+    const std::span<const std::uint8_t> mask = translator.contiguous_mask();
+    launch.buffers.push_back({"units", entries.data(), entries.size_bytes()});
+    launch.buffers.push_back({"mask of blocks", mask.data(), mask.size()});
+    for (const auto& [name, base, first] : {std::tuple{"keys", &c.k, pool.k}, {"values", &c.v, pool.v}}) {
+      const auto* const begin = static_cast<const std::byte*>(first);
+      launch.buffers.push_back({name, begin, static_cast<std::size_t>(base->data() + base->size() - begin)});
+    }
+  }
+  for (int r = 0; r < c.num_requests() && !contiguous; ++r) {
     const std::int32_t used = (c.spec.kv_lens[static_cast<std::size_t>(r)] + o.page_tokens - 1) / o.page_tokens;
     const std::int32_t* const list = c.page_table.data() + std::ptrdiff_t{r} * c.page_table_stride;
     if (budget_pages == 0) {

@@ -37,6 +37,7 @@ Instantiation make(const char* name, KernelKind kind, int head_dim, DType q, DTy
   o.max_rows = 2048;
   o.max_pages_per_request = 800 / page + 2;
   o.max_mask_bytes = 1 << 20;
+  o.max_block_rows = 4096;
   o.decode_kernel = kind == KernelKind::kWarps ? DecodeKernel::kWarps
                     : kind == KernelKind::kFew ? DecodeKernel::kFew
                                                : DecodeKernel::kCtas;

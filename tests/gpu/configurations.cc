@@ -338,8 +338,10 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
     spec.page_tokens = 1;
     spec.shared_tokens = 0;
     // Prompts, and queries that are no more than some of the last tokens.
-    for (std::size_t r = 0; r < spec.kv_lens.size() && below(2) == 0; ++r) {
-      spec.q_lens[r] = std::min(spec.kv_lens[r], 330) - below(2) * std::min(spec.kv_lens[r], 330) / 3;
+    for (std::size_t r = 0; r < spec.kv_lens.size(); ++r) {
+      spec.kv_lens[r] = std::min(spec.kv_lens[r], 420);
+      const int most = std::min(spec.kv_lens[r], 200);
+      spec.q_lens[r] = below(2) == 0 ? most - below(2) * most / 3 : std::min(spec.q_lens[r], most);
     }
     std::int32_t rows = 0;
     for (std::int32_t& queries : spec.q_lens) rows += queries = std::min(queries, o.max_rows - rows);
