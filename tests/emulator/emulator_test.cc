@@ -144,7 +144,7 @@ TEST(Emulator, PlantedFaultsAreCaught) {
       const auto seed = static_cast<std::uint64_t>(++tries);
       Circumstances how = circumstances(seed);
       how.fault = number_of(fault);
-      caught = emulated.run(case_of(instantiation, seed), how).wrong;
+      caught = emulated.run(testing::make_case(spec_of(instantiation, seed)), how).wrong;
     }
     const std::lock_guard lock(mutex);
     EXPECT_NE(caught, "") << "nothing shows that " << fault.name << " (" << fault.instantiation << ")";
