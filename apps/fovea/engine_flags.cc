@@ -16,6 +16,8 @@ void EngineFlags::declare(Options& table) {
   table.add_choice("load-format", options.load_format, {"auto", "dummy"},
                    "dummy: random weights of the model's config.json");
   table.add("dummy-seed", options.dummy_seed, "Seed of dummy weights");
+  table.add_choice("weight-dtype", options.weight_dtype, {"auto", "fp8"},
+                   "fp8: layers' matrices become e4m3, a scale a channel, as they load; auto: as stored");
   table.add_choice("simd", options.simd, {"", "avx512", "avx2", "scalar"}, "SIMD target; empty: the best");
   table.add("num-threads", options.num_threads, "Threads; 0: what the cgroup allows");
   table.section("KV cache and batches");
@@ -120,6 +122,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   add("--device", options.device, defaults.device);
   add("--load-format", options.load_format, defaults.load_format);
   add("--dummy-seed", options.dummy_seed, defaults.dummy_seed);
+  add("--weight-dtype", options.weight_dtype, defaults.weight_dtype);
   add("--kv-dtype", kv_dtype_, std::string("bf16"));
   add("--kv-cache-mib", kv_cache_mib_, 0);
   add("--kv-spill-gib", kv_spill_gib_, 0.0);

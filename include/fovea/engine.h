@@ -25,6 +25,9 @@ struct EngineOptions {
   std::string device = "cpu";
   std::string load_format = "auto";  // "auto" or "dummy"
   std::uint64_t dummy_seed = 0;
+  // "auto": as they are stored; "fp8": matrices of layers become e4m3 with a scale an output channel as they are
+  // loaded.
+  std::string weight_dtype = "auto";
   // kF32 (then products are fp32 too), kF16, kBF16, or quantized as keys and values are written, with a scale and a
   // zero for each token and head: kF8E4M3, kI8, kI4. Layers with a window stay in bf16 then.
   DType kv_dtype = DType::kBF16;

@@ -9,18 +9,20 @@ namespace fovea::abi {
 inline constexpr uint32_t kLinearWarps = 8;       // of a CTA
 inline constexpr uint32_t kLinearMaxTokens = 16;  // rows of x
 inline constexpr uint32_t kLinearMaxSplit = 8;    // CTAs of a cluster
-inline constexpr uint32_t kLinearSlice = 32;      // numbers along k that a lane's 16 bytes are a part of
+inline constexpr uint32_t kLinearSlice = 32;      // numbers along k that a lane's 16 bytes of x are a part of
+// Numbers along k that 64 bytes of a row of weights hold: what copies, and the division of k among warps, count in.
+constexpr uint32_t linear_weight_slice(bool fp8) { return fp8 ? 2 * kLinearSlice : kLinearSlice; }
 // Rows of weights that are multiplied at once, by pairs: neighbours, or a row of the gate and its row of the other
 // half.
 inline constexpr uint32_t kLinearTilePairs = 4;
 
-// Slices of k that a warp may have: their x lies in its registers, of `blocks` blocks of 8 tokens.
+// Slices of x that a warp may have: their x lies in its registers, of `blocks` blocks of 8 tokens.
 constexpr uint32_t linear_warp_slices(uint32_t blocks) { return 16 / blocks; }
 // A warp's ring of so many stages, each a piece of some rows of a tile.
 struct LinearRing {
   uint32_t stages = 3;
   uint32_t rows = 8;    // 4 or 8 = all of a tile's
-  uint32_t slices = 8;  // of k, a divisor of what a warp may have
+  uint32_t slices = 8;  // of weights, a divisor of what a warp may have
 };
 constexpr LinearRing linear_ring(uint32_t blocks) { return {blocks == 1 ? 3u : 2u, 8, 8}; }
 // Tiles of each CTA of a cluster whose parts are kept at once: a cluster is a few tiles ahead of the sums.
@@ -41,13 +43,13 @@ enum class LinearActivation : uint8_t { kNone, kSilu, kGeluTanh, kGelu };
 
 // One product y = x w^T. Clusters of `split` CTAs take pairs of rows of w, the warps of a cluster slices of k.
 struct LinearShape {
-  const void* w;   // [rows, k], contiguous, 16-byte aligned
+  const void* w;   // [rows, k], contiguous, 16-byte aligned: of x's type, or e4m3
   uint32_t pairs;  // of rows
   uint32_t half;   // rows from one of a pair to the other: 1, or half of all where the one is the other's gate
-  uint32_t k;      // a multiple of kLinearSlice
+  uint32_t k;      // a multiple of slice
   uint32_t split;
   uint32_t clusters;
-  uint32_t spare;
+  uint32_t slice;  // linear_weight_slice()
 };
 static_assert(sizeof(LinearShape) == 32);
 
@@ -57,6 +59,7 @@ struct LinearArgs {
   void* y;               // [tokens, rows or pairs], rows 4-byte aligned
   const void* residual;  // [tokens, ..] of x's type, added to y in its place or elsewhere; rows y_stride apart; or null
   const void* bias;      // [rows] of x's type, or null
+  const float* scales;   // of e4m3: [rows], sums are multiplied by them; else null
   const void* norm;      // [k] of x's type: x is divided by its root mean square and multiplied by norm, or norm + 1
   long long x_stride;    // elements
   long long y_stride;
@@ -66,7 +69,7 @@ struct LinearArgs {
   uint32_t early;    // tiles before the end at which the next kernel may start
   uint32_t f32_out;  // 1: y is fp32, without residual and gate; 0: of x's type
 };
-static_assert(sizeof(LinearArgs) == 32 + 80);
+static_assert(sizeof(LinearArgs) == 32 + 88);
 
 // Slices of k [begin, end) of warp `warp` of a cluster's kLinearWarps * split.
 struct LinearSlices {
@@ -74,7 +77,7 @@ struct LinearSlices {
   uint32_t end;
 };
 constexpr LinearSlices linear_slices(const LinearShape& s, uint32_t warp, uint32_t warps) {
-  const uint32_t slices = s.k / kLinearSlice, of = kLinearWarps * s.split;
+  const uint32_t slices = s.k / s.slice, of = kLinearWarps * s.split;
   return {slices * warp / of, slices * (warp + warps) / of};
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/fp8.h"
 #include "base/status.h"
 #include "cpu/attention/convert.h"
 
@@ -38,13 +39,6 @@ std::uint32_t code_of(float x, float zero, float inverse, int bias) {
   const float y = std::min(std::max((x - zero) * inverse, low), high);
   const float two23 = 12582912.0f;  // 1.5 * 2^23
   return std::bit_cast<std::uint32_t>(y + two23) - std::bit_cast<std::uint32_t>(two23) + static_cast<unsigned>(bias);
-}
-
-float e4m3_value(std::uint8_t x) {
-  const std::uint32_t size = x & 0x7fu;
-  if (size == 0x7fu) return std::bit_cast<float>(0x7fc00000u);
-  const float value = std::bit_cast<float>(size << 20) * 0x1p120f;
-  return x & 0x80u ? -value : value;
 }
 
 }  // namespace
@@ -108,7 +102,7 @@ void dequantize_row(abi::KvDType dtype, const std::uint8_t* from, abi::KvScale s
   for (int d = 0; d < head_dim; ++d) {
     float stored;
     if (dtype == abi::KvDType::kF8E4M3) {
-      stored = e4m3_value(from[d]);
+      stored = e4m3_to_float(from[d]);
     } else if (dtype == abi::KvDType::kI8) {
       stored = static_cast<float>(from[d] - abi::kI8Bias);
     } else {

@@ -19,14 +19,21 @@ inline constexpr int kLtComputeF32 = 68;  // CUBLAS_COMPUTE_32F
 inline constexpr int kLtF32 = 0;
 inline constexpr int kLtF16 = 2;
 inline constexpr int kLtBF16 = 14;
+inline constexpr int kLtE4M3 = 28;
 // cublasOperation_t
 inline constexpr std::int32_t kLtAsIs = 0;
 inline constexpr std::int32_t kLtTransposed = 1;
 // cublasLtMatmulDescAttributes_t
 inline constexpr int kLtTransposeA = 3;
 inline constexpr int kLtTransposeB = 4;
-inline constexpr int kLtEpilogue = 7;     // i32
-inline constexpr int kLtBiasPointer = 8;  // to as many elements as D has rows, of D's type
+inline constexpr int kLtEpilogue = 7;        // i32
+inline constexpr int kLtBiasPointer = 8;     // to as many elements as D has rows, of D's type
+inline constexpr int kLtScalePointerA = 17;  // to f32, as many as the mode says; as the next
+inline constexpr int kLtScalePointerB = 18;
+inline constexpr int kLtScaleModeA = 31;  // i32, as the next
+inline constexpr int kLtScaleModeB = 32;
+// cublasLtMatmulMatrixScale_t
+inline constexpr std::int32_t kLtScaleOuterVector = 3;  // one a row of op(A), one a column of op(B)
 // cublasLtEpilogue_t
 inline constexpr std::int32_t kLtEpilogueBias = 4;
 // cublasLtMatmulPreferenceAttributes_t

@@ -58,11 +58,13 @@ int lt_type(MatmulType type) {
     case MatmulType::kF16: return kLtF16;
     case MatmulType::kBF16: return kLtBF16;
     case MatmulType::kF32: return kLtF32;
+    case MatmulType::kE4M3: return kLtE4M3;
   }
   return -1;
 }
 
-Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, const void* y, const void* bias) {
+Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, const void* y, const void* bias,
+             const MatmulScales& scales) {
   if (s.rows < 0 || s.in < 1 || s.out < 1) {
     return invalid_argument("a matrix product has {} rows, {} in and {} out, expected at least 0, 1 and 1", s.rows,
                             s.in, s.out);
@@ -71,9 +73,13 @@ Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, 
     return invalid_argument("a matrix product has strides x {}, w {}, y {}, expected at least {}, {}, {}", s.x_stride,
                             s.w_stride, s.y_stride, s.in, s.in, s.out);
   }
-  if ((s.type != MatmulType::kF16 && s.type != MatmulType::kBF16) ||
-      (s.y_type != s.type && s.y_type != MatmulType::kF32)) {
-    return invalid_argument("a matrix product takes f16 or bf16 and makes the same or f32");
+  const bool fp8 = s.type == MatmulType::kE4M3;
+  if (s.type == MatmulType::kF32 || (s.y_type != s.type && s.y_type != MatmulType::kF32 && !fp8) ||
+      s.y_type == MatmulType::kE4M3) {
+    return invalid_argument("a matrix product takes f16 or bf16 and makes the same or f32, of fp8_e4m3 any of them");
+  }
+  if (s.rows > 0 && (fp8 != (scales.x != nullptr) || fp8 != (scales.w != nullptr))) {
+    return invalid_argument("a matrix product of fp8_e4m3 has scales of x and w, others have none");
   }
   if (s.rows > 0 && (x == nullptr || w == nullptr || y == nullptr)) {
     return invalid_argument("a matrix product was given no {}", x == nullptr ? "x" : w == nullptr ? "w" : "y");
@@ -83,7 +89,8 @@ Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, 
                             bias ? "one" : "none");
   }
   const std::uint32_t y_bytes = s.y_type == MatmulType::kF32 ? 4 : 2;
-  if (key.alignment[0] < 2 || key.alignment[1] < 2 || key.alignment[2] < y_bytes) {
+  const std::uint32_t x_bytes = fp8 ? 1 : 2;
+  if (key.alignment[0] < x_bytes || key.alignment[1] < x_bytes || key.alignment[2] < y_bytes) {
     return invalid_argument("a matrix product has x, w, y aligned to {}, {}, {} bytes, expected their elements' size",
                             key.alignment[0], key.alignment[1], key.alignment[2]);
   }
@@ -121,25 +128,35 @@ struct Matmul::State {
                                        static_cast<std::uint64_t>(columns), stride);
     });
   }
-  Result<std::unique_ptr<const Product>> choose(const Key& key) const;
-  Result<const Product*> product(const Key& key);
+  Result<std::unique_ptr<const Product>> choose(const Key& key, const MatmulScales& scales) const;
+  Result<const Product*> product(const Key& key, const MatmulScales& scales);
+  Status set(void* desc, int attribute, const auto& value) const {
+    return library->status(functions().desc_set(desc, attribute, &value, sizeof value),
+                           "cublasLtMatmulDescSetAttribute");
+  }
+  // w is the library's A.
+  Status set_scales(void* desc, const MatmulScales& scales) const {
+    FOVEA_RETURN_IF_ERROR(set(desc, kLtScalePointerA, scales.w));
+    return set(desc, kLtScalePointerB, scales.x);
+  }
 };
 
 // Row-major y = x * transposed(w) is, read column by column as the library does, transposed(y) = transposed(A) * B with
 // A = w as [in, out] and B = x as [in, rows].
-Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key) const {
+Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key, const MatmulScales& scales) const {
   const MatmulSpec& s = key.spec;
   const CublasLtFunctions& f = functions();
   auto product = std::make_unique<Product>();
   FOVEA_ASSIGN_OR_RETURN(product->desc, make(f.desc_destroy, "cublasLtMatmulDescCreate",
                                              [&](void** to) { return f.desc_create(to, kLtComputeF32, kLtF32); }));
-  FOVEA_RETURN_IF_ERROR(
-      library->status(f.desc_set(product->desc.get(), kLtTransposeA, &kLtTransposed, sizeof kLtTransposed),
-                      "cublasLtMatmulDescSetAttribute"));
-  if (s.bias) {
-    FOVEA_RETURN_IF_ERROR(
-        library->status(f.desc_set(product->desc.get(), kLtEpilogue, &kLtEpilogueBias, sizeof kLtEpilogueBias),
-                        "cublasLtMatmulDescSetAttribute"));
+  FOVEA_RETURN_IF_ERROR(set(product->desc.get(), kLtTransposeA, kLtTransposed));
+  if (s.bias) FOVEA_RETURN_IF_ERROR(set(product->desc.get(), kLtEpilogue, kLtEpilogueBias));
+  if (s.type == MatmulType::kE4M3) {
+    for (const int mode : {kLtScaleModeA, kLtScaleModeB}) {
+      const Status status = set(product->desc.get(), mode, kLtScaleOuterVector);
+      if (!status.ok()) return unsupported("cuBLASLt {} has no scales a row: {}", library->version(), status.message());
+    }
+    FOVEA_RETURN_IF_ERROR(set_scales(product->desc.get(), scales));
   }
   FOVEA_ASSIGN_OR_RETURN(product->a, layout(s.type, s.in, s.out, s.w_stride));
   FOVEA_ASSIGN_OR_RETURN(product->b, layout(s.type, s.in, s.rows, s.x_stride));
@@ -171,10 +188,10 @@ Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key) con
   return Result<std::unique_ptr<const Product>>(std::move(product));
 }
 
-Result<const Product*> Matmul::State::product(const Key& key) {
+Result<const Product*> Matmul::State::product(const Key& key, const MatmulScales& scales) {
   const std::lock_guard lock(mutex);
   if (const auto known = products.find(key); known != products.end()) return known->second.get();
-  FOVEA_ASSIGN_OR_RETURN(auto chosen, choose(key));
+  FOVEA_ASSIGN_OR_RETURN(auto chosen, choose(key, scales));
   return products.emplace(key, std::move(chosen)).first->second.get();
 }
 
@@ -194,19 +211,17 @@ Result<Matmul> Matmul::create(const Device& device, std::size_t workspace_bytes)
   return Matmul(std::move(state));
 }
 
-Status Matmul::run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream,
-                   const void* bias) {
+Status Matmul::run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream, const void* bias,
+                   const MatmulScales& scales) {
   const Key key = {spec, {alignment_of(x), alignment_of(w), alignment_of(y)}};
-  FOVEA_RETURN_IF_ERROR(check(spec, key, x, w, y, bias));
+  FOVEA_RETURN_IF_ERROR(check(spec, key, x, w, y, bias, scales));
   if (spec.rows == 0) return ok_status();
   State& s = *state_;
   const ScopedContext context(s.device);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_ASSIGN_OR_RETURN(const Product* const p, s.product(key));
-  if (spec.bias) {
-    FOVEA_RETURN_IF_ERROR(s.library->status(s.functions().desc_set(p->desc.get(), kLtBiasPointer, &bias, sizeof bias),
-                                            "cublasLtMatmulDescSetAttribute"));
-  }
+  FOVEA_ASSIGN_OR_RETURN(const Product* const p, s.product(key, scales));
+  if (spec.bias) FOVEA_RETURN_IF_ERROR(s.set(p->desc.get(), kLtBiasPointer, bias));
+  if (spec.type == MatmulType::kE4M3) FOVEA_RETURN_IF_ERROR(s.set_scales(p->desc.get(), scales));
   const float one = 1.0f;
   const float zero = 0.0f;
   return s.library->status(

@@ -9,7 +9,7 @@
 
 namespace fovea::cuda {
 
-enum class MatmulType : std::uint8_t { kF16, kBF16, kF32 };
+enum class MatmulType : std::uint8_t { kF16, kBF16, kF32, kE4M3 };
 
 // y = x * transposed(w) + bias, accumulated in fp32. x [rows, in], w [out, in], y [rows, out]; the last dim is
 // contiguous.
@@ -20,11 +20,17 @@ struct MatmulSpec {
   std::int64_t x_stride = 0;              // elements from row to row, at least `in`
   std::int64_t w_stride = 0;              // at least `in`
   std::int64_t y_stride = 0;              // at least `out`
-  MatmulType type = MatmulType::kBF16;    // of x and w: kF16 or kBF16
-  MatmulType y_type = MatmulType::kBF16;  // the same, or kF32
+  MatmulType type = MatmulType::kBF16;    // of x and w: kF16, kBF16 or kE4M3
+  MatmulType y_type = MatmulType::kBF16;  // the same, or kF32; of kE4M3 any but that
   bool bias = false;                      // [out] of y's type is added to every row
 
   bool operator==(const MatmulSpec&) const = default;
+};
+
+// What x and w of kE4M3 are multiplied by: f32, one a row each. Device memory.
+struct MatmulScales {
+  const float* x = nullptr;
+  const float* w = nullptr;
 };
 
 // Products on one device, for one stream at a time: they share a workspace. Which algorithm is best is asked once a
@@ -39,9 +45,9 @@ class Matmul {
   ~Matmul();
 
   // x, w, y, bias: device memory, aligned to their elements (16 bytes are faster). rows may be 0: then nothing happens.
-  // kInvalidArgument: sizes, strides or types; kUnsupported: the library has no algorithm for it.
+  // scales: of kE4M3. kInvalidArgument: sizes, strides or types; kUnsupported: the library has no algorithm for it.
   Status run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream,
-             const void* bias = nullptr);
+             const void* bias = nullptr, const MatmulScales& scales = {});
 
  private:
   struct State;

@@ -11,6 +11,7 @@
 #include "cpu/append.h"
 #include "cpu/ops/aligned_buffer.h"
 #include "cpu/ops/elementwise.h"
+#include "cpu/ops/fp8_rows.h"
 #include "cpu/ops/matmul.h"
 #include "cpu/ops/rope.h"
 #include "cpu/select/select.h"
@@ -115,19 +116,30 @@ class CpuDevice : public Device {
     return create_cpu_paged_attention(config, bf16 ? AttentionProducts::kBF16 : AttentionProducts::kF32, threads_);
   }
 
-  Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
-                                                std::span<const TensorView> biases) override {
-    FOVEA_ASSIGN_OR_RETURN(cpu::PackedWeight packed, cpu::PackedWeight::create(weights, precision_, pool_));
-    FOVEA_RETURN_IF_ERROR(scratch_.reserve(packed.in_features(), pool_.size()));
-    if (!biases.empty() && biases.size() != weights.size()) {
-      return invalid_argument("{} biases for {} weights", biases.size(), weights.size());
+  Result<std::unique_ptr<Linear>> create_linear(const LinearWeights& weights) override {
+    FOVEA_RETURN_IF_ERROR(check_linear(weights));
+    std::vector<float> scales;
+    for (const TensorView& part : weights.scales) {
+      const auto* const first = static_cast<const float*>(part.data);
+      scales.insert(scales.end(), first, first + part.shape[0]);
     }
+    std::vector<TensorView> parts(weights.parts.begin(), weights.parts.end());
+    std::vector<cpu::AlignedBuffer> codes;  // packed from, then dropped
+    if (weights.to_fp8 && parts[0].dtype != DType::kF8E4M3) {
+      for (TensorView& part : parts) {
+        codes.emplace_back(static_cast<std::size_t>(part.num_elements()));
+        if (codes.back().data() == nullptr) return resource_exhausted("no memory for {}", shape_of(part));
+        const std::size_t begin = scales.size();
+        scales.resize(begin + static_cast<std::size_t>(part.shape[0]));
+        cpu::quantize_rows(part, codes.back().as<std::uint8_t>(), scales.data() + begin, pool_);
+        part = cpu_tensor(codes.back().data(), DType::kF8E4M3, part.shape[0], part.shape[1]);
+      }
+    }
+    FOVEA_ASSIGN_OR_RETURN(cpu::PackedWeight packed, cpu::PackedWeight::create(parts, precision_, pool_, scales));
+    FOVEA_RETURN_IF_ERROR(scratch_.reserve(packed.in_features(), pool_.size()));
+    const std::span<const TensorView> biases = weights.biases;
     std::vector<float> bias;
     for (std::size_t i = 0; i < biases.size(); ++i) {
-      if (biases[i].rank != 1 || biases[i].shape[0] != weights[i].shape[0] || !is_weight_type(biases[i].dtype)) {
-        return invalid_argument("bias is {}, expected [{}] of bf16, f16 or f32", shape_of(biases[i]),
-                                weights[i].shape[0]);
-      }
       const std::size_t begin = bias.size();
       bias.resize(begin + static_cast<std::size_t>(biases[i].shape[0]));
       const std::int32_t first = 0;

@@ -38,6 +38,47 @@ Status Linear::forward_add(const TensorView&, const TensorView&) {
   return unsupported("a product of this device is not added");
 }
 
+Status check_linear(const LinearWeights& weights) {
+  const auto shape_of = [](const TensorView& view) {
+    return fmt::format("{} [{}]", dtype_name(view.dtype),
+                       fmt::join(view.shape.begin(), view.shape.begin() + view.rank, ", "));
+  };
+  const auto is_wide = [](DType dtype) {
+    return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
+  };
+  if (weights.parts.empty()) return invalid_argument("a linear layer needs weights");
+  const TensorView& first = weights.parts[0];
+  const bool fp8 = first.dtype == DType::kF8E4M3;
+  if (weights.scales.size() != (fp8 ? weights.parts.size() : 0)) {
+    return invalid_argument("{} scales for {} weights of {}, expected {}", weights.scales.size(), weights.parts.size(),
+                            dtype_name(first.dtype), fp8 ? "one each" : "none");
+  }
+  if (!weights.biases.empty() && weights.biases.size() != weights.parts.size()) {
+    return invalid_argument("{} biases for {} weights", weights.biases.size(), weights.parts.size());
+  }
+  for (std::size_t i = 0; i < weights.parts.size(); ++i) {
+    const TensorView& w = weights.parts[i];
+    if (w.rank != 2 || w.shape[0] < 1 || w.shape[1] < 1 || (!is_wide(w.dtype) && w.dtype != DType::kF8E4M3) ||
+        w.dtype != first.dtype || w.shape[1] != first.shape[1] || w.strides[1] != 1 || w.device != DeviceKind::kCpu) {
+      return invalid_argument(
+          "weight is {}, expected [., {}] of bf16, f16, f32 or fp8_e4m3 with contiguous rows on the host, as the first",
+          shape_of(w), first.shape[1]);
+    }
+    if (fp8) {
+      const TensorView& s = weights.scales[i];
+      if (s.rank != 1 || s.dtype != DType::kF32 || s.shape[0] != w.shape[0] || s.strides[0] != 1) {
+        return invalid_argument("scales of a weight are {}, expected f32 [{}]", shape_of(s), w.shape[0]);
+      }
+    }
+    if (weights.biases.empty()) continue;
+    const TensorView& b = weights.biases[i];
+    if (b.rank != 1 || b.shape[0] != w.shape[0] || !is_wide(b.dtype)) {
+      return invalid_argument("bias is {}, expected [{}] of bf16, f16 or f32", shape_of(b), w.shape[0]);
+    }
+  }
+  return ok_status();
+}
+
 Status Device::reserve_upload(std::size_t) { return ok_status(); }
 
 Result<std::shared_ptr<void>> Device::allocate_host(std::size_t bytes) {

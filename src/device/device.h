@@ -50,6 +50,16 @@ class Linear {
   virtual std::int64_t out_features() const = 0;
 };
 
+// What a Linear multiplies with: parts stacked along out_features.
+struct LinearWeights {
+  // [out_features of the part, in_features] each, on the host, one type: bf16, f16, f32 or fp8_e4m3.
+  std::span<const TensorView> parts;
+  std::span<const TensorView>
+      scales{};  // of fp8_e4m3: f32 [out_features of the part] each, which rows are multiplied by
+  std::span<const TensorView> biases{};  // [out_features of the part] each, or none at all
+  bool to_fp8 = false;                   // other types: kept as fp8_e4m3, with a scale a row
+};
+
 struct DeviceOptions {
   std::int32_t num_threads = 0;  // 0: what the machine and the cgroup allow
   bool batch_invariant = false;  // one fixed K order in matrix products, fixed chunks in attention
@@ -130,11 +140,9 @@ class Device {
 
   // Attention with the device's threads and precision; q and out are activations.
   virtual Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) = 0;
-  // weights: [out_features of the part, in_features] each, one type (bf16, f16 or f32), on the host, stacked along
-  // out_features; biases: as many, [out_features of the part] each, or none at all. Weights must outlive the Linear
-  // where reads_host_memory().
-  virtual Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
-                                                        std::span<const TensorView> biases) = 0;
+  // Weights must outlive the Linear where reads_host_memory(). Products with fp8_e4m3 are exact in the weights; a
+  // device may round activations of many rows to fp8_e4m3 too, with a scale a row.
+  virtual Result<std::unique_ptr<Linear>> create_linear(const LinearWeights& weights) = 0;
   // What stands around the products of a Linear of this device, before its first forward: for Linear::forward_fused().
   virtual Status fuse(Linear&, const LinearFusion&) { return ok_status(); }
 
@@ -173,6 +181,10 @@ class Device {
   // the same plans of attention or others of the same PagedAttention::run_kind().
   virtual Status replay(std::uint64_t key, const std::function<Status()>& enqueue);
 };
+
+// What every create_linear asks of its argument: matrices of one type and width with contiguous rows on the host, as
+// many scales and biases as parts where there are any, of the parts' sizes.
+Status check_linear(const LinearWeights& weights);
 
 // name: "cpu", "cuda" (device 0), "cuda:N", or "auto": a CUDA device where one can be used, else the CPU; the log says
 // which and why. kNotFound lists the names there are; kUnavailable, kNotFound and kUnsupported say why a CUDA device

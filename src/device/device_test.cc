@@ -95,7 +95,7 @@ TEST_F(CpuDeviceTest, WhatLiesOnTheHostIsReadThere) {
 TEST_F(CpuDeviceTest, LinearChecksItsShapes) {
   const TensorView weight = floats(4, 8);
   const TensorView bias = cpu_tensor(floats(1, 4).data, DType::kF32, 4);
-  auto linear = device_->create_linear(std::array{weight}, std::array{bias});
+  auto linear = device_->create_linear({.parts = std::array{weight}, .biases = std::array{bias}});
   ASSERT_TRUE(linear.ok()) << linear.status().to_string();
   const TensorView y = floats(2, 4);
   ASSERT_TRUE((*linear)->forward(floats(2, 8), y).ok());
@@ -104,8 +104,10 @@ TEST_F(CpuDeviceTest, LinearChecksItsShapes) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("[2, 7]"), std::string::npos) << status.message();
   EXPECT_FALSE((*linear)->forward(floats(3, 8), y).ok());
-  EXPECT_FALSE(device_->create_linear(std::array{weight}, std::array{bias, bias}).ok());
-  EXPECT_FALSE(device_->create_linear(std::array{weight}, std::array{cpu_tensor(bias.data, DType::kF32, 3)}).ok());
+  EXPECT_FALSE(device_->create_linear({.parts = std::array{weight}, .biases = std::array{bias, bias}}).ok());
+  EXPECT_FALSE(
+      device_->create_linear({.parts = std::array{weight}, .biases = std::array{cpu_tensor(bias.data, DType::kF32, 3)}})
+          .ok());
 }
 
 TEST_F(CpuDeviceTest, OperatorsRefuseOtherShapesAndTypes) {

@@ -91,6 +91,9 @@ Status check_engine_options(const EngineOptions& options) {
   if (options.load_format != "auto" && options.load_format != "dummy") {
     return invalid_argument("load_format is {}; expected \"auto\" or \"dummy\"", quote(options.load_format));
   }
+  if (options.weight_dtype != "auto" && options.weight_dtype != "fp8") {
+    return invalid_argument("weight_dtype is {}; expected \"auto\" or \"fp8\"", quote(options.weight_dtype));
+  }
   if (options.speculate != "off" && options.speculate != "ngram") {
     return invalid_argument("speculate is {}; expected \"off\" or \"ngram\"", quote(options.speculate));
   }
@@ -138,6 +141,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   ModelLoadOptions load;
   load.format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   load.dummy_seed = options.dummy_seed;
+  load.fp8_weights = options.weight_dtype == "fp8";
   load.max_forward_tokens = options.chunk_tokens;
   load.max_logit_rows = max_logit_rows(options);
   load.max_context = options.max_context;

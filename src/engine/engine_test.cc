@@ -185,9 +185,7 @@ class FakeDevice final : public Device {
     FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config)));
     return std::unique_ptr<PagedAttention>(std::make_unique<FakeAttention>(config, std::move(planner)));
   }
-  Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView>, std::span<const TensorView>) override {
-    return unused();
-  }
+  Result<std::unique_ptr<Linear>> create_linear(const LinearWeights&) override { return unused(); }
   Status rope_append(const QkvHeads&, std::span<const KvTarget>) override { return unused(); }
   Status embed(const TensorView&, const std::int32_t*, float, const TensorView&) override { return unused(); }
   Status rms_norm(const TensorView&, const TensorView&, float, float, const TensorView&, const TensorView&) override {

@@ -18,11 +18,13 @@ Result<KernelSource> linear_source(const LinearKernelSpec& spec) {
   if (spec.tokens != 8 && spec.tokens != abi::kLinearMaxTokens) {
     return invalid_argument("a kernel of small products is for 8 or 16 rows, not {}", spec.tokens);
   }
+  if (spec.fp8 && spec.tokens != 8) return unsupported("small products of e4m3 weights take 8 rows at most");
   if (spec.split < 1 || spec.split > abi::kLinearMaxSplit || (spec.split & (spec.split - 1)) != 0) {
     return invalid_argument("a product is split among {} CTAs, expected 1, 2, 4 or 8", spec.split);
   }
   return kernel_source("linear", spec.arch, "kernels/linear/skinny.cuh",
                        {{"FOVEA_LINEAR_BF16", spec.dtype == abi::KvDType::kBF16 ? "1" : "0"},
+                        {"FOVEA_LINEAR_FP8", spec.fp8 ? "1" : "0"},
                         {"FOVEA_LINEAR_BLOCKS", std::to_string(spec.tokens / 8)},
                         {"FOVEA_LINEAR_SPLIT", std::to_string(spec.split)},
                         {"FOVEA_LINEAR_NORM", spec.norm ? "1" : "0"},

@@ -13,7 +13,8 @@ namespace fovea::jit {
 
 struct LinearKernelSpec {
   std::string arch = "sm_90a";
-  abi::KvDType dtype = abi::KvDType::kBF16;  // of x, weights and y: kF16, kBF16
+  abi::KvDType dtype = abi::KvDType::kBF16;  // of x, y, and weights if not fp8: kF16, kBF16
+  bool fp8 = false;                          // weights are e4m3, with a scale a row; 8 rows of x at most
   std::uint32_t tokens = 8;                  // rows of x, at most: 8 or 16
   std::uint32_t split = 1;                   // LinearShape::split: 1, 2, 4 or 8
   bool norm = false;                         // bf16 only: squares and products of halves may not fit into halves

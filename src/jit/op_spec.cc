@@ -52,6 +52,12 @@ Result<KernelSource> rope_append_source(const std::string& arch, KvDType dtype, 
                         {"FOVEA_VEC", std::to_string(vec)}});
 }
 
+Result<KernelSource> fp8_rows_source(const std::string& arch, KvDType dtype, std::uint32_t vec) {
+  FOVEA_RETURN_IF_ERROR(check(dtype, vec));
+  return kernel_source("fp8_rows", arch, "kernels/ops/fp8_rows.cuh",
+                       {{"FOVEA_FP8_ROWS", "1"}, {"FOVEA_DTYPE", number(dtype)}, {"FOVEA_VEC", std::to_string(vec)}});
+}
+
 Result<KernelSource> argmax_source(const std::string& arch, std::uint32_t vec) {
   FOVEA_RETURN_IF_ERROR(check(KvDType::kF32, vec));
   return kernel_source("argmax", arch, "kernels/ops/argmax.cuh",

@@ -107,8 +107,8 @@ TEST_P(DeviceGpuTest, Linear) {
       }
       const Twin x = twin(values(std::int64_t{rows} * in), rows, in);
       const Twin y = twin(std::vector<float>(static_cast<std::size_t>(rows * out)), rows, out);
-      auto on_gpu = gpu_->create_linear(weights, biases);
-      auto on_cpu = cpu_->create_linear(weights, biases);
+      auto on_gpu = gpu_->create_linear({.parts = weights, .biases = biases});
+      auto on_cpu = cpu_->create_linear({.parts = weights, .biases = biases});
       ASSERT_TRUE(on_gpu.ok() && on_cpu.ok()) << on_gpu.status().to_string();
       const Status status = (*on_gpu)->forward(x.gpu, y.gpu);
       ASSERT_TRUE(status.ok()) << status.to_string();

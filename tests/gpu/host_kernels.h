@@ -13,12 +13,15 @@
 
 #include "abi/attention_args.h"
 #include "abi/device_plan.h"
+#include "abi/fp8_args.h"
 #include "abi/linear_args.h"
 #include "abi/op_args.h"
 #include "attention/paged_attention.h"
+#include "base/fp8.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "cpu/attention/attention.h"
+#include "cpu/attention/convert.h"
 #include "cuda/testing/fake_driver.h"
 
 namespace fovea::host_kernels {
@@ -70,7 +73,11 @@ inline void linear(const abi::LinearArgs& a, abi::GateKind kind) {
     const float factor = a.norm == nullptr ? 1.0f : 1.0f / std::sqrt(squares / static_cast<float>(k) + a.norm_eps);
     for (long long row = 0; row < rows; ++row) {
       float sum = 0.0f;
-      for (long long i = 0; i < k; ++i) sum += x[i] * load(a.shape.w, row * k + i);
+      for (long long i = 0; i < k; ++i) {
+        sum += x[i] * (a.scales == nullptr
+                           ? load(a.shape.w, row * k + i)
+                           : e4m3_to_float(static_cast<const std::uint8_t*>(a.shape.w)[row * k + i]) * a.scales[row]);
+      }
       sums[row] = sum * factor + (a.bias != nullptr ? load(a.bias, row) : 0.0f);
     }
     for (long long column = 0; column < (gated ? rows / 2 : rows); ++column) {
@@ -83,6 +90,23 @@ inline void linear(const abi::LinearArgs& a, abi::GateKind kind) {
         store(a.y, to, sums[column] + (a.residual != nullptr ? load(a.residual, to) : 0.0f));
       }
     }
+  }
+}
+
+inline void fp8_rows(const abi::Fp8RowsArgs& a) {
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    float most = 0.0f;
+    for (std::uint32_t i = 0; i < a.width; ++i) most = std::max(most, std::abs(load(a.from, row * a.stride + i)));
+    a.scales[row] = abi::fp8_row_scale(most);
+    for (std::uint32_t i = 0; i < a.width; ++i) {
+      a.codes[std::size_t{row} * a.width + i] = cpu::e4m3_of(load(a.from, row * a.stride + i) * (1.0f / a.scales[row]));
+    }
+  }
+}
+
+inline void fp8_expand(const abi::Fp8ExpandArgs& a) {
+  for (std::size_t i = 0; i < std::size_t{a.rows} * a.width; ++i) {
+    store(a.to, static_cast<long long>(i), e4m3_to_float(a.codes[i]) * a.scales[i / a.width]);
   }
 }
 
@@ -274,6 +298,8 @@ inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant
   };
   with("fovea_embed", &embed);
   with("fovea_gate", &gate);
+  with("fovea_fp8_rows", &fp8_rows);
+  with("fovea_fp8_expand", &fp8_expand);
   with("fovea_add", &add);
   with("fovea_softcap", &softcap);
   kernels["fovea_rms_norm"] = [](void** p) {

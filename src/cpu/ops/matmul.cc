@@ -53,8 +53,9 @@ Status check_parts(std::span<const TensorView> parts) {
   if (parts.empty()) return invalid_argument("a weight of no parts");
   for (const TensorView& part : parts) {
     if (part.rank != 2) return invalid_argument("weight has rank {}, expected 2: [out, in]", part.rank);
-    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32) {
-      return unsupported("weights of {}, expected bf16, f16 or f32", dtype_name(part.dtype));
+    if (part.dtype != DType::kBF16 && part.dtype != DType::kF16 && part.dtype != DType::kF32 &&
+        part.dtype != DType::kF8E4M3) {
+      return unsupported("weights of {}, expected bf16, f16, f32 or fp8_e4m3", dtype_name(part.dtype));
     }
     if (part.shape[0] <= 0 || part.shape[1] <= 0 || part.strides[1] != 1) {
       return invalid_argument("weight is [{}, {}] with stride {} in a row, expected positive sizes and stride 1",
@@ -71,12 +72,18 @@ Status check_parts(std::span<const TensorView> parts) {
 }  // namespace
 
 Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, MatmulPrecision precision,
-                                          ThreadPool& pool) {
+                                          ThreadPool& pool, std::span<const float> scales) {
   FOVEA_RETURN_IF_ERROR(check_parts(parts));
   PackedWeight packed;
   packed.dtype_ = parts[0].dtype;
   packed.in_features_ = parts[0].shape[1];
   for (const TensorView& part : parts) packed.out_features_ += part.shape[0];
+  const bool fp8 = packed.dtype_ == DType::kF8E4M3;
+  if (scales.size() != (fp8 ? static_cast<std::size_t>(packed.out_features_) : 0)) {
+    return invalid_argument("{} scales for a weight of [{}, {}] {}, expected {}", scales.size(), packed.out_features_,
+                            packed.in_features_, dtype_name(packed.dtype_), fp8 ? "one a row" : "none");
+  }
+  for (const float scale : scales) packed.scales_.push_back(scale * kE4m3Factor);
   const std::size_t bytes = static_cast<std::size_t>(packed.num_panels() * packed.panel_bytes());
   packed.data_ = AlignedBuffer(bytes);
   if (packed.data_.data() == nullptr) {
@@ -88,6 +95,8 @@ Result<PackedWeight> PackedWeight::create(std::span<const TensorView> parts, Mat
       std::uint8_t* out = packed.data_.as<std::uint8_t>() + panel * packed.panel_bytes();
       if (packed.dtype_ == DType::kF32) {
         pack_panel(parts, packed.out_features_, panel, reinterpret_cast<float*>(out));
+      } else if (fp8) {
+        pack_panel(parts, packed.out_features_, panel, out);
       } else {
         pack_panel(parts, packed.out_features_, panel, reinterpret_cast<std::uint16_t*>(out));
       }
@@ -138,13 +147,19 @@ struct Product {
     return packed_x + (k0 / kBlockK * block_rows + row) * stride;
   }
 
+  const std::uint8_t* panel_at(std::int64_t panel, std::int64_t k0) const {
+    return static_cast<const std::uint8_t*>(weight.data()) + panel * weight.panel_bytes() +
+           k0 * kPanelWidth * (dtype_bits(weight.dtype()) / 8);
+  }
+
   // Outputs [row, row + num_rows) x panels [panel, panel + num_panels), steps [k0, k1). tile_x: row `row`, step k0.
+  // expanded: the panel's steps [k0, k1) in bf16, or null.
   void run_tile(std::int64_t panel, std::int64_t num_panels, std::int64_t row, int num_rows, std::int64_t k0,
-                std::int64_t k1, const float* tile_x, std::int64_t tile_x_stride) const {
+                std::int64_t k1, const float* tile_x, std::int64_t tile_x_stride,
+                const std::uint32_t* expanded = nullptr) const {
     const std::int64_t column = panel * kPanelWidth;
     const bool last = k1 == weight.in_features();
-    const auto* panels = static_cast<const std::uint8_t*>(weight.data()) + panel * weight.panel_bytes() +
-                         k0 * kPanelWidth * (dtype_bits(weight.dtype()) / 8);
+    const void* panels = expanded != nullptr ? static_cast<const void*>(expanded) : panel_at(panel, k0);
     const MatmulTile tile{tile_x,
                           tile_x_stride,
                           panels,
@@ -155,7 +170,8 @@ struct Product {
                           y_stride,
                           weight.out_features() - column,
                           k0 > 0,
-                          last && bias != nullptr ? bias + column : nullptr};
+                          last && bias != nullptr ? bias + column : nullptr,
+                          last && weight.scales() != nullptr ? weight.scales() + column : nullptr};
     if (in_bf16()) return bf16.tile(num_rows, tile);
     kernels.tile(weight.dtype(), num_rows, tile);
   }
@@ -204,10 +220,14 @@ void pack_rows(const Product& product, const RowBlock& block, std::int64_t begin
 
 // One panel for all rows of the block. Sums between pieces of k rest in y, which keeps their order.
 void run_panel(const Product& product, const RowBlock& block, std::int64_t panel, std::int64_t k0, std::int64_t k1) {
+  alignas(64) std::uint32_t words[kBlockK / 2 * kPanelWidth];
+  const bool expands = product.in_bf16() && product.weight.dtype() == DType::kF8E4M3;
+  if (expands) product.bf16.expand(product.panel_at(panel, k0), k1 - k0, words);
   for (std::int64_t tile = 0; tile < block.tiles; ++tile) {
     const std::int64_t first = block.tile_begin(tile);
     const float* x = product.packed_at(block.block_rows, first, k0);
-    product.run_tile(panel, 1, block.row0 + first, block.tile_rows(tile), k0, k1, x, kPackedStride);
+    product.run_tile(panel, 1, block.row0 + first, block.tile_rows(tile), k0, k1, x, kPackedStride,
+                     expands ? words : nullptr);
   }
 }
 
@@ -263,10 +283,11 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const Pack
             ThreadPool& pool) {
   if (rows <= 0) return;
   FOVEA_CHECK(scratch.in_features() >= weight.in_features() && scratch.num_threads() >= pool.size());
-  const bool bf16 = precision == MatmulPrecision::kBf16 && weight.dtype() == DType::kBF16 && rows >= kBf16Rows;
+  const bool narrow = weight.dtype() == DType::kBF16 || weight.dtype() == DType::kF8E4M3;
+  const bool bf16 = precision == MatmulPrecision::kBf16 && narrow && rows >= kBf16Rows;
   Product product{
       x, x_stride, rows,           weight,           bias,
-      y, y_stride, scratch.data(), matmul_kernels(), bf16 ? bf16_kernels() : Bf16Kernels{nullptr, nullptr, 0}};
+      y, y_stride, scratch.data(), matmul_kernels(), bf16 ? bf16_kernels() : Bf16Kernels{nullptr, nullptr, nullptr, 0}};
   const DnnlProduct* dnnl = weight.dnnl();
   if (product.in_bf16() && dnnl != nullptr && dnnl->y_stride() == y_stride && rows >= kDnnlRows) {
     const std::int64_t done = run_dnnl_blocks(product, *dnnl, pool);

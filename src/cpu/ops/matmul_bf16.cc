@@ -54,6 +54,15 @@ void run_panel(const MatmulTile& t, std::int64_t panel) {
       high[r] = dot_pairs(high[r], weights_high, pair);
     }
   }
+  if (t.scales != nullptr) {
+    const __m512 scales_low = _mm512_maskz_loadu_ps(low_mask, t.scales + panel * kPanelWidth);
+    const __m512 scales_high = _mm512_maskz_loadu_ps(high_mask, t.scales + panel * kPanelWidth + 16);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      low[r] = _mm512_mul_ps(low[r], scales_low);
+      high[r] = _mm512_mul_ps(high[r], scales_high);
+    }
+  }
   if (t.bias != nullptr) {
     const __m512 bias_low = _mm512_maskz_loadu_ps(low_mask, t.bias + panel * kPanelWidth);
     const __m512 bias_high = _mm512_maskz_loadu_ps(high_mask, t.bias + panel * kPanelWidth + 16);
@@ -98,6 +107,25 @@ void convert(const float* x, std::int64_t count, std::uint32_t* words) {
   _mm512_mask_storeu_epi32(words + i / 2, columns_mask((left + 1) / 2), reinterpret_cast<const __m512i&>(halves));
 }
 
+// 16 of e4m3, as F8Weight of matmul_kernel.cc reads them.
+__m512i floats_of(const std::uint8_t* bytes) {
+  const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x80)), 8);
+  const __m256i size = _mm256_slli_epi16(_mm256_and_si256(wide, _mm256_set1_epi16(0x7f)), 7);
+  return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_or_si256(sign, size)));
+}
+
+void expand(const std::uint8_t* panel, std::int64_t k_count, std::uint32_t* words) {
+  for (std::int64_t k = 0; k < k_count; k += 2) {
+    const std::uint8_t* rows = panel + k * kPanelWidth;
+    for (int half = 0; half < 32; half += 16) {
+      const __m512i low = _mm512_srli_epi32(floats_of(rows + half), 16);
+      _mm512_storeu_si512(words + k / 2 * kPanelWidth + half,
+                          _mm512_or_si512(low, floats_of(rows + kPanelWidth + half)));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fovea::cpu
 #pragma GCC pop_options
@@ -109,9 +137,9 @@ Bf16Kernels bf16_kernels() {
 #if defined(__x86_64__)
   static const bool has_instruction =
       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (has_instruction && simd_target() == "avx512") return {&tile, &convert, kMaxRows};
+  if (has_instruction && simd_target() == "avx512") return {&tile, &convert, &expand, kMaxRows};
 #endif
-  return {nullptr, nullptr, 0};
+  return {nullptr, nullptr, nullptr, 0};
 }
 
 }  // namespace fovea::cpu

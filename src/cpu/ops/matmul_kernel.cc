@@ -65,6 +65,27 @@ struct F32Weight {
   }
 };
 
+// Times kE4m3Factor: a byte shifted to the top of a half has its exponent one bit too high up, so the magnitude goes
+// back by one.
+struct F8Weight {
+  template <int kOdd>
+  static HWY_INLINE void load(const void* panel, std::int64_t k, int j, V& lo, V& hi) {
+    const std::uint8_t* bytes = static_cast<const std::uint8_t*>(panel) + (k + kOdd) * kPanelWidth + j * kLanes;
+    lo = expand(bytes);
+    hi = expand(bytes + 16);
+  }
+  static HWY_INLINE V expand(const std::uint8_t* bytes) {
+    const D d;
+    const hn::Rebind<std::uint8_t, D> d8;
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::Rebind<hwy::float16_t, D> dh;
+    const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, bytes));
+    const auto sign = hn::ShiftLeft<8>(hn::And(wide, hn::Set(d16, 0x80)));
+    const auto size = hn::ShiftLeft<7>(hn::And(wide, hn::Set(d16, 0x7f)));
+    return hn::PromoteTo(d, hn::BitCast(dh, hn::Or(sign, size)));
+  }
+};
+
 // Columns [column, column + lanes) of y, of which only those below t.columns exist.
 HWY_INLINE V load_columns(const MatmulTile& t, const float* y, std::int64_t column) {
   const D d;
@@ -77,6 +98,7 @@ HWY_INLINE V load_columns(const MatmulTile& t, const float* y, std::int64_t colu
 HWY_INLINE void store_columns(const MatmulTile& t, V sum, float* y, std::int64_t column) {
   const D d;
   const std::int64_t left = t.columns - column;
+  if (t.scales != nullptr) sum = hn::Mul(sum, load_columns(t, t.scales, column));
   if (t.bias != nullptr) sum = hn::Add(sum, load_columns(t, t.bias, column));
   if (left >= kLanes) {
     hn::StoreU(sum, d, y + column);
@@ -165,6 +187,7 @@ void tile(DType dtype, int rows, const MatmulTile& t) {
   using Rows = std::make_integer_sequence<int, kMaxRows>;
   if (dtype == DType::kBF16) return pick_rows<Bf16Weight>(rows, t, Rows{});
   if (dtype == DType::kF16) return pick_rows<F16Weight>(rows, t, Rows{});
+  if (dtype == DType::kF8E4M3) return pick_rows<F8Weight>(rows, t, Rows{});
   pick_rows<F32Weight>(rows, t, Rows{});
 }
 

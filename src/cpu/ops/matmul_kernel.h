@@ -26,6 +26,7 @@ struct MatmulTile {
   std::int64_t columns;  // columns of y that exist from there on; panels are padded, y is not
   bool accumulate;       // start from y instead of 0
   const float* bias;     // added at the end, or null; at the first column of the first panel
+  const float* scales;   // sums are multiplied by them before that, or null; at the same column
 };
 
 struct MatmulKernels {
@@ -34,15 +35,20 @@ struct MatmulKernels {
   int panels_one_row;  // panels that one call should take for a single row, to have enough independent chains
 };
 
+// An e4m3 number shifted to where f16 has its exponent reads as this much less; scales of e4m3 weights make up for it.
+inline constexpr float kE4m3Factor = 256.0f;
+
 // Kernels of the SIMD target in use.
 MatmulKernels matmul_kernels();
 
-// Products of bf16 pairs (AVX512_BF16): twice the rate of fp32, for weights of bf16.
+// Products of bf16 pairs (AVX512_BF16): twice the rate of fp32, for weights of bf16, or of e4m3 that were expanded.
 struct Bf16Kernels {
   // x of the tile is packed; it points to words that hold x[k] and x[k + 1] in bf16, k even; k_count may be odd.
   void (*tile)(int rows, const MatmulTile& tile);
   // count floats (any number; the last word is padded with 0) -> words.
   void (*convert)(const float* x, std::int64_t count, std::uint32_t* words);
+  // k_count steps of a panel of e4m3 -> of bf16, divided by kE4m3Factor, which is exact.
+  void (*expand)(const std::uint8_t* panel, std::int64_t k_count, std::uint32_t* words);
   int max_rows;
 };
 

@@ -2,6 +2,7 @@
 // library that testing/fake_driver.h describes.
 #include <cstring>
 
+#include "base/fp8.h"
 #include "base/half.h"
 #include "cuda/cublaslt_api.h"
 #include "cuda/testing/fake_driver.h"
@@ -18,6 +19,8 @@ struct Desc {
   std::int32_t transpose[2] = {0, 0};  // A, B
   std::int32_t epilogue = 1;           // none
   const void* bias = nullptr;
+  std::int32_t scale_modes[2] = {0, 0};
+  const float* scales[2] = {nullptr, nullptr};
 };
 // The least alignment of A, B, C, D that was promised, which the product then must have.
 struct Preference {
@@ -51,6 +54,7 @@ int remove(void* object) {
 
 float load(const void* matrix, int type, std::uint64_t index) {
   if (type == kLtF32) return static_cast<const float*>(matrix)[index];
+  if (type == kLtE4M3) return e4m3_to_float(static_cast<const std::uint8_t*>(matrix)[index]);
   const std::uint16_t bits = static_cast<const std::uint16_t*>(matrix)[index];
   return type == kLtF16 ? f16_to_float(bits) : bf16_to_float(bits);
 }
@@ -99,6 +103,10 @@ int cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value,
     case kLtTransposeB: std::memcpy(&how.transpose[attribute - kLtTransposeA], value, bytes); break;
     case kLtEpilogue: std::memcpy(&how.epilogue, value, bytes); break;
     case kLtBiasPointer: std::memcpy(&how.bias, value, bytes); break;
+    case kLtScaleModeA:
+    case kLtScaleModeB: std::memcpy(&how.scale_modes[attribute - kLtScaleModeA], value, bytes); break;
+    case kLtScalePointerA:
+    case kLtScalePointerB: std::memcpy(&how.scales[attribute - kLtScalePointerA], value, bytes); break;
     default: return kLtInvalidValue;
   }
   return fake::begin(__func__);
@@ -117,9 +125,13 @@ int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const 
   return fake::begin(__func__);
 }
 // The algorithm is the alignments that it needs.
-int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void* preference, int,
+int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void* a_layout, void*, void*, void*, void* preference, int,
                                    LtHeuristic* results, int* count) {
   *count = 1;
+  // As the library: rows of 16, and no bias beside scales of rows.
+  const Layout& a = *static_cast<Layout*>(a_layout);
+  const bool biased = static_cast<Desc*>(desc)->epilogue == kLtEpilogueBias;
+  if (a.type == kLtE4M3 && (biased || a.rows % 16 != 0 || a.columns % 16 != 0)) return kLtNotSupported;
   for (int i = 0; i < 4; ++i) results->algorithm.words[i] = static_cast<Preference*>(preference)->alignment[i];
   return fake::begin(__func__);
 }
@@ -146,6 +158,11 @@ int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_
     return kLtInvalidValue;
   }
   const void* const bias = biased ? how.bias : nullptr;
+  const bool fp8 = la.type == kLtE4M3;
+  for (int i = 0; i < 2; ++i) {
+    if (fp8 != (how.scale_modes[i] == kLtScaleOuterVector && how.scales[i] != nullptr)) return kLtInvalidValue;
+  }
+  const float *const scales_a = how.scales[0], *const scales_b = how.scales[1];
   fake::enqueue_work(stream, [=] {
     for (std::uint64_t column = 0; column < ld.columns; ++column) {
       for (std::uint64_t row = 0; row < ld.rows; ++row) {
@@ -153,6 +170,7 @@ int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_
         for (std::uint64_t k = 0; k < depth; ++k) {
           sum += fake::element(a, la, ta, row, k) * fake::element(b, lb, tb, k, column);
         }
+        if (fp8) sum *= scales_a[row] * scales_b[column];
         fake::store(d, ld.type, row + column * static_cast<std::uint64_t>(ld.stride), sum);
       }
     }

@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
   Status reserve_upload(std::size_t bytes) override {
     const cuda::ScopedContext context(device_);
     FOVEA_RETURN_IF_ERROR(context.status());
+    quantized_from_ = {};  // the model is loaded
     return arrays_.reserve(bytes);
   }
   Status copy(void* to, const void* from, std::size_t bytes) override {
@@ -109,8 +110,7 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) override {
     return create_cuda_paged_attention(config, place());
   }
-  Result<std::unique_ptr<Linear>> create_linear(std::span<const TensorView> weights,
-                                                std::span<const TensorView> biases) override;
+  Result<std::unique_ptr<Linear>> create_linear(const LinearWeights& weights) override;
   Status fuse(Linear& linear, const LinearFusion& fusion) override;
 
   Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) override;
@@ -146,6 +146,9 @@ class CudaDevice final : public Device {
   }
   // A contiguous tensor of the host in device memory, as `dtype`.
   Result<cuda::DeviceBuffer> copy_of(std::span<const TensorView> parts, DType dtype);
+  // Matrices as e4m3, one after the other, and their rows' scales.
+  Result<cuda::DeviceBuffer> fp8_copy_of(std::span<const TensorView> parts, cuda::DeviceBuffer* scales);
+  Result<WeightCopies*> weight_copies();
   Result<const float*> frequencies(const RopeConfig& config);
 
   cuda::Device device_;
@@ -157,7 +160,9 @@ class CudaDevice final : public Device {
   ArrayCopies arrays_;
   CudaReplays replays_;
   cuda::DeviceBuffer argmax_rows_;
-  std::optional<WeightCopies> weight_copies_;  // while a model loads
+  std::optional<WeightCopies> weight_copies_;
+  cuda::DeviceBuffer quantized_from_;  // a matrix before it becomes e4m3
+  Fp8Scratch fp8_;
   cuda::PinnedBuffer read_;
   std::vector<std::shared_ptr<const cuda::DeviceBuffer>> held_;
   // Matrices by where they lay on the host: an embedding that is also the output matrix is copied once.
@@ -175,13 +180,50 @@ Result<cuda::DeviceBuffer> CudaDevice::copy_of(std::span<const TensorView> parts
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_ASSIGN_OR_RETURN(cuda::DeviceBuffer made, cuda::DeviceBuffer::create(device_, bytes_of(elements, dtype)));
+  FOVEA_ASSIGN_OR_RETURN(WeightCopies* const copies, weight_copies());
+  auto* to = made.as<std::byte>();
+  for (const TensorView& part : parts) {
+    FOVEA_RETURN_IF_ERROR(copies->copy(to, dtype, part.data, part.dtype, part.num_elements()));
+    to += bytes_of(part.num_elements(), dtype);
+  }
+  return made;
+}
+
+Result<WeightCopies*> CudaDevice::weight_copies() {
   if (!weight_copies_.has_value()) {
     FOVEA_ASSIGN_OR_RETURN(weight_copies_, WeightCopies::create(device_, stream_.handle(), default_num_threads()));
   }
-  auto* to = made.as<std::byte>();
+  return &*weight_copies_;
+}
+
+Result<cuda::DeviceBuffer> CudaDevice::fp8_copy_of(std::span<const TensorView> parts, cuda::DeviceBuffer* scales) {
+  std::int64_t rows = 0, most = 0;
   for (const TensorView& part : parts) {
-    FOVEA_RETURN_IF_ERROR(weight_copies_->copy(to, dtype, part.data, part.dtype, part.num_elements()));
-    to += bytes_of(part.num_elements(), dtype);
+    rows += part.shape[0];
+    most = std::max(most, part.num_elements());
+  }
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  const std::int64_t width = parts[0].shape[1];
+  FOVEA_ASSIGN_OR_RETURN(cuda::DeviceBuffer made,
+                         cuda::DeviceBuffer::create(device_, bytes_of(rows * width, DType::kF8E4M3)));
+  FOVEA_ASSIGN_OR_RETURN(*scales, cuda::DeviceBuffer::create(device_, bytes_of(rows, DType::kF32)));
+  if (bytes_of(most, dtype_) > quantized_from_.size_bytes()) {
+    FOVEA_ASSIGN_OR_RETURN(quantized_from_, cuda::DeviceBuffer::create(device_, bytes_of(most, dtype_)));
+  }
+  FOVEA_ASSIGN_OR_RETURN(WeightCopies* const copies, weight_copies());
+  abi::Fp8RowsArgs args{};
+  args.from = quantized_from_.data();
+  args.codes = made.as<std::uint8_t>();
+  args.scales = scales->as<float>();
+  args.stride = width;
+  args.width = static_cast<std::uint32_t>(width);
+  for (const TensorView& part : parts) {
+    FOVEA_RETURN_IF_ERROR(copies->copy(quantized_from_.data(), dtype_, part.data, part.dtype, part.num_elements()));
+    args.rows = static_cast<std::uint32_t>(part.shape[0]);
+    FOVEA_RETURN_IF_ERROR(ops_.fp8_rows(args, dtype_));
+    args.codes += part.num_elements();
+    args.scales += part.shape[0];
   }
   return made;
 }
@@ -207,36 +249,32 @@ Result<TensorView> CudaDevice::hold(const TensorView& host) {
   return view;
 }
 
-Result<std::unique_ptr<Linear>> CudaDevice::create_linear(std::span<const TensorView> weights,
-                                                          std::span<const TensorView> biases) {
-  if (weights.empty()) return invalid_argument("a linear layer needs weights");
-  if (!biases.empty() && biases.size() != weights.size()) {
-    return invalid_argument("{} biases for {} weights", biases.size(), weights.size());
-  }
-  const std::int64_t in = weights[0].shape[1];
+Result<std::unique_ptr<Linear>> CudaDevice::create_linear(const LinearWeights& weights) {
+  FOVEA_RETURN_IF_ERROR(check_linear(weights));
+  const TensorView& first = weights.parts[0];
+  const std::int64_t in = first.shape[1];
   std::int64_t out = 0;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const TensorView& w = weights[i];
-    if (w.rank != 2 || !is_weight_type(w.dtype) || w.dtype != weights[0].dtype || w.shape[1] != in ||
-        w.strides[0] != in || w.strides[1] != 1 || w.device != DeviceKind::kCpu) {
-      return invalid_argument("weight is {}, expected contiguous [., {}] of bf16, f16 or f32 on the host, as the first",
-                              describe(w), in);
-    }
-    out += w.shape[0];
-    if (biases.empty()) continue;
-    if (biases[i].rank != 1 || biases[i].shape[0] != w.shape[0] || !is_weight_type(biases[i].dtype)) {
-      return invalid_argument("bias is {}, expected [{}] of bf16, f16 or f32", describe(biases[i]), w.shape[0]);
-    }
+  for (const TensorView& part : weights.parts) {
+    if (part.strides[0] != in) return invalid_argument("weight is {}, expected it contiguous", describe(part));
+    out += part.shape[0];
   }
-  FOVEA_ASSIGN_OR_RETURN(cuda::DeviceBuffer made, copy_of(weights, dtype_));
+  cuda::DeviceBuffer made, scales, bias;
+  if (first.dtype == DType::kF8E4M3) {
+    FOVEA_ASSIGN_OR_RETURN(made, copy_of(weights.parts, DType::kF8E4M3));
+    FOVEA_ASSIGN_OR_RETURN(scales, copy_of(weights.scales, DType::kF32));
+  } else if (weights.to_fp8) {
+    FOVEA_ASSIGN_OR_RETURN(made, fp8_copy_of(weights.parts, &scales));
+  } else {
+    FOVEA_ASSIGN_OR_RETURN(made, copy_of(weights.parts, dtype_));
+  }
   auto weight = std::make_shared<const cuda::DeviceBuffer>(std::move(made));
-  if (weights.size() == 1) matrices_[weights[0].data] = weight;
-  cuda::DeviceBuffer bias;
-  if (!biases.empty()) {
-    FOVEA_ASSIGN_OR_RETURN(bias, copy_of(biases, dtype_));
+  if (weights.parts.size() == 1 && scales.data() == nullptr) matrices_[first.data] = weight;
+  if (!weights.biases.empty()) {
+    FOVEA_ASSIGN_OR_RETURN(bias, copy_of(weights.biases, dtype_));
   }
-  auto linear = std::make_unique<CudaLinear>(std::move(weight), std::move(bias), in, out, dtype_, device_, matmul_,
-                                             stream_.handle());
+  const CudaLinearContext context = {device_, matmul_, ops_, fp8_, stream_.handle()};
+  auto linear =
+      std::make_unique<CudaLinear>(std::move(weight), std::move(scales), std::move(bias), in, out, dtype_, context);
   FOVEA_RETURN_IF_ERROR(linear->prepare());
   return std::unique_ptr<Linear>(std::move(linear));
 }

@@ -1,6 +1,8 @@
 // Checks a product and enqueues it.
 #include "device/cuda/cuda_linear.h"
 
+#include <algorithm>
+
 #include "base/status.h"
 
 namespace fovea {
@@ -18,8 +20,8 @@ abi::LinearActivation activation_of(const std::optional<Activation>& gate) {
 
 // Empty where the kernel does not take such a product.
 Result<std::optional<SkinnyLinear>> few_rows(const cuda::Device& device, const SkinnyLinearSpec& spec,
-                                             const void* weights) {
-  Result<SkinnyLinear> made = SkinnyLinear::create(device, spec, weights);
+                                             const void* weights, const float* scales) {
+  Result<SkinnyLinear> made = SkinnyLinear::create(device, spec, weights, scales);
   if (made.ok()) return std::optional(std::move(*made));
   if (made.status().code() == StatusCode::kUnsupported) return std::optional<SkinnyLinear>();
   return made.status();
@@ -27,21 +29,35 @@ Result<std::optional<SkinnyLinear>> few_rows(const cuda::Device& device, const S
 
 }  // namespace
 
+Status Fp8Scratch::reserve(const cuda::Device& device, std::int64_t in) {
+  const std::size_t bytes = static_cast<std::size_t>(kRows * in);
+  if (bytes <= codes_.size_bytes()) return ok_status();
+  FOVEA_ASSIGN_OR_RETURN(codes_, cuda::DeviceBuffer::create(device, bytes));
+  if (scales_.data() != nullptr) return ok_status();
+  FOVEA_ASSIGN_OR_RETURN(scales_, cuda::DeviceBuffer::create(device, kRows * sizeof(float)));
+  FOVEA_ASSIGN_OR_RETURN(expanded_, cuda::DeviceBuffer::create(device, kExpandedBytes));
+  return ok_status();
+}
+
 Status CudaLinear::prepare() {
-  FOVEA_ASSIGN_OR_RETURN(
-      few_, few_rows(device_, {.in = in_, .out = out_, .dtype = dtype_, .most_rows = kFewRows}, weight_->data()));
+  if (is_fp8()) {
+    FOVEA_RETURN_IF_ERROR(fp8_.reserve(device_, in_));
+    // A product of cuBLASLt with scales has no bias and needs rows of 16.
+    multiplies_fp8_ = device_.info().major >= 9 && bias_.data() == nullptr && in_ % 16 == 0 && out_ % 16 == 0;
+  }
+  FOVEA_ASSIGN_OR_RETURN(few_, few_rows(device_, few_spec(), weight_->data(), scales_.as<float>()));
   return ok_status();
 }
 
 Status CudaLinear::fuse(const LinearFusion& fusion, cuda::DeviceBuffer norm) {
   if (norm.data() == nullptr && !fusion.gate.has_value()) return ok_status();
   norm_ = std::move(norm);
-  SkinnyLinearSpec spec{.in = in_, .out = out_, .dtype = dtype_, .most_rows = kFewRows};
+  SkinnyLinearSpec spec = few_spec();
   spec.norm = norm_.data() != nullptr;
   spec.norm_plus_one = fusion.norm_offset != 0.0f;
   spec.norm_eps = fusion.norm_eps;
   spec.activation = activation_of(fusion.gate);
-  FOVEA_ASSIGN_OR_RETURN(fused_, few_rows(device_, spec, weight_->data()));
+  FOVEA_ASSIGN_OR_RETURN(fused_, few_rows(device_, spec, weight_->data(), scales_.as<float>()));
   return ok_status();
 }
 
@@ -101,6 +117,16 @@ Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
     const SkinnyLinear::Call call = call_of(x, y);
     if (few_->takes(call)) return launch(*few_, call);
   }
+  if (is_fp8() && multiplies_fp8_) {
+    const Status status = multiply_fp8(x, y);
+    if (status.code() != StatusCode::kUnsupported) return status;
+    multiplies_fp8_ = false;
+  }
+  if (is_fp8()) return multiply_expanded(x, y);
+  return matmul_.run(spec_of(x, y), x.data, weight_->data(), y.data, stream_, bias_.data());
+}
+
+cuda::MatmulSpec CudaLinear::spec_of(const TensorView& x, const TensorView& y) const {
   cuda::MatmulSpec spec;
   spec.rows = x.shape[0];
   spec.in = in_;
@@ -111,7 +137,50 @@ Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
   spec.type = matmul_type(dtype_);
   spec.y_type = matmul_type(y.dtype);
   spec.bias = bias_.data() != nullptr;
-  return matmul_.run(spec, x.data, weight_->data(), y.data, stream_, bias_.data());
+  return spec;
+}
+
+Status CudaLinear::multiply_fp8(const TensorView& x, const TensorView& y) {
+  cuda::MatmulSpec spec = spec_of(x, y);
+  spec.type = cuda::MatmulType::kE4M3;
+  spec.x_stride = in_;
+  const std::int64_t x_bytes = dtype_bits(x.dtype) / 8, y_bytes = dtype_bits(y.dtype) / 8;
+  for (std::int64_t first = 0; first < x.shape[0]; first += Fp8Scratch::kRows) {
+    spec.rows = std::min(Fp8Scratch::kRows, x.shape[0] - first);
+    abi::Fp8RowsArgs rows{};
+    rows.from = static_cast<const std::byte*>(x.data) + first * x.strides[0] * x_bytes;
+    rows.codes = fp8_.codes();
+    rows.scales = fp8_.scales();
+    rows.stride = x.strides[0];
+    rows.rows = static_cast<std::uint32_t>(spec.rows);
+    rows.width = static_cast<std::uint32_t>(in_);
+    FOVEA_RETURN_IF_ERROR(ops_.fp8_rows(rows, dtype_));
+    FOVEA_RETURN_IF_ERROR(matmul_.run(spec, fp8_.codes(), weight_->data(),
+                                      static_cast<std::byte*>(y.data) + first * y.strides[0] * y_bytes, stream_,
+                                      nullptr, {fp8_.scales(), scales_.as<float>()}));
+  }
+  return ok_status();
+}
+
+Status CudaLinear::multiply_expanded(const TensorView& x, const TensorView& y) {
+  const std::int64_t bytes = dtype_bits(dtype_) / 8, y_bytes = dtype_bits(y.dtype) / 8;
+  const std::int64_t most = static_cast<std::int64_t>(Fp8Scratch::kExpandedBytes) / (in_ * bytes) / 16 * 16;
+  if (most == 0) return unsupported("weights of {} in, as fp8_e4m3 with {} rows", in_, x.shape[0]);
+  cuda::MatmulSpec spec = spec_of(x, y);
+  for (std::int64_t first = 0; first < out_; first += most) {
+    spec.out = std::min(most, out_ - first);
+    abi::Fp8ExpandArgs expand{};
+    expand.codes = weight_->as<std::uint8_t>() + first * in_;
+    expand.scales = scales_.as<float>() + first;
+    expand.to = fp8_.expanded();
+    expand.rows = static_cast<std::uint32_t>(spec.out);
+    expand.width = static_cast<std::uint32_t>(in_);
+    FOVEA_RETURN_IF_ERROR(ops_.fp8_expand(expand, dtype_));
+    const auto* const bias = spec.bias ? bias_.as<std::byte>() + first * bytes : nullptr;
+    FOVEA_RETURN_IF_ERROR(
+        matmul_.run(spec, x.data, fp8_.expanded(), static_cast<std::byte*>(y.data) + first * y_bytes, stream_, bias));
+  }
+  return ok_status();
 }
 
 }  // namespace fovea

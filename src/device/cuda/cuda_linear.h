@@ -1,5 +1,5 @@
-// Linear on a CUDA device: weights stacked in device memory in the activations' type; products of few rows by
-// SkinnyLinear, others by cuBLASLt. Made by the CUDA device.
+// Linear on a CUDA device: weights stacked in device memory in the activations' type or in e4m3; products of few rows
+// by SkinnyLinear, others by cuBLASLt. Made by the CUDA device.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "attention/attention_checks.h"
 #include "cuda/matmul.h"
 #include "cuda/memory.h"
+#include "device/cuda/cuda_ops.h"
 #include "device/cuda/skinny_linear.h"
 #include "device/device.h"
 
@@ -19,19 +20,48 @@ inline cuda::MatmulType matmul_type(DType dtype) {
                                  : cuda::MatmulType::kF32;
 }
 
+// What products with e4m3 weights put between: activations as e4m3, or weights in the activations' type. One for all
+// products of a stream.
+class Fp8Scratch {
+ public:
+  static constexpr std::int64_t kRows = 2048;  // of activations, at once
+  static constexpr std::size_t kExpandedBytes = std::size_t{32} << 20;
+
+  // Room for rows of so many numbers; before anything is enqueued or recorded that uses it.
+  Status reserve(const cuda::Device& device, std::int64_t in);
+  std::uint8_t* codes() const { return codes_.as<std::uint8_t>(); }
+  float* scales() const { return scales_.as<float>(); }
+  void* expanded() const { return expanded_.data(); }
+
+ private:
+  cuda::DeviceBuffer codes_, scales_, expanded_;
+};
+
+// What the linears of a device share: all must outlive them, and products go to the stream.
+struct CudaLinearContext {
+  const cuda::Device& device;
+  cuda::Matmul& matmul;
+  CudaOps& ops;
+  Fp8Scratch& fp8;
+  cuda::StreamHandle stream;
+};
+
 class CudaLinear final : public Linear {
  public:
-  // weight: [out, in] of dtype; bias: [out] of dtype, or empty. matmul: must outlive it, its products go to the stream.
-  CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer bias, std::int64_t in,
-             std::int64_t out, DType dtype, const cuda::Device& device, cuda::Matmul& matmul, cuda::StreamHandle stream)
-      : device_(device),
+  // weight: [out, in] of dtype, or e4m3 with scales [out] of f32, else empty; bias: [out] of dtype, or empty.
+  CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer scales, cuda::DeviceBuffer bias,
+             std::int64_t in, std::int64_t out, DType dtype, const CudaLinearContext& context)
+      : device_(context.device),
         weight_(std::move(weight)),
+        scales_(std::move(scales)),
         bias_(std::move(bias)),
         in_(in),
         out_(out),
         dtype_(dtype),
-        matmul_(matmul),
-        stream_(stream) {}
+        matmul_(context.matmul),
+        ops_(context.ops),
+        fp8_(context.fp8),
+        stream_(context.stream) {}
 
   // Compiles and loads the kernels of few rows, once, so that no step waits for them.
   Status prepare();
@@ -55,16 +85,29 @@ class CudaLinear final : public Linear {
   // Of contiguous rows, aligned as allocators leave them.
   SkinnyLinear::Call call_of(const TensorView& x, const TensorView& y) const;
   Status launch(const SkinnyLinear& kernel, const SkinnyLinear::Call& call) const;
+  SkinnyLinearSpec few_spec() const {
+    return {.in = in_, .out = out_, .dtype = dtype_, .fp8 = is_fp8(), .most_rows = kFewRows};
+  }
+  bool is_fp8() const { return scales_.data() != nullptr; }
+  cuda::MatmulSpec spec_of(const TensorView& x, const TensorView& y) const;
+  // Of activations rounded to e4m3 with a scale a row; kUnsupported where cuBLASLt has no such product.
+  Status multiply_fp8(const TensorView& x, const TensorView& y);
+  // Of weights expanded, some rows after the others.
+  Status multiply_expanded(const TensorView& x, const TensorView& y);
 
   cuda::Device device_;
   std::shared_ptr<const cuda::DeviceBuffer> weight_;
+  cuda::DeviceBuffer scales_;
   cuda::DeviceBuffer bias_;
   std::int64_t in_, out_;
   DType dtype_;
   std::optional<SkinnyLinear> few_;    // for products of few rows; empty where cuBLASLt serves those too
   std::optional<SkinnyLinear> fused_;  // with what stands around
   cuda::DeviceBuffer norm_;
+  bool multiplies_fp8_ = true;  // until cuBLASLt says otherwise
   cuda::Matmul& matmul_;
+  CudaOps& ops_;
+  Fp8Scratch& fp8_;
   cuda::StreamHandle stream_;
 };
 

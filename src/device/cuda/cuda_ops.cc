@@ -82,6 +82,11 @@ Result<const cuda::Function*> CudaOps::kernel(Kind kind, DType dtype, std::uint3
       entry = "fovea_draw";
       source = jit::draw_source(arch, vec);
       break;
+    case Kind::kFp8Rows:
+    case Kind::kFp8Expand:
+      entry = kind == Kind::kFp8Rows ? "fovea_fp8_rows" : "fovea_fp8_expand";
+      source = jit::fp8_rows_source(arch, type, vec);
+      break;
     case Kind::kEmbed: entry = "fovea_embed"; break;
     case Kind::kGate: entry = "fovea_gate"; break;
     case Kind::kAdd: entry = "fovea_add"; break;
@@ -155,6 +160,23 @@ Status CudaOps::softcap(const abi::PairArgs& given, DType dtype) {
   abi::PairArgs args = given;
   const std::uint32_t vec = widest(args.width, dtype, {{args.x, args.x_stride, 0, element_bytes(dtype)}});
   return launch_rows(Kind::kSoftcap, dtype, vec, &args, args.rows, args.width);
+}
+
+Status CudaOps::fp8_rows(const abi::Fp8RowsArgs& given, DType dtype) {
+  abi::Fp8RowsArgs args = given;
+  const std::uint32_t vec =
+      widest(args.width, dtype, {{args.from, args.stride, 0, element_bytes(dtype)}, {args.codes, args.width, 0, 1}});
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kFp8Rows, dtype, vec, 0));
+  return launch(*function, &args, args.rows, abi::kFp8Threads);
+}
+
+Status CudaOps::fp8_expand(const abi::Fp8ExpandArgs& given, DType dtype) {
+  abi::Fp8ExpandArgs args = given;
+  const std::uint32_t vec =
+      widest(args.width, dtype, {{args.codes, args.width, 0, 1}, {args.to, args.width, 0, element_bytes(dtype)}});
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kFp8Expand, dtype, vec, 0));
+  const std::uint64_t threads = std::uint64_t{args.rows} * (args.width / vec);
+  return launch(*function, &args, (threads + abi::kFp8Threads - 1) / abi::kFp8Threads, abi::kFp8Threads);
 }
 
 Status CudaOps::argmax(abi::ArgmaxArgs args, std::uint32_t rows) {

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "abi/fp8_args.h"
 #include "abi/op_args.h"
 #include "cuda/device.h"
 #include "cuda/module.h"
@@ -33,13 +34,27 @@ class CudaOps {
   Status gate(const abi::GateArgs& args, DType dtype);
   Status add(const abi::PairArgs& args, DType dtype);
   Status softcap(const abi::PairArgs& args, DType dtype);
+  // dtype: of what is not e4m3.
+  Status fp8_rows(const abi::Fp8RowsArgs& args, DType dtype);
+  Status fp8_expand(const abi::Fp8ExpandArgs& args, DType dtype);
   Status argmax(abi::ArgmaxArgs args, std::uint32_t rows);
   Status draw(abi::DrawArgs args, std::uint32_t rows);
   // One launch for every kMostRopeTargets targets; args.does_q and the targets in it are set here.
   Status rope_append(abi::RopeAppendArgs args, DType dtype, int head_dim, std::span<const abi::RopeTarget> targets);
 
  private:
-  enum class Kind : std::uint8_t { kNorm, kEmbed, kGate, kAdd, kSoftcap, kArgmax, kDraw, kRopeAppend };
+  enum class Kind : std::uint8_t {
+    kNorm,
+    kEmbed,
+    kGate,
+    kAdd,
+    kSoftcap,
+    kArgmax,
+    kDraw,
+    kRopeAppend,
+    kFp8Rows,
+    kFp8Expand
+  };
   // Loaded when first asked for. extra: runs of a norm, head_dim of rope_append.
   Result<const cuda::Function*> kernel(Kind kind, DType dtype, std::uint32_t vec, std::uint32_t extra);
   // ctas: 64 bits, checked.

@@ -14,7 +14,7 @@ namespace {
 // LinearArgs::early; see docs/kernels/linear.md.
 constexpr std::uint32_t kEarlyTiles = 3;
 
-// CTAs of a cluster that k of so many slices needs; 0: more than there can be.
+// CTAs of a cluster that k of so many slices of x needs; 0: more than there can be.
 std::uint32_t split_of(std::int64_t slices, std::uint32_t blocks) {
   const std::int64_t of_cta = abi::kLinearWarps * abi::linear_warp_slices(blocks);
   const std::int64_t split = (slices + of_cta - 1) / of_cta;
@@ -38,9 +38,10 @@ Status check(const cuda::Device& device, const SkinnyLinearSpec& s, const void* 
   if (device.info().major != 9) {
     return unsupported("small products need sm_90a, {} is {}", device.info().name, device.info().arch());
   }
-  if (s.in < 1 || s.in % abi::kLinearSlice != 0 || s.out < 1 || s.out % 8 != 0 || s.out > (std::int64_t{1} << 31)) {
+  if (s.in < 1 || s.in % abi::linear_weight_slice(s.fp8) != 0 || s.out < 1 || s.out % 8 != 0 ||
+      s.out > (std::int64_t{1} << 31)) {
     return unsupported("a small product of {} in and {} out, expected multiples of {} and 8", s.in, s.out,
-                       abi::kLinearSlice);
+                       abi::linear_weight_slice(s.fp8));
   }
   if (split_of(s.in / abi::kLinearSlice, 1) == 0) {
     return unsupported("a small product of {} in, expected at most {}", s.in,
@@ -49,17 +50,20 @@ Status check(const cuda::Device& device, const SkinnyLinearSpec& s, const void* 
   if (s.dtype != DType::kBF16 && s.dtype != DType::kF16) {
     return unsupported("a small product of {}, expected bf16 or f16", dtype_name(s.dtype));
   }
-  if (!is_aligned(weights, s.in, 2, 16)) return invalid_argument("weights of a product are not aligned to 16 bytes");
+  if (!is_aligned(weights, s.in, s.fp8 ? 1 : 2, 16))
+    return invalid_argument("weights of a product are not aligned to 16 bytes");
   return ok_status();
 }
 
 }  // namespace
 
-Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const SkinnyLinearSpec& spec,
-                                          const void* weights) {
+Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const SkinnyLinearSpec& spec, const void* weights,
+                                          const float* scales) {
   FOVEA_RETURN_IF_ERROR(check(device, spec, weights));
+  if (spec.fp8 != (scales != nullptr)) return invalid_argument("weights of a product are e4m3 with scales, or neither");
   SkinnyLinear linear;
   linear.spec_ = spec;
+  linear.scales_ = scales;
   for (const std::uint32_t blocks : {1u, 2u}) {
     const std::uint32_t split = split_of(spec.in / abi::kLinearSlice, blocks);
     // 9 to 16 rows of so many numbers, or of none: forward() is told by takes()
@@ -68,6 +72,7 @@ Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const Skin
     const jit::LinearKernelSpec variant = {
         .arch = device.info().arch(),
         .dtype = spec.dtype == DType::kBF16 ? abi::KvDType::kBF16 : abi::KvDType::kF16,
+        .fp8 = spec.fp8,
         .tokens = 8 * blocks,
         .split = split,
         .norm = spec.norm,
@@ -82,6 +87,7 @@ Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const Skin
     kernel.shape.half = linear.gated() ? static_cast<std::uint32_t>(spec.out / 2) : 1;
     kernel.shape.k = static_cast<std::uint32_t>(spec.in);
     kernel.shape.split = split;
+    kernel.shape.slice = abi::linear_weight_slice(spec.fp8);
     kernel.shape.clusters = std::min(clusters_of(device.info().num_sms, split), kernel.shape.pairs);
   }
   return linear;
@@ -116,6 +122,7 @@ Status SkinnyLinear::forward(const Call& call, cuda::StreamHandle stream) const 
   args.y = call.y;
   args.residual = call.residual;
   args.bias = call.bias;
+  args.scales = scales_;
   args.norm = call.norm;
   args.x_stride = call.x_stride;
   args.y_stride = call.y_stride;

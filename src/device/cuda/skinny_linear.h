@@ -10,9 +10,10 @@
 namespace fovea {
 
 struct SkinnyLinearSpec {
-  std::int64_t in = 0;         // a multiple of 32
+  std::int64_t in = 0;         // a multiple of 32, or 64 with fp8
   std::int64_t out = 0;        // rows of the weights, a multiple of 8
-  DType dtype = DType::kBF16;  // of x, weights, bias, residual: kBF16, kF16
+  DType dtype = DType::kBF16;  // of x, bias, residual, and of weights if not fp8: kBF16, kF16
+  bool fp8 = false;            // weights are e4m3 with a scale a row; 1 to 8 rows of x then
   bool norm = false;           // x is normalized first; kBF16 only
   bool norm_plus_one = false;  // the norm's weights are one more than stored
   float norm_eps = 0.0f;
@@ -38,9 +39,11 @@ class SkinnyLinear {
     const void* norm = nullptr;      // [in], where the spec has a norm
   };
 
-  // weights: [out, in] in device memory, 16-byte aligned, for as long as this lives. kUnsupported: an architecture,
-  // type or size that the kernel does not take, or a product too small to gain from it; use cuBLASLt.
-  static Result<SkinnyLinear> create(const cuda::Device& device, const SkinnyLinearSpec& spec, const void* weights);
+  // weights: [out, in] in device memory, 16-byte aligned, for as long as this lives; scales: [out] likewise, with fp8.
+  // kUnsupported: an architecture, type or size that the kernel does not take, or a product too small to gain from it;
+  // use cuBLASLt.
+  static Result<SkinnyLinear> create(const cuda::Device& device, const SkinnyLinearSpec& spec, const void* weights,
+                                     const float* scales = nullptr);
 
   std::int64_t columns() const { return spec_.out / (gated() ? 2 : 1); }
   // Whether forward() takes tensors that lie so: up to 16 rows, aligned to 16 bytes (x) and 4 bytes (y).
@@ -62,6 +65,7 @@ class SkinnyLinear {
   const Kernel& kernel_for(std::int64_t rows) const { return kernels_[rows > 8 ? 1 : 0]; }
 
   SkinnyLinearSpec spec_;
+  const float* scales_ = nullptr;
   Kernel kernels_[2];
 };
 

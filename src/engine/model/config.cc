@@ -274,10 +274,7 @@ Result<ModelConfig> parse(const std::string& config_json, const std::string& con
   FOVEA_ASSIGN_OR_RETURN(const JsonReader json, JsonReader::create(document, shorten(config_name)));
   FOVEA_ASSIGN_OR_RETURN(const Family* family, find_family(json));
   FOVEA_RETURN_IF_ERROR(check_architectures(json));
-  if (json.has("quantization_config")) {
-    return unsupported("{} is set: quantized weights cannot be loaded, use the bf16, f16 or f32 original",
-                       json.path("quantization_config"));
-  }
+  FOVEA_RETURN_IF_ERROR(check_quantization(json));
   ModelConfig config;
   config.model_type = family->model_type;
   FOVEA_RETURN_IF_ERROR(read_sizes(json, *family, config));

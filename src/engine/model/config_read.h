@@ -1,4 +1,5 @@
-// What config.cc reads through: checked numbers, and the rotary embedding (config_rope.cc).
+// What config.cc reads through: checked numbers, the rotary embedding (config_rope.cc), and
+// quantized weights (config_quantization.cc).
 #pragma once
 
 #include <string_view>
@@ -23,5 +24,8 @@ struct RopeFields {
 // Fills rope, window_rope and short_context_divisors, and stretches max_position where scaling does. head_dim,
 // max_position and num_layers are read already.
 Status read_rope(const JsonReader& json, const RopeFields& fields, ModelConfig& config);
+
+// kUnsupported names what a quantization_config has that cannot be loaded.
+Status check_quantization(const JsonReader& config);
 
 }  // namespace fovea

@@ -23,6 +23,7 @@ enum class LoadFormat : std::uint8_t { kAuto, kDummy };  // kDummy: reproducible
 struct ModelLoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   std::uint64_t dummy_seed = 0;
+  bool fp8_weights = false;  // matrices of layers become fp8_e4m3 with a scale a row, where they are not yet
   std::int32_t max_forward_tokens = 2048;  // most tokens one forward may hold: sizes the activations once
   std::int32_t max_logit_rows = 256;
   std::int32_t max_context = 0;          // tokens a sequence may have; 0: what the model can take (LongRoPE asks)

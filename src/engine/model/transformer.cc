@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "engine/model/fp8_weights.h"
 
 namespace fovea {
 namespace {
@@ -17,6 +18,16 @@ std::int64_t matrix_elements(const ModelConfig& c) {
   const std::int64_t heads = std::int64_t{c.num_qo_heads} * 2 + 2 * std::int64_t{c.num_kv_heads};
   const std::int64_t layer = c.hidden_size * (heads * c.head_dim + 3 * std::int64_t{c.intermediate_size});
   return c.num_layers * layer + std::int64_t{c.vocab_size} * c.hidden_size;
+}
+
+// Files stay mapped, and the kernel may drop their pages: what counts is what the device keeps.
+Status check_memory(std::uint64_t weight_bytes, const Device& device) {
+  const std::uint64_t available = device.memory_available();
+  if (weight_bytes <= available) return ok_status();
+  return resource_exhausted(
+      "the weights take {} MB on {}, where {} MB of memory are left; take a smaller model, more memory, or "
+      "weight_dtype \"fp8\"",
+      weight_bytes >> 20, device.name(), available >> 20);
 }
 
 }  // namespace
@@ -31,18 +42,14 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& dev
     return invalid_argument("max_forward_tokens is {} and max_logit_rows {}, expected at least 1",
                             options.max_forward_tokens, options.max_logit_rows);
   }
-  // Every matrix is kept in the layout that the device's kernels want. Files stay mapped, and the kernel may drop
-  // their pages; dummy weights have no file to be read again from.
-  const std::uint64_t copies = options.format == LoadFormat::kDummy && device.reads_host_memory() ? 2 : 1;
-  const std::uint64_t needed = copies * static_cast<std::uint64_t>(matrix_elements(config)) *
-                               static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
-  const std::uint64_t available = device.memory_available();
-  if (needed > available) {
-    return resource_exhausted("{}: the weights take {} MB as {}, but {} MB of memory are left", shorten(folder),
-                              needed >> 20, dtype_name(config.dtype), available >> 20);
-  }
   std::unique_ptr<WeightSource> weights;
   if (options.format == LoadFormat::kDummy) {
+    // Every matrix is kept in the layout that the device's kernels want, and there is no file to be read again from.
+    const std::uint64_t each = static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
+    const std::uint64_t kept = options.fp8_weights ? 1 : each;
+    FOVEA_RETURN_IF_ERROR(check_memory(
+        static_cast<std::uint64_t>(matrix_elements(config)) * (kept + (device.reads_host_memory() ? each : 0)),
+        device));
     log_warning("{}: the weights are random numbers (load_format \"dummy\"), and so are its answers", shorten(folder));
     weights = dummy_weights(options.dummy_seed, config.dtype, config.norm_plus_one ? 0.0f : 1.0f);
   } else {
@@ -54,6 +61,12 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& dev
 Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::unique_ptr<WeightSource> weights,
                                                    Device& device, const ModelLoadOptions& options) {
   std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), device, options));
+  if (weights->is_stored()) {
+    transformer->looks_only_ = true;
+    FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
+    FOVEA_RETURN_IF_ERROR(check_memory(transformer->weight_bytes_ + transformer->table_bytes(), device));
+    transformer->looks_only_ = false;
+  }
   FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
   if (device.reads_host_memory()) transformer->weights_ = std::move(weights);
   if (options.streaming) FOVEA_RETURN_IF_ERROR(check_head_profile(*options.streaming, transformer->config_));
@@ -70,34 +83,61 @@ Result<TensorView> Transformer::load_vector(WeightSource& weights, const std::st
 
 Result<TensorView> Transformer::load_norm(WeightSource& weights, const std::string& name, std::int64_t size) {
   FOVEA_ASSIGN_OR_RETURN(const TensorView view, load_vector(weights, name, size));
-  return device_.hold(view);
+  return looks_only_ ? view : device_.hold(view);
 }
 
-Status Transformer::fuse(WeightSource& weights, Linear& linear, const std::string& norm, bool gated) {
+Status Transformer::fuse(WeightSource& weights, const std::unique_ptr<Linear>& linear, const std::string& norm,
+                         bool gated) {
+  if (looks_only_) return ok_status();
   LinearFusion fusion;
   if (!norm.empty()) {
-    FOVEA_ASSIGN_OR_RETURN(fusion.norm, weights.get(norm, {linear.in_features()}));
+    FOVEA_ASSIGN_OR_RETURN(fusion.norm, weights.get(norm, {linear->in_features()}));
   }
   fusion.norm_offset = norm_offset();
   fusion.norm_eps = config_.rms_norm_eps;
   if (gated) fusion.gate = config_.activation;
-  return device_.fuse(linear, fusion);
+  return device_.fuse(*linear, fusion);
 }
 
 Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, const std::vector<Part>& parts,
-                                                         std::int64_t in, bool bias) {
-  std::vector<TensorView> matrices;
+                                                         std::int64_t in, bool bias, bool to_fp8) {
+  std::vector<WeightMatrix> matrices;
   std::vector<TensorView> biases;
+  std::size_t fp8 = 0;  // of them, that stay as they are stored
   for (const Part& part : parts) {
-    FOVEA_ASSIGN_OR_RETURN(const TensorView matrix, weights.get(part.name + ".weight", {part.out_features, in}));
+    FOVEA_ASSIGN_OR_RETURN(const WeightMatrix matrix, weights.matrix(part.name, part.out_features, in));
     matrices.push_back(matrix);
-    weight_bytes_ += static_cast<std::size_t>(matrix.num_elements() * dtype_bits(matrix.dtype) / 8);
     if (bias) {
       FOVEA_ASSIGN_OR_RETURN(const TensorView vector, load_vector(weights, part.name + ".bias", part.out_features));
       biases.push_back(vector);
     }
+    if (matrix.weight.dtype != DType::kF8E4M3) continue;
+    FOVEA_ASSIGN_OR_RETURN(const Fp8Scales scales, fp8_scales_of(part.name, matrix));
+    if (scales != Fp8Scales::kBlock) ++fp8;
   }
-  auto linear = device_.create_linear(matrices, biases);
+  // Scales by block, and one part of several that is not fp8: all as bf16.
+  const bool stays_fp8 = fp8 == matrices.size();
+  for (const WeightMatrix& matrix : matrices) {
+    const DType dtype = stays_fp8 || to_fp8                     ? DType::kF8E4M3
+                        : matrix.weight.dtype == DType::kF8E4M3 ? DType::kBF16
+                                                                : matrix.weight.dtype;
+    weight_bytes_ += static_cast<std::size_t>(matrix.weight.num_elements() * dtype_bits(dtype) / 8);
+  }
+  if (looks_only_) return std::unique_ptr<Linear>();
+  std::vector<TensorView> views, scales;
+  std::vector<std::vector<float>> scale_values(matrices.size());
+  std::vector<std::shared_ptr<void>> expanded;
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    views.push_back(matrices[i].weight);
+    if (stays_fp8) {
+      scale_values[i] = row_scales(matrices[i]);
+      scales.push_back(cpu_tensor(scale_values[i].data(), DType::kF32, scale_values[i].size()));
+    } else if (matrices[i].weight.dtype == DType::kF8E4M3) {
+      FOVEA_ASSIGN_OR_RETURN(views.back(), expand_fp8(matrices[i], &expanded.emplace_back()));
+    }
+  }
+  auto linear = device_.create_linear({views, scales, biases, to_fp8});
+  if (device_.reads_host_memory()) expanded_.insert(expanded_.end(), expanded.begin(), expanded.end());
   if (!linear.ok()) return make_status(linear.status().code(), "{}: {}", parts[0].name, linear.status().message());
   return linear;
 }
@@ -134,22 +174,24 @@ Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
                            {prefix + "self_attn.k_proj", kv_size},
                            {prefix + "self_attn.v_proj", kv_size}};
   if (c.fused_projections) qkv = {{prefix + "self_attn.qkv_proj", q_size + 2 * kv_size}};
-  FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, c.attention_bias));
-  FOVEA_RETURN_IF_ERROR(fuse(weights, *layer.qkv, before_attention));
-  FOVEA_ASSIGN_OR_RETURN(layer.output,
-                         load_linear(weights, {{prefix + "self_attn.o_proj", hidden}}, q_size, c.output_bias));
+  FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, c.attention_bias, options_.fp8_weights));
+  FOVEA_RETURN_IF_ERROR(fuse(weights, layer.qkv, before_attention));
+  FOVEA_ASSIGN_OR_RETURN(layer.output, load_linear(weights, {{prefix + "self_attn.o_proj", hidden}}, q_size,
+                                                   c.output_bias, options_.fp8_weights));
   std::vector<Part> gate_up = {{prefix + "mlp.gate_proj", c.intermediate_size},
                                {prefix + "mlp.up_proj", c.intermediate_size}};
   if (c.fused_projections) gate_up = {{prefix + "mlp.gate_up_proj", 2 * std::int64_t{c.intermediate_size}}};
-  FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, c.mlp_bias));
-  FOVEA_RETURN_IF_ERROR(fuse(weights, *layer.gate_up, before_mlp, true));
-  FOVEA_ASSIGN_OR_RETURN(layer.down,
-                         load_linear(weights, {{prefix + "mlp.down_proj", hidden}}, c.intermediate_size, c.mlp_bias));
+  FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, c.mlp_bias, options_.fp8_weights));
+  FOVEA_RETURN_IF_ERROR(fuse(weights, layer.gate_up, before_mlp, true));
+  FOVEA_ASSIGN_OR_RETURN(layer.down, load_linear(weights, {{prefix + "mlp.down_proj", hidden}}, c.intermediate_size,
+                                                 c.mlp_bias, options_.fp8_weights));
   return ok_status();
 }
 
 Status Transformer::load(WeightSource& weights) {
   const std::int64_t hidden = config_.hidden_size;
+  weight_bytes_ = 0;
+  layers_.clear();
   FOVEA_ASSIGN_OR_RETURN(embedding_, weights.get("model.embed_tokens.weight", {config_.vocab_size, hidden}));
   layers_.reserve(static_cast<std::size_t>(config_.num_layers));
   for (std::int32_t i = 0; i < config_.num_layers; ++i) FOVEA_RETURN_IF_ERROR(load_layer(weights, i));
@@ -157,11 +199,14 @@ Status Transformer::load(WeightSource& weights) {
   const bool tied = config_.tie_word_embeddings && !has_own_head(weights);
   if (tied) {
     weight_bytes_ += static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
-    FOVEA_ASSIGN_OR_RETURN(lm_head_, device_.create_linear({&embedding_, 1}, {}));
+    if (!looks_only_) {
+      FOVEA_ASSIGN_OR_RETURN(lm_head_, device_.create_linear({.parts = {&embedding_, 1}}));
+    }
   } else {
-    FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size}}, hidden, false));
+    FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size}}, hidden, false, false));
   }
-  FOVEA_RETURN_IF_ERROR(fuse(weights, *lm_head_, "model.norm.weight"));
+  if (looks_only_) return ok_status();
+  FOVEA_RETURN_IF_ERROR(fuse(weights, lm_head_, "model.norm.weight"));
   FOVEA_ASSIGN_OR_RETURN(embedding_, device_.hold(embedding_));
   // Gemma's scale has the precision of the activations, in transformers as here.
   embedding_scale_ = config_.embedding_scale;
@@ -175,14 +220,21 @@ Status Transformer::load(WeightSource& weights) {
 
 // Some checkpoints say that embedding and output matrix are one and store two that differ; then the stored one counts,
 // as in transformers.
-bool Transformer::has_own_head(WeightSource& weights) const {
+bool Transformer::has_own_head(WeightSource& weights) {
   if (!weights.contains("lm_head.weight")) return false;
+  if (own_head_) return *own_head_;
   const auto head = weights.get("lm_head.weight", {config_.vocab_size, config_.hidden_size});
   if (!head.ok()) return true;  // loading it says what is wrong
   const auto bytes = static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
-  if (head->dtype == embedding_.dtype && std::memcmp(head->data, embedding_.data, bytes) == 0) return false;
+  own_head_ = head->dtype != embedding_.dtype || std::memcmp(head->data, embedding_.data, bytes) != 0;
+  if (!*own_head_) return false;
   log_warning("tie_word_embeddings is true, but lm_head.weight differs from the embedding: taking lm_head.weight");
   return true;
+}
+
+std::size_t Transformer::table_bytes() const {
+  if (device_.reads_host_memory() || (config_.tie_word_embeddings && !own_head_.value_or(false))) return 0;
+  return static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(device_.activation_dtype()) / 8);
 }
 
 Status Transformer::allocate() {

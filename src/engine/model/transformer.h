@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ class Transformer : public Model {
   Transformer(ModelConfig config, Device& device, const ModelLoadOptions& options)
       : config_(std::move(config)), device_(device), options_(options) {}
 
+  // Twice where the source is stored: a look at everything, then in earnest.
   Status load(WeightSource& weights);
   Status load_layer(WeightSource& weights, std::int32_t index);
   // Weights [out of each name, in] stacked, as one Linear.
@@ -45,15 +47,18 @@ class Transformer : public Model {
     std::int64_t out_features;
   };
   Result<std::unique_ptr<Linear>> load_linear(WeightSource& weights, const std::vector<Part>& parts, std::int64_t in,
-                                              bool bias);
+                                              bool bias, bool to_fp8);
   Result<TensorView> load_vector(WeightSource& weights, const std::string& name, std::int64_t size);
   Result<TensorView> load_norm(WeightSource& weights, const std::string& name, std::int64_t size);
   // Tells the device what stands around a product; norm: the name of the norm's weight, empty where there is none.
-  Status fuse(WeightSource& weights, Linear& linear, const std::string& norm, bool gated = false);
+  Status fuse(WeightSource& weights, const std::unique_ptr<Linear>& linear, const std::string& norm,
+              bool gated = false);
+  // What a device keeps for lookups alone: an embedding that is not the output matrix too.
+  std::size_t table_bytes() const;
   Status allocate();
   Status check(const ForwardBatch& batch, const TensorView& logits) const;
 
-  bool has_own_head(WeightSource& weights) const;
+  bool has_own_head(WeightSource& weights);
 
   // hidden_ is the residual stream; delta_ what a block adds to it and, while it waits, has not added yet; normed_ the
   // next block's input, where the device does not compute it along with the block's first product.
@@ -83,10 +88,13 @@ class Transformer : public Model {
   KvGrouping layout_;
   std::vector<Layer> layers_;
   TensorView embedding_;
+  std::optional<bool> own_head_;
   TensorView final_norm_;
   std::unique_ptr<Linear> lm_head_;
   float embedding_scale_ = 1.0f;
   std::size_t weight_bytes_ = 0;
+  bool looks_only_ = false;                      // load() of nothing
+  std::vector<std::shared_ptr<void>> expanded_;  // matrices that the device reads where they lie
   // Of the forward, as operators read them.
   enum : std::size_t { kTokens, kPositions, kLogitRows, kSlots };
   std::vector<const std::int32_t*> arrays_;

@@ -9,9 +9,12 @@
 
 #include "base/half.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/quote.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "engine/model/fp8_weights.h"
 #include "engine/model/safetensors.h"
 
 namespace fovea {
@@ -31,6 +34,34 @@ class StoredWeights : public WeightSource {
     }
     return view;
   }
+
+  Result<WeightMatrix> matrix(const std::string& name, std::int64_t out, std::int64_t in) override {
+    const std::string weight = name + ".weight";
+    std::string scale = weight + "_scale";
+    if (!store_.has(scale)) scale += "_inv";  // by DeepSeek's name, which multiplies all the same
+    WeightMatrix found;
+    FOVEA_ASSIGN_OR_RETURN(found.weight, store_.find(weight, {out, in}));
+    if (found.weight.dtype != DType::kF8E4M3) {
+      if (store_.has(scale)) {
+        return data_loss("{} is {} and has scales, expected fp8_e4m3 or no {}", store_.describe(weight),
+                         dtype_name(found.weight.dtype), scale);
+      }
+      FOVEA_ASSIGN_OR_RETURN(found.weight, get(weight, {out, in}));
+      return found;
+    }
+    if (!store_.has(scale)) {
+      return not_found("{} is fp8_e4m3 and has no scales, expected {}_scale or {}_scale_inv beside it",
+                       store_.describe(weight), weight, weight);
+    }
+    FOVEA_ASSIGN_OR_RETURN(found.scale, store_.find(scale));
+    if (found.scale.dtype != DType::kF32 && found.scale.dtype != DType::kBF16 && found.scale.dtype != DType::kF16) {
+      return unsupported("{} is stored as {}, expected f32, bf16 or f16", store_.describe(scale),
+                         dtype_name(found.scale.dtype));
+    }
+    FOVEA_RETURN_IF_ERROR(fp8_scales_of(store_.describe(weight), found).status());
+    return found;
+  }
+  bool is_stored() const override { return true; }
 
  private:
   TensorStore store_;
@@ -99,8 +130,20 @@ class DummyWeights : public WeightSource {
 
 }  // namespace
 
+Result<WeightMatrix> WeightSource::matrix(const std::string& name, std::int64_t out, std::int64_t in) {
+  WeightMatrix matrix;
+  FOVEA_ASSIGN_OR_RETURN(matrix.weight, get(name + ".weight", {out, in}));
+  return matrix;
+}
+
 Result<std::unique_ptr<WeightSource>> open_weights(const std::string& folder) {
   FOVEA_ASSIGN_OR_RETURN(TensorStore store, TensorStore::open(folder));
+  for (const std::string& name : store.names()) {
+    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") && !name.ends_with(".kv_scale")) continue;
+    log_warning("{}: {} and its like are not used: the KV cache scales keys and values by itself", shorten(folder),
+                name);
+    break;
+  }
   return std::unique_ptr<WeightSource>(std::make_unique<StoredWeights>(std::move(store)));
 }
 

@@ -11,6 +11,12 @@
 
 namespace fovea {
 
+// A matrix as it is stored.
+struct WeightMatrix {
+  TensorView weight;  // bf16, f16, f32 or fp8_e4m3
+  TensorView scale;   // of fp8_e4m3, which is multiplied by it (fp8_weights.h says what it covers); else empty
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -18,6 +24,10 @@ class WeightSource {
   // The tensor, of exactly that shape and of bf16, f16 or f32; valid as long as the source. The
   // Status names the tensor and what is wrong with it.
   virtual Result<TensorView> get(const std::string& name, std::initializer_list<std::int64_t> shape) = 0;
+  // The matrix `name`.weight [out, in], with its scale. The same promises.
+  virtual Result<WeightMatrix> matrix(const std::string& name, std::int64_t out, std::int64_t in);
+  // Whether get() and matrix() cost nothing, so that all may be looked at before any is used.
+  virtual bool is_stored() const { return false; }
 };
 
 // Tensors of a Hugging Face folder.

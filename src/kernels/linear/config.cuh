@@ -1,8 +1,9 @@
 // What an instantiation of the kernel of decode's products is made for, from the macros that jit/linear_spec writes,
 // the numbers that follow, and its shared memory.
-//   FOVEA_ARCH 900, FOVEA_LINEAR_BF16 1 | 0 (halves), FOVEA_LINEAR_BLOCKS 1 | 2 of 8 tokens, FOVEA_LINEAR_SPLIT
-//   (LinearShape::split), FOVEA_LINEAR_NORM 1 | 0, FOVEA_LINEAR_ACTIVATION (abi::LinearActivation),
-//   FOVEA_LINEAR_STAGES, FOVEA_LINEAR_STAGE_ROWS and FOVEA_LINEAR_STAGE_SLICES (LinearRing), FOVEA_LINEAR_CTAS an SM
+//   FOVEA_ARCH 900, FOVEA_LINEAR_BF16 1 | 0 (halves), FOVEA_LINEAR_FP8 1 | 0 (weights are e4m3), FOVEA_LINEAR_BLOCKS 1
+//   | 2 of 8 tokens, FOVEA_LINEAR_SPLIT (LinearShape::split), FOVEA_LINEAR_NORM 1 | 0, FOVEA_LINEAR_ACTIVATION
+//   (abi::LinearActivation), FOVEA_LINEAR_STAGES, FOVEA_LINEAR_STAGE_ROWS and FOVEA_LINEAR_STAGE_SLICES (LinearRing),
+//   FOVEA_LINEAR_CTAS an SM
 #pragma once
 
 #include "abi/linear_args.h"
@@ -10,6 +11,7 @@
 namespace fovea::linear {
 
 inline constexpr bool kBf16 = FOVEA_LINEAR_BF16 != 0;
+inline constexpr bool kFp8 = FOVEA_LINEAR_FP8 != 0;
 inline constexpr uint32_t kBlocks = FOVEA_LINEAR_BLOCKS;
 inline constexpr uint32_t kSplit = FOVEA_LINEAR_SPLIT;
 inline constexpr bool kNorm = FOVEA_LINEAR_NORM != 0;
@@ -20,7 +22,10 @@ inline constexpr uint32_t kWarps = abi::kLinearWarps;
 inline constexpr uint32_t kParts = kWarps * kSplit;  // of a sum, one a warp of the cluster
 inline constexpr uint32_t kTokens = 8 * kBlocks;
 inline constexpr uint32_t kTileRows = 2 * abi::kLinearTilePairs;  // of weights
-inline constexpr uint32_t kSlices = abi::linear_warp_slices(kBlocks);
+inline constexpr uint32_t kXSlices = abi::linear_warp_slices(kBlocks);
+inline constexpr uint32_t kWeightSlice = abi::linear_weight_slice(kFp8);
+inline constexpr uint32_t kXInSlice = kWeightSlice / abi::kLinearSlice;  // slices of x that a slice of weights meets
+inline constexpr uint32_t kSlices = kXSlices / kXInSlice;
 
 // A stage of a warp's ring: a piece of some rows of a tile, one bulk copy a row. Pieces begin at multiples of 128
 // bytes, for copies to places between them take a third longer; that two rows then meet in a bank costs nothing.
@@ -36,8 +41,8 @@ inline constexpr uint32_t kSlots = abi::linear_slots(kBlocks, kSplit);
 struct SharedMemory {
   alignas(128) uint8_t ring[kWarps][kRing.stages][kStageBytes];
   float2 parts[kSlots][kParts][kBlocks][32];
-  alignas(16) uint8_t norm[kNorm ? kWarps : 1][kNorm ? kSlices * 64 : 16];  // the norm's weights, of a warp's slices
-  float squares[kNorm ? kParts : 1][kNorm ? kTokens : 1];                   // sums over the warps' slices of k
+  alignas(16) uint8_t norm[kNorm ? kWarps : 1][kNorm ? kXSlices * 64 : 16];  // the norm's weights, of a warp's slices
+  float squares[kNorm ? kParts : 1][kNorm ? kTokens : 1];                    // sums over the warps' slices of k
   uint64_t norm_there[kNorm ? kWarps : 1];
   uint64_t squares_there;  // of all warps of a cluster
   uint64_t full[kWarps][kRing.stages];

@@ -15,13 +15,26 @@
 
 namespace fovea::linear {
 
-// A lane's 16 bytes of a row are all of A: words 0 and 2 are row lane / 4 of a product, words 1 and 3 row lane / 4 + 8.
-// The first product takes x as words 0 and 2 need it, the second as words 1 and 3 do; the other half of each is
-// dropped.
+// A lane's 16 bytes of a row, or 8 of e4m3, are all of A: words 0 and 2 are row lane / 4 of a product, words 1 and 3
+// row lane / 4 + 8. The first product takes x as words 0 and 2 need it, the second as words 1 and 3 do; the other half
+// of each is dropped.
 struct TileSums {
   float c[kBlocks][2][4] = {};
 
   __device__ __forceinline__ void add(uint32_t slice, const uint32_t (&w)[4], const Tokens& x) {
+    if constexpr (kFp8) {
+#pragma unroll
+      for (uint32_t half = 0; half < 2; ++half) {
+        uint32_t wide[4];
+        ptx::shrunk_e4m3<kBf16>(w[2 * half], wide[0], wide[1]);
+        ptx::shrunk_e4m3<kBf16>(w[2 * half + 1], wide[2], wide[3]);
+        multiply(2 * slice + half, wide, x);
+      }
+    } else {
+      multiply(slice, w, x);
+    }
+  }
+  __device__ __forceinline__ void multiply(uint32_t slice, const uint32_t (&w)[4], const Tokens& x) {
 #pragma unroll
     for (uint32_t b = 0; b < kBlocks; ++b) {
       ptx::mma_16816<kBf16>(c[b][0], w, x.words[slice][b][0], x.words[slice][b][1]);
@@ -91,6 +104,7 @@ extern "C" __global__ void __launch_bounds__(fovea::abi::kLinearWarps * 32, FOVE
   Tokens x;
   x.load(args, slices, lane);
   if constexpr (kNorm) x.begin_norm(args, shared, part, warp, lane);
+  if constexpr (kFp8 && kBf16) x.grow();
   Sums sums(args, shared, pairs, cta, warp, lane);
   for (uint32_t tile = 0; tile <= tiles; ++tile) {  // multiplied, and the one before finished
     if (tile + args.early == tiles) ptx::let_next_kernel_start();

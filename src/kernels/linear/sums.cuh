@@ -6,6 +6,9 @@
 
 namespace fovea::linear {
 
+// By which sums of e4m3 weights are too small: those are 2^-120 as large and x 2^100 where both are bf16.
+inline constexpr float kShrunk = kBf16 ? 0x1p20f : 0x1p8f;
+
 // The warp that adds up a tile's parts, and where they wait for it.
 struct TilePlace {
   uint32_t cta;   // of the cluster
@@ -57,6 +60,12 @@ class Sums {
       const auto* const bias = static_cast<const uint16_t*>(args_.bias);
       bias_ = bias[kGated ? pair : 2 * pair] |
               static_cast<uint32_t>(bias[kGated ? pair + args_.shape.half : 2 * pair + 1]) << 16;
+    }
+    if constexpr (kFp8) {
+      if (pair < pairs_.end) {
+        scales_ = make_float2(args_.scales[kGated ? pair : 2 * pair] * kShrunk,
+                              args_.scales[kGated ? pair + args_.shape.half : 2 * pair + 1] * kShrunk);
+      }
     }
     if (kGated || args_.residual == nullptr) return;
 #pragma unroll
@@ -148,6 +157,10 @@ class Sums {
   __device__ __forceinline__ uint32_t token_of() const { return 2 * (lane_ % 4) + lane_ / 4 % 2; }
 
   __device__ __forceinline__ void write(uint32_t pair, uint32_t token, float2 v, uint32_t residual) const {
+    if constexpr (kFp8) {
+      v.x *= scales_.x;
+      v.y *= scales_.y;
+    }
     if constexpr (kNorm) {
       const float factor = norm_factor(args_, shared_, token);
       v.x *= factor;
@@ -179,6 +192,7 @@ class Sums {
   uint32_t cta_, warp_, lane_;
   // What expect() asked for: a warp has one tile to finish at most, for its next one is kParts further on.
   uint32_t bias_ = 0;
+  float2 scales_ = {};
   uint32_t residual_[kBlocks] = {};
 };
 

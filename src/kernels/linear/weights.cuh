@@ -11,13 +11,15 @@ namespace fovea::linear {
 
 using abi::LinearShape;
 
+inline constexpr uint32_t kWeightBytes = 64 / kWeightSlice;
+
 // Row i of tile `tile` of pairs [begin, ..).
 __device__ __forceinline__ uint64_t row_of(const LinearShape& s, uint32_t begin, uint32_t tile, uint32_t i) {
   const uint64_t pair = begin + tile * abi::kLinearTilePairs + i / 2;
   return s.half == 1 ? 2 * pair + i % 2 : pair + i % 2 * static_cast<uint64_t>(s.half);
 }
 __device__ __forceinline__ const uint8_t* bytes_of(const LinearShape& s, uint64_t row, uint32_t slice) {
-  return static_cast<const uint8_t*>(s.w) + (row * s.k + slice * abi::kLinearSlice) * 2;
+  return static_cast<const uint8_t*>(s.w) + row * s.k * kWeightBytes + slice * 64;
 }
 
 class WeightStream {
@@ -29,7 +31,7 @@ class WeightStream {
     ring_ = ptx::smem_address(shared.ring[warp]);
     full_ = ptx::smem_address(shared.full[warp]);
     from_ = bytes_of(s, row_of(s, pairs.begin, 0, lane % kTileRows), slices.begin);
-    tile_bytes_ = (s.half == 1 ? kTileRows : abi::kLinearTilePairs) * s.k * 2;
+    tile_bytes_ = (s.half == 1 ? kTileRows : abi::kLinearTilePairs) * s.k * kWeightBytes;
     if (lane == 0) {
       for (uint32_t i = 0; i < kRing.stages; ++i) ptx::mbarrier_init(full_ + 8 * i, 1);
     }

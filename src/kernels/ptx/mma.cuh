@@ -133,6 +133,22 @@ __device__ __forceinline__ void halves_of_e4m3(uint32_t x, uint32_t& low, uint32
 #endif
 }
 
+// Four e4m3 bytes, 0 and 2 to `even`, 1 and 3 to `odd`, as numbers of 16 bits that are 2^-8 (halves) or 2^-120 (bf16)
+// as large: the exponent's bits stay as they are, so subnormals come out right and nothing is multiplied. NaN reads as
+// 480.
+template <bool kBf16>
+__device__ __forceinline__ void shrunk_e4m3(uint32_t x, uint32_t& even, uint32_t& odd) {
+  constexpr uint32_t kDown = kBf16 ? 4 : 1, kSize = kBf16 ? 0x07f007f0u : 0x3f803f80u, kSign = 0x80008000u;
+  even = ((x << 8) & kSign) | ((x << (8 - kDown)) & kSize);
+  odd = (x & kSign) | ((x >> kDown) & kSize);
+}
+
+// Both numbers times 2^100.
+__device__ __forceinline__ uint32_t grown_bf16(uint32_t x) {
+  asm("{\n .reg .b32 s;\n mov.b32 s, 0x71807180;\n mul.rn.bf16x2 %0, %0, s;\n}\n" : "+r"(x));
+  return x;
+}
+
 // Unsigned integers where they stand: in the low bits of a half, under an exponent of 0, an integer u is the subnormal
 // number u * 2^-24, and 4 bits further up u * 2^-20. Products take those exactly, so two cost one instruction.
 //
