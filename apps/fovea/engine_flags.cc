@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "console.h"
 #include "core/select/policy.h"
 #include "model_hint.h"
 
@@ -98,7 +100,13 @@ EngineOptions EngineFlags::resolved() const {
 }
 
 Result<std::unique_ptr<Engine>> EngineFlags::create() {
-  auto engine = Engine::create(resolved());
+  EngineOptions all = resolved();
+  std::optional<Progress> bar;
+  all.on_load = [&bar](std::int64_t done, std::int64_t total) {
+    if (!bar) bar.emplace("loading the weights", total >> 20, "MB");
+    bar->set(done >> 20);
+  };
+  auto engine = Engine::create(all);
   return engine.ok() ? std::move(engine)
                      : Result<std::unique_ptr<Engine>>(with_model_hint(engine.status(), options.model));
 }

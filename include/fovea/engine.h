@@ -28,6 +28,8 @@ struct EngineOptions {
   // "auto": as they are stored; "fp8": matrices of layers become e4m3 with a scale an output channel as they are
   // loaded.
   std::string weight_dtype = "auto";
+  // Called by create() as weights are loaded: bytes that are there, of so many. None: nobody wants to know.
+  std::function<void(std::int64_t done, std::int64_t total)> on_load;
   // kF32 (then products are fp32 too), kF16, kBF16, or quantized as keys and values are written, with a scale and a
   // zero for each token and head: kF8E4M3, kI8, kI4. Layers with a window stay in bf16 then.
   DType kv_dtype = DType::kBF16;

@@ -2,7 +2,7 @@
 // that write and read such rows (kernels/ops/fp8_rows.cuh). Compiles under g++ and NVRTC.
 #pragma once
 
-#include "abi/kv_pool.h"
+#include "abi/op_args.h"
 
 namespace fovea::abi {
 
@@ -13,9 +13,7 @@ constexpr float fp8_row_scale(float most) {
   return scale > 1e-30f ? scale : 1e-30f;
 }
 
-inline constexpr uint32_t kFp8Threads = 256;
-
-// fovea_fp8_rows: a CTA a row of kFp8Threads threads.
+// fovea_fp8_rows: a CTA a row of kOpThreads threads.
 struct Fp8RowsArgs {
   const void* from;  // [rows, width], rows `stride` elements apart
   uint8_t* codes;    // [rows, width], contiguous
@@ -25,11 +23,23 @@ struct Fp8RowsArgs {
   uint32_t width;
 };
 
-// fovea_fp8_expand: to[r, i] = codes[r, i] * scales[r], rounded once; an access a thread.
+// fovea_fp8_expand: to[r, i] = codes[r, i] * scales[r], rounded once; kOpThreads threads a CTA, an access a thread.
 struct Fp8ExpandArgs {
   const uint8_t* codes;  // all contiguous
   const float* scales;
   void* to;
+  uint32_t rows;
+  uint32_t width;
+};
+
+// fovea_fp8_finish: what a product of e4m3 has left undone: y[r, i] = y[r, i] * row_scales[r] * column_scales[i] +
+// bias[i]; kOpThreads threads a CTA, an access a thread.
+struct Fp8FinishArgs {
+  void* y;
+  const float* row_scales;  // and the next: or null
+  const float* column_scales;
+  const void* bias;  // of y's type; or null
+  long long stride;
   uint32_t rows;
   uint32_t width;
 };

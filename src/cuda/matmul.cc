@@ -36,7 +36,7 @@ struct KeyHash {
       hash = hash_combine(hash, static_cast<std::uint64_t>(part));
     }
     const auto kind = static_cast<std::uint64_t>(s.type) | static_cast<std::uint64_t>(s.y_type) << 8 |
-                      static_cast<std::uint64_t>(s.bias) << 16;
+                      static_cast<std::uint64_t>(s.bias) << 16 | static_cast<std::uint64_t>(s.row_scales) << 17;
     return hash_combine(hash, kind);
   }
 };
@@ -78,8 +78,8 @@ Status check(const MatmulSpec& s, const Key& key, const void* x, const void* w, 
       s.y_type == MatmulType::kE4M3) {
     return invalid_argument("a matrix product takes f16 or bf16 and makes the same or f32, of fp8_e4m3 any of them");
   }
-  if (s.rows > 0 && (fp8 != (scales.x != nullptr) || fp8 != (scales.w != nullptr))) {
-    return invalid_argument("a matrix product of fp8_e4m3 has scales of x and w, others have none");
+  if ((s.row_scales && !fp8) || s.row_scales != (scales.x != nullptr) || s.row_scales != (scales.w != nullptr)) {
+    return invalid_argument("a matrix product has scales of the rows of x and w where it asks for both, of fp8_e4m3");
   }
   if (s.rows > 0 && (x == nullptr || w == nullptr || y == nullptr)) {
     return invalid_argument("a matrix product was given no {}", x == nullptr ? "x" : w == nullptr ? "w" : "y");
@@ -151,7 +151,7 @@ Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key, con
                                              [&](void** to) { return f.desc_create(to, kLtComputeF32, kLtF32); }));
   FOVEA_RETURN_IF_ERROR(set(product->desc.get(), kLtTransposeA, kLtTransposed));
   if (s.bias) FOVEA_RETURN_IF_ERROR(set(product->desc.get(), kLtEpilogue, kLtEpilogueBias));
-  if (s.type == MatmulType::kE4M3) {
+  if (s.row_scales) {
     for (const int mode : {kLtScaleModeA, kLtScaleModeB}) {
       const Status status = set(product->desc.get(), mode, kLtScaleOuterVector);
       if (!status.ok()) return unsupported("cuBLASLt {} has no scales a row: {}", library->version(), status.message());
@@ -221,7 +221,7 @@ Status Matmul::run(const MatmulSpec& spec, const void* x, const void* w, void* y
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_ASSIGN_OR_RETURN(const Product* const p, s.product(key, scales));
   if (spec.bias) FOVEA_RETURN_IF_ERROR(s.set(p->desc.get(), kLtBiasPointer, bias));
-  if (spec.type == MatmulType::kE4M3) FOVEA_RETURN_IF_ERROR(s.set_scales(p->desc.get(), scales));
+  if (spec.row_scales) FOVEA_RETURN_IF_ERROR(s.set_scales(p->desc.get(), scales));
   const float one = 1.0f;
   const float zero = 0.0f;
   return s.library->status(

@@ -23,11 +23,12 @@ struct MatmulSpec {
   MatmulType type = MatmulType::kBF16;    // of x and w: kF16, kBF16 or kE4M3
   MatmulType y_type = MatmulType::kBF16;  // the same, or kF32; of kE4M3 any but that
   bool bias = false;                      // [out] of y's type is added to every row
+  bool row_scales = false;                // of kE4M3: every row of x and of w is multiplied by its own
 
   bool operator==(const MatmulSpec&) const = default;
 };
 
-// What x and w of kE4M3 are multiplied by: f32, one a row each. Device memory.
+// With row_scales: f32, one a row each. Device memory.
 struct MatmulScales {
   const float* x = nullptr;
   const float* w = nullptr;
@@ -45,7 +46,7 @@ class Matmul {
   ~Matmul();
 
   // x, w, y, bias: device memory, aligned to their elements (16 bytes are faster). rows may be 0: then nothing happens.
-  // scales: of kE4M3. kInvalidArgument: sizes, strides or types; kUnsupported: the library has no algorithm for it.
+  // kInvalidArgument: sizes, strides or types; kUnsupported: the library has no algorithm for it.
   Status run(const MatmulSpec& spec, const void* x, const void* w, void* y, StreamHandle stream,
              const void* bias = nullptr, const MatmulScales& scales = {});
 

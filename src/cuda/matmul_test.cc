@@ -85,6 +85,43 @@ TEST_F(MatmulTest, RowMajorProductsOfEveryType) {
   }
 }
 
+TEST_F(MatmulTest, Fp8WithScalesOfRowsAndWithout) {
+  const std::int64_t rows = 3, in = 32, out = 16;
+  constexpr std::uint8_t kCodes[] = {0xc0, 0xb8, 0x00, 0x38, 0x40};  // -2 to 2
+  std::vector<std::uint8_t> x(rows * in), w(out * in);
+  for (std::int64_t i = 0; i < rows * in; ++i) x[i] = kCodes[i % 5];
+  for (std::int64_t i = 0; i < out * in; ++i) w[i] = kCodes[i * 3 % 5];
+  const std::vector<float> by_x = {1.0f, 2.0f, 4.0f};
+  std::vector<float> by_w(out);
+  for (std::int64_t c = 0; c < out; ++c) by_w[c] = static_cast<float>(1 + c % 4);
+  for (const bool scaled : {false, true}) {
+    MatmulSpec spec = {rows, in, out, in, in, out, MatmulType::kE4M3, MatmulType::kBF16};
+    spec.row_scales = scaled;
+    MatmulScales scales;
+    if (scaled) scales = {by_x.data(), by_w.data()};
+    std::vector<std::uint16_t> y(rows * out);
+    const Status status = matmul_->run(spec, x.data(), w.data(), y.data(), nullptr, nullptr, scales);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < out; ++c) {
+        float sum = 0.0f;
+        for (std::int64_t k = 0; k < in; ++k) {
+          sum += static_cast<float>((r * in + k) % 5 - 2) * static_cast<float>((c * in + k) * 3 % 5 - 2);
+        }
+        EXPECT_EQ(bf16_to_float(y[r * out + c]),
+                  bf16_to_float(float_to_bf16(sum * (scaled ? by_x[r] * by_w[c] : 1.0f))));
+      }
+    }
+    // Scales where none are asked for, and the other way round.
+    MatmulScales other;
+    if (!scaled) other = {by_x.data(), by_w.data()};
+    EXPECT_EQ(matmul_->run(spec, x.data(), w.data(), y.data(), nullptr, nullptr, other).code(),
+              StatusCode::kInvalidArgument);
+  }
+  const MatmulSpec odd = {rows, 24, out, 24, 24, out, MatmulType::kE4M3, MatmulType::kBF16};
+  EXPECT_EQ(matmul_->run(odd, x.data(), w.data(), w.data(), nullptr).code(), StatusCode::kUnsupported);
+}
+
 TEST_F(MatmulTest, AnAlgorithmIsAskedForOnceASpecAndAlignment) {
   const MatmulSpec spec = {2, 4, 2, 4, 4, 2, MatmulType::kBF16, MatmulType::kBF16};
   alignas(256) std::uint16_t x[256] = {}, w[256] = {}, y[256] = {};

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thread_pool.h"
+#include "cpu/ops/fp8_rows.h"
 #include "cpu/simd.h"
 
 namespace fovea {
@@ -108,6 +110,41 @@ TEST_F(CpuDeviceTest, LinearChecksItsShapes) {
   EXPECT_FALSE(
       device_->create_linear({.parts = std::array{weight}, .biases = std::array{cpu_tensor(bias.data, DType::kF32, 3)}})
           .ok());
+}
+
+// Weights that are made e4m3 at load, and the same codes with the same scales, multiply to the same bits.
+TEST_F(CpuDeviceTest, LinearOfFp8) {
+  const std::int64_t rows = 12, in = 33, out = 50;
+  std::vector<float> w(out * in), x(rows * in), scales(out), y[2];
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i * 31 % 97) * 0.1f - 5.0f;
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 17 % 89) * 0.05f - 2.0f;
+  std::vector<std::uint8_t> codes(w.size());
+  ThreadPool pool(1);
+  const TensorView wide = cpu_tensor(w.data(), DType::kF32, out, in);
+  cpu::quantize_rows(wide, codes.data(), scales.data(), pool);
+  const TensorView narrow = cpu_tensor(codes.data(), DType::kF8E4M3, out, in);
+  const TensorView by = cpu_tensor(scales.data(), DType::kF32, out);
+  LinearWeights at_load, stored;
+  at_load.parts = {&wide, 1};
+  at_load.to_fp8 = true;
+  stored.parts = {&narrow, 1};
+  stored.scales = {&by, 1};
+  for (const LinearWeights* weights : {&at_load, &stored}) {
+    auto linear = device_->create_linear(*weights);
+    ASSERT_TRUE(linear.ok()) << linear.status().to_string();
+    std::vector<float>& to = y[weights == &stored];
+    to.resize(rows * out);
+    ASSERT_TRUE(
+        (*linear)
+            ->forward(cpu_tensor(x.data(), DType::kF32, rows, in), cpu_tensor(to.data(), DType::kF32, rows, out))
+            .ok());
+  }
+  EXPECT_EQ(y[0], y[1]);
+  stored.scales = {};
+  EXPECT_NE(device_->create_linear(stored).status().message().find("expected one each"), std::string::npos);
+  const TensorView few = cpu_tensor(scales.data(), DType::kF32, out - 1);
+  stored.scales = {&few, 1};
+  EXPECT_NE(device_->create_linear(stored).status().message().find("expected f32 [50]"), std::string::npos);
 }
 
 TEST_F(CpuDeviceTest, OperatorsRefuseOtherShapesAndTypes) {

@@ -130,6 +130,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   FOVEA_ASSIGN_OR_RETURN(const ModelSource source, find_model(options));
   EngineParts parts;
   parts.options = options;
+  parts.options.on_load = nullptr;  // it may not live as long
   parts.name = source.name;
   DeviceOptions device;
   device.num_threads = options.num_threads;
@@ -142,6 +143,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   load.format = options.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   load.dummy_seed = options.dummy_seed;
   load.fp8_weights = options.weight_dtype == "fp8";
+  load.on_load = options.on_load;
   load.max_forward_tokens = options.chunk_tokens;
   load.max_logit_rows = max_logit_rows(options);
   load.max_context = options.max_context;

@@ -21,7 +21,7 @@ Result<KernelSource> elementwise_source(const std::string& arch, abi::KvDType dt
 // Entry point fovea_rope_append. vec: rope_vec().
 Result<KernelSource> rope_append_source(const std::string& arch, abi::KvDType dtype, int head_dim, std::uint32_t vec);
 
-// Entry points fovea_fp8_rows and fovea_fp8_expand.
+// Entry points fovea_fp8_rows, fovea_fp8_expand and fovea_fp8_finish.
 Result<KernelSource> fp8_rows_source(const std::string& arch, abi::KvDType dtype, std::uint32_t vec);
 
 // Entry point fovea_argmax, of f32.

@@ -110,6 +110,16 @@ inline void fp8_expand(const abi::Fp8ExpandArgs& a) {
   }
 }
 
+inline void fp8_finish(const abi::Fp8FinishArgs& a) {
+  for (std::uint32_t row = 0; row < a.rows; ++row) {
+    for (std::uint32_t i = 0; i < a.width; ++i) {
+      const float scale = a.row_scales == nullptr ? 1.0f : a.row_scales[row] * a.column_scales[i];
+      const float bias = a.bias == nullptr ? 0.0f : load(a.bias, i);
+      store(a.y, row * a.stride + i, load(a.y, row * a.stride + i) * scale + bias);
+    }
+  }
+}
+
 inline void embed(const abi::EmbedArgs& a) {
   for (std::uint32_t row = 0; row < a.rows; ++row) {
     for (std::uint32_t i = 0; i < a.width; ++i) {
@@ -300,6 +310,7 @@ inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant
   with("fovea_gate", &gate);
   with("fovea_fp8_rows", &fp8_rows);
   with("fovea_fp8_expand", &fp8_expand);
+  with("fovea_fp8_finish", &fp8_finish);
   with("fovea_add", &add);
   with("fovea_softcap", &softcap);
   kernels["fovea_rms_norm"] = [](void** p) {

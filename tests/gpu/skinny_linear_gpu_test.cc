@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/fp8.h"
 #include "base/half.h"
 #include "cuda/memory.h"
 #include "cuda/stream.h"
@@ -37,6 +38,7 @@ struct Case {
   std::int64_t in, out, rows;
   DType dtype = DType::kBF16;
   bool f32 = false, norm = false, bias = false, residual = false;
+  bool fp8 = false;
   abi::LinearActivation activation = abi::LinearActivation::kNone;
 };
 
@@ -64,42 +66,54 @@ class SkinnyLinearGpuTest : public ::testing::Test {
     stream_ = std::move(*stream);
   }
 
-  DeviceBuffer upload(const Numbers& n) {
-    Result<DeviceBuffer> buffer = DeviceBuffer::create(*device_, n.bits.size() * 2);
+  template <typename T>
+  DeviceBuffer upload(const std::vector<T>& numbers) {
+    if (numbers.empty()) return {};
+    const std::size_t bytes = numbers.size() * sizeof(T);
+    Result<DeviceBuffer> buffer = DeviceBuffer::create(*device_, bytes);
     EXPECT_TRUE(buffer.ok());
-    EXPECT_TRUE(
-        cuda::copy_to_device(*device_, buffer->data(), n.bits.data(), n.bits.size() * 2, stream_.handle()).ok());
+    EXPECT_TRUE(cuda::copy_to_device(*device_, buffer->data(), numbers.data(), bytes, stream_.handle()).ok());
     return std::move(*buffer);
   }
 
   // Runs it `times` times and returns y's bytes, which must be the same each time.
   void check(const Case& c) {
     SCOPED_TRACE(::testing::Message() << c.in << " in, " << c.out << " out, " << c.rows << " rows, "
-                                      << dtype_name(c.dtype) << (c.f32 ? " to f32" : "") << (c.norm ? ", norm" : "")
-                                      << (c.bias ? ", bias" : "") << (c.residual ? ", residual" : "") << ", activation "
+                                      << dtype_name(c.dtype) << (c.fp8 ? " x fp8" : "") << (c.f32 ? " to f32" : "")
+                                      << (c.norm ? ", norm" : "") << (c.bias ? ", bias" : "")
+                                      << (c.residual ? ", residual" : "") << ", activation "
                                       << static_cast<int>(c.activation));
     const bool gated = c.activation != abi::LinearActivation::kNone;
     const std::int64_t columns = gated ? c.out / 2 : c.out, x_stride = c.in + 8 * (c.rows % 3),
                        y_stride = columns + 2 * (c.rows % 4);
     std::mt19937 rng(static_cast<unsigned>(c.in * 31 + c.out * 7 + c.rows));
     const float size = 1.0f / std::sqrt(static_cast<float>(c.in));
-    const Numbers w = random_numbers(rng, c.dtype, c.in * c.out, -2 * size, 2 * size);
+    const Numbers wide = random_numbers(rng, c.dtype, c.fp8 ? 0 : c.in * c.out, -2 * size, 2 * size);
+    // All e4m3 numbers but NaN, the subnormal ones among them.
+    std::vector<std::uint8_t> codes(c.fp8 ? c.in * c.out : 0);
+    std::vector<float> scales(c.fp8 ? c.out : 0);
+    for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(rng() % 127 | rng() % 2 << 7);
+    for (float& scale : scales) scale = size * 0.01f * static_cast<float>(1 + rng() % 7);
+    const auto w = [&](std::int64_t row, std::int64_t k) {
+      return c.fp8 ? double{e4m3_to_float(codes[row * c.in + k])} * scales[row] : wide[row * c.in + k];
+    };
     const Numbers x = random_numbers(rng, c.dtype, c.rows * x_stride, -1.0f, 2.0f);
     const Numbers norm = random_numbers(rng, c.dtype, c.in, -0.5f, 0.5f);
     const Numbers bias = random_numbers(rng, c.dtype, c.out, -1.0f, 1.0f);
     const Numbers residual = random_numbers(rng, c.dtype, c.rows * y_stride, -1.0f, 1.0f);
-    const DeviceBuffer dw = upload(w), dx = upload(x), dnorm = upload(norm), dbias = upload(bias);
-    SkinnyLinearSpec spec{.in = c.in, .out = c.out, .dtype = c.dtype};
+    const DeviceBuffer dw = c.fp8 ? upload(codes) : upload(wide.bits), dscales = upload(scales), dx = upload(x.bits),
+                       dnorm = upload(norm.bits), dbias = upload(bias.bits);
+    SkinnyLinearSpec spec{.in = c.in, .out = c.out, .dtype = c.dtype, .fp8 = c.fp8, .most_rows = c.fp8 ? 8 : 16};
     spec.norm = c.norm;
     spec.norm_plus_one = true;
     spec.norm_eps = 1e-5f;
     spec.activation = c.activation;
-    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, dw.data());
+    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, dw.data(), dscales.as<float>());
     ASSERT_TRUE(linear.ok()) << linear.status().to_string();
 
     const std::size_t y_bytes = c.rows * y_stride * (c.f32 ? 4 : 2);
     std::vector<std::byte> first, y(y_bytes);
-    DeviceBuffer dy = upload(residual);
+    DeviceBuffer dy = upload(residual.bits);
     if (c.f32) dy = std::move(*DeviceBuffer::filled(*device_, y_bytes, 0));
     for (int time = 0; time < 3; ++time) {
       if (!c.f32) {
@@ -129,7 +143,7 @@ class SkinnyLinearGpuTest : public ::testing::Test {
       const auto dot = [&](std::int64_t row) {
         double sum = 0.0, terms = 0.0;
         for (std::int64_t k = 0; k < c.in; ++k) {
-          const double term = x[r * x_stride + k] * (c.norm ? norm[k] + 1.0 : 1.0) * factor * w[row * c.in + k];
+          const double term = x[r * x_stride + k] * (c.norm ? norm[k] + 1.0 : 1.0) * factor * w(row, k);
           sum += term;
           terms += term * term;
         }
@@ -174,8 +188,12 @@ class SkinnyLinearGpuTest : public ::testing::Test {
 TEST_F(SkinnyLinearGpuTest, RandomSizes) {
   std::mt19937 rng(7);
   const auto up_to = [&](std::int64_t n) { return static_cast<std::int64_t>(rng() % n) + 1; };
-  for (int i = 0; i < 60 && !HasFatalFailure(); ++i) {
-    Case c{.in = 32 * up_to(i % 4 == 0 ? 450 : 130), .out = 8 * up_to(i % 5 == 0 ? 300 : 60), .rows = up_to(16)};
+  for (int i = 0; i < 100 && !HasFatalFailure(); ++i) {
+    const bool fp8 = i >= 60;
+    Case c{.in = (fp8 ? 64 : 32) * up_to(i % 4 == 0 ? (fp8 ? 225 : 450) : (fp8 ? 65 : 130)),
+           .out = 8 * up_to(i % 5 == 0 ? 300 : 60),
+           .rows = up_to(fp8 ? 8 : 16),
+           .fp8 = fp8};
     c.dtype = i % 3 == 2 ? DType::kF16 : DType::kBF16;
     c.norm = c.dtype == DType::kBF16 && i % 2 == 0;
     c.bias = i % 7 < 3;
@@ -197,6 +215,9 @@ TEST_F(SkinnyLinearGpuTest, SizesOfModels) {
   check({.in = 2048, .out = 16384, .rows = 4, .norm = true, .activation = abi::LinearActivation::kSilu});
   check({.in = 8192, .out = 2048, .rows = 5, .norm = true, .bias = true});
   check({.in = 28672, .out = 264, .rows = 7});
+  check({.in = 4096, .out = 6144, .rows = 1, .norm = true, .fp8 = true});
+  check({.in = 14336, .out = 4096, .rows = 8, .residual = true, .fp8 = true});
+  check({.in = 4096, .out = 28672, .rows = 4, .norm = true, .fp8 = true, .activation = abi::LinearActivation::kSilu});
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ std::vector<Entry> entries() {
     for (const std::uint32_t runs : {1, 4}) {
       add(fmt::format(" bf16, {} runs", runs), jit::norm_source(arch, abi::KvDType::kBF16, 8, runs));
     }
+    add(" bf16", jit::fp8_rows_source(arch, abi::KvDType::kBF16, 8));
     add("", jit::argmax_source(arch, 4));
     add("", jit::draw_source(arch, 4));
     add(" bf16", jit::elementwise_source(arch, abi::KvDType::kBF16, 8));
@@ -107,12 +108,20 @@ std::vector<Entry> entries() {
     for (const std::uint32_t split : {1u, 2u, 4u, 8u}) {
       for (const auto& [what, change] :
            std::vector<std::pair<std::string, std::function<void(jit::LinearKernelSpec&)>>>{
-               {"", [](jit::LinearKernelSpec&) {}}, {", norm and gate", [](jit::LinearKernelSpec& s) {
-                                                       s.norm = true;
-                                                       s.activation = abi::LinearActivation::kSilu;
-                                                     }}}) {
+               {"", [](jit::LinearKernelSpec&) {}},
+               {", norm and gate",
+                [](jit::LinearKernelSpec& s) {
+                  s.norm = true;
+                  s.activation = abi::LinearActivation::kSilu;
+                }},
+               {", fp8", [](jit::LinearKernelSpec& s) { s.fp8 = true; }},
+               {", norm and gate, fp8", [](jit::LinearKernelSpec& s) {
+                  s.fp8 = s.norm = true;
+                  s.activation = abi::LinearActivation::kSilu;
+                }}}) {
         jit::LinearKernelSpec spec{.tokens = tokens, .split = split, .ring = abi::linear_ring(tokens / 8)};
         change(spec);
+        if (spec.fp8 && tokens > 8) continue;
         const Result<jit::KernelSource> source = jit::linear_source(spec);
         EXPECT_TRUE(source.ok());
         if (source.ok())

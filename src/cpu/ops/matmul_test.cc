@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/fp8.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "cpu/simd.h"
@@ -33,14 +34,22 @@ struct Weight {
       } else if (dtype == DType::kF16) {
         halves[i] = float_to_f16(value);
         values[i] = f16_to_float(halves[i]);
+      } else if (dtype == DType::kF8E4M3) {
+        if (i % in == 0) scales.push_back(0.25f + rng.next_float());
+        codes.push_back(static_cast<std::uint8_t>(rng.next_below(127) | rng.next_below(2) << 7));  // all but NaN
+        values[i] = e4m3_to_float(codes.back()) * scales.back();
       } else {
         values[i] = value;
       }
     }
-    view = dtype == DType::kF32 ? cpu_tensor(values.data(), dtype, out, in) : cpu_tensor(halves.data(), dtype, out, in);
+    view = dtype == DType::kF32      ? cpu_tensor(values.data(), dtype, out, in)
+           : dtype == DType::kF8E4M3 ? cpu_tensor(codes.data(), dtype, out, in)
+                                     : cpu_tensor(halves.data(), dtype, out, in);
   }
   std::vector<float> values;
   std::vector<std::uint16_t> halves;
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;  // of codes, one an output
   TensorView view;
 };
 
@@ -59,7 +68,7 @@ class MatmulTargets : public ::testing::TestWithParam<std::string_view> {
 
 TEST_P(MatmulTargets, MatchesFp64) {
   ThreadPool pool(2);
-  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32, DType::kF8E4M3}) {
     for (const Case& c : {Case{1, 1, 1}, Case{1, 33, 7}, Case{1, 256, 768}, Case{3, 100, 300}, Case{4, 31, 64},
                           Case{5, 97, 513}, Case{14, 64, 256}, Case{15, 160, 600}, Case{233, 70, 270}}) {
       const Weight weight(dtype, c.out, c.in, 7);
@@ -67,7 +76,7 @@ TEST_P(MatmulTargets, MatchesFp64) {
       const std::int64_t x_stride = c.in + 3, y_stride = c.out + 5;
       const std::vector<float> x = random_floats(c.rows * x_stride, 11);
       std::vector<float> y(static_cast<std::size_t>(c.rows * y_stride), 12345.0f);
-      auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool);
+      auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool, weight.scales);
       ASSERT_TRUE(packed.ok()) << packed.status().to_string();
       MatmulScratch scratch;
       ASSERT_TRUE(scratch.reserve(c.in, pool.size()).ok());
@@ -83,7 +92,9 @@ TEST_P(MatmulTargets, MatchesFp64) {
           }
           sum += bias[n];
           // Sums of k terms in fp32: at most (k + 1) eps of the sum of magnitudes (Higham, section 3.1).
-          const double bound = (static_cast<double>(c.in) + 2.0) * 0x1p-24 * (magnitude + std::abs(bias[n]));
+          // The product of the sum and its scale, and of each code and its scale, are rounded too.
+          const double terms = static_cast<double>(c.in) + (dtype == DType::kF8E4M3 ? 4.0 : 2.0);
+          const double bound = terms * 0x1p-24 * (magnitude + std::abs(bias[n]));
           ASSERT_NEAR(y[r * y_stride + n], sum, bound) << dtype_name(dtype) << " row " << r << " column " << n;
         }
         for (std::int64_t n = c.out; n < y_stride; ++n) ASSERT_EQ(y[r * y_stride + n], 12345.0f);
@@ -124,34 +135,35 @@ INSTANTIATE_TEST_SUITE_P(Simd, MatmulTargets, ::testing::ValuesIn(simd_targets()
 // Rounding x to bf16 (half a unit of 2^-8 each) is all that the faster path may cost.
 TEST_P(MatmulTargets, Bf16LosesOnlyTheRoundingOfX) {
   ThreadPool pool(2);
-  for (const Case& c : {Case{8, 33, 1}, Case{9, 100, 7}, Case{12, 64, 256}, Case{13, 31, 513}, Case{127, 40, 65},
-                        Case{128, 33, 64}, Case{250, 70, 300}, Case{515, 96, 66}}) {
-    const Weight weight(DType::kBF16, c.out, c.in, 7);
-    const std::vector<float> bias = random_floats(c.out, 9);
-    const std::vector<float> x = random_floats(c.rows * c.in, 11);
-    std::vector<float> y(static_cast<std::size_t>(c.rows * c.out));
-    auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool);
-    ASSERT_TRUE(packed.ok());
-    MatmulScratch scratch;
-    ASSERT_TRUE(scratch.reserve(c.in, pool.size()).ok());
-    matmul(x.data(), c.in, c.rows, *packed, bias.data(), y.data(), c.out, MatmulPrecision::kBf16, scratch, pool);
-    double squares = 0.0, rounded_squares = 0.0;
-    for (std::int64_t i = 0; i < c.rows * c.out; ++i) {
-      const std::int64_t r = i / c.out, n = i % c.out;
-      double exact = bias[n], rounded = bias[n], magnitude = std::abs(bias[n]);
-      for (std::int64_t k = 0; k < c.in; ++k) {
-        exact += double{x[r * c.in + k]} * weight.values[n * c.in + k];
-        rounded += double{bf16_to_float(float_to_bf16(x[r * c.in + k]))} * weight.values[n * c.in + k];
-        magnitude += std::abs(double{x[r * c.in + k]} * weight.values[n * c.in + k]);
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3})
+    for (const Case& c : {Case{8, 33, 1}, Case{9, 100, 7}, Case{12, 64, 256}, Case{13, 31, 513}, Case{127, 40, 65},
+                          Case{128, 33, 64}, Case{250, 70, 300}, Case{515, 96, 66}}) {
+      const Weight weight(dtype, c.out, c.in, 7);
+      const std::vector<float> bias = random_floats(c.out, 9);
+      const std::vector<float> x = random_floats(c.rows * c.in, 11);
+      std::vector<float> y(static_cast<std::size_t>(c.rows * c.out));
+      auto packed = PackedWeight::create(std::array{weight.view}, MatmulPrecision::kBf16, pool, weight.scales);
+      ASSERT_TRUE(packed.ok());
+      MatmulScratch scratch;
+      ASSERT_TRUE(scratch.reserve(c.in, pool.size()).ok());
+      matmul(x.data(), c.in, c.rows, *packed, bias.data(), y.data(), c.out, MatmulPrecision::kBf16, scratch, pool);
+      double squares = 0.0, rounded_squares = 0.0;
+      for (std::int64_t i = 0; i < c.rows * c.out; ++i) {
+        const std::int64_t r = i / c.out, n = i % c.out;
+        double exact = bias[n], rounded = bias[n], magnitude = std::abs(bias[n]);
+        for (std::int64_t k = 0; k < c.in; ++k) {
+          exact += double{x[r * c.in + k]} * weight.values[n * c.in + k];
+          rounded += double{bf16_to_float(float_to_bf16(x[r * c.in + k]))} * weight.values[n * c.in + k];
+          magnitude += std::abs(double{x[r * c.in + k]} * weight.values[n * c.in + k]);
+        }
+        squares += (y[i] - exact) * (y[i] - exact);
+        rounded_squares += (rounded - exact) * (rounded - exact);
+        // Either path: fp32 on x as it is, or on x rounded.
+        const double bound = (static_cast<double>(c.in) + 2.0) * 0x1p-23 * magnitude;
+        ASSERT_LT(std::min(std::abs(y[i] - exact), std::abs(y[i] - rounded)), bound) << r << ", " << n;
       }
-      squares += (y[i] - exact) * (y[i] - exact);
-      rounded_squares += (rounded - exact) * (rounded - exact);
-      // Either path: fp32 on x as it is, or on x rounded.
-      const double bound = (static_cast<double>(c.in) + 2.0) * 0x1p-23 * magnitude;
-      ASSERT_LT(std::min(std::abs(y[i] - exact), std::abs(y[i] - rounded)), bound) << r << ", " << n;
+      EXPECT_LT(squares, 1.01 * rounded_squares + 1e-9);
     }
-    EXPECT_LT(squares, 1.01 * rounded_squares + 1e-9);
-  }
 }
 
 TEST(PackedWeight, RefusesWhatItCannotPack) {
@@ -163,6 +175,12 @@ TEST(PackedWeight, RefusesWhatItCannotPack) {
   EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF32, 16)), StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kI8, 4, 4)), StatusCode::kUnsupported);
   EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF32, 0, 4)), StatusCode::kInvalidArgument);
+  // e4m3 comes with a scale an output, other types without.
+  EXPECT_EQ(code_of(cpu_tensor(values.data(), DType::kF8E4M3, 4, 4)), StatusCode::kInvalidArgument);
+  const TensorView whole = cpu_tensor(values.data(), DType::kF32, 4, 4);
+  EXPECT_EQ(
+      PackedWeight::create(std::array{whole}, MatmulPrecision::kF32, pool, std::vector<float>(4, 1.0f)).status().code(),
+      StatusCode::kInvalidArgument);
   EXPECT_EQ(PackedWeight::create({}, MatmulPrecision::kBf16, pool).status().code(), StatusCode::kInvalidArgument);
 }
 

@@ -158,10 +158,13 @@ int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_
     return kLtInvalidValue;
   }
   const void* const bias = biased ? how.bias : nullptr;
-  const bool fp8 = la.type == kLtE4M3;
+  const bool scaled = how.scale_modes[0] == kLtScaleOuterVector;
   for (int i = 0; i < 2; ++i) {
-    if (fp8 != (how.scale_modes[i] == kLtScaleOuterVector && how.scales[i] != nullptr)) return kLtInvalidValue;
+    if (scaled != (how.scale_modes[i] == kLtScaleOuterVector) || scaled != (how.scales[i] != nullptr)) {
+      return kLtInvalidValue;
+    }
   }
+  if (scaled && la.type != kLtE4M3) return kLtInvalidValue;
   const float *const scales_a = how.scales[0], *const scales_b = how.scales[1];
   fake::enqueue_work(stream, [=] {
     for (std::uint64_t column = 0; column < ld.columns; ++column) {
@@ -170,7 +173,7 @@ int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_
         for (std::uint64_t k = 0; k < depth; ++k) {
           sum += fake::element(a, la, ta, row, k) * fake::element(b, lb, tb, k, column);
         }
-        if (fp8) sum *= scales_a[row] * scales_b[column];
+        if (scaled) sum *= scales_a[row] * scales_b[column];
         fake::store(d, ld.type, row + column * static_cast<std::uint64_t>(ld.stride), sum);
       }
     }

@@ -42,8 +42,7 @@ Status Fp8Scratch::reserve(const cuda::Device& device, std::int64_t in) {
 Status CudaLinear::prepare() {
   if (is_fp8()) {
     FOVEA_RETURN_IF_ERROR(fp8_.reserve(device_, in_));
-    // A product of cuBLASLt with scales has no bias and needs rows of 16.
-    multiplies_fp8_ = device_.info().major >= 9 && bias_.data() == nullptr && in_ % 16 == 0 && out_ % 16 == 0;
+    multiplies_fp8_ = device_.info().major >= 9 && in_ % 16 == 0 && out_ % 16 == 0;  // else cuBLASLt has none
   }
   FOVEA_ASSIGN_OR_RETURN(few_, few_rows(device_, few_spec(), weight_->data(), scales_.as<float>()));
   return ok_status();
@@ -144,6 +143,10 @@ Status CudaLinear::multiply_fp8(const TensorView& x, const TensorView& y) {
   cuda::MatmulSpec spec = spec_of(x, y);
   spec.type = cuda::MatmulType::kE4M3;
   spec.x_stride = in_;
+  // With scales of rows cuBLASLt has one kernel, for many rows, and no bias; of halves the sums alone may overflow.
+  constexpr std::int64_t kFewForScales = 128;
+  spec.row_scales = x.shape[0] > kFewForScales || y.dtype != DType::kBF16;
+  spec.bias = false;
   const std::int64_t x_bytes = dtype_bits(x.dtype) / 8, y_bytes = dtype_bits(y.dtype) / 8;
   for (std::int64_t first = 0; first < x.shape[0]; first += Fp8Scratch::kRows) {
     spec.rows = std::min(Fp8Scratch::kRows, x.shape[0] - first);
@@ -155,9 +158,20 @@ Status CudaLinear::multiply_fp8(const TensorView& x, const TensorView& y) {
     rows.rows = static_cast<std::uint32_t>(spec.rows);
     rows.width = static_cast<std::uint32_t>(in_);
     FOVEA_RETURN_IF_ERROR(ops_.fp8_rows(rows, dtype_));
-    FOVEA_RETURN_IF_ERROR(matmul_.run(spec, fp8_.codes(), weight_->data(),
-                                      static_cast<std::byte*>(y.data) + first * y.strides[0] * y_bytes, stream_,
-                                      nullptr, {fp8_.scales(), scales_.as<float>()}));
+    std::byte* const to = static_cast<std::byte*>(y.data) + first * y.strides[0] * y_bytes;
+    cuda::MatmulScales scales;
+    if (spec.row_scales) scales = {fp8_.scales(), scales_.as<float>()};
+    FOVEA_RETURN_IF_ERROR(matmul_.run(spec, fp8_.codes(), weight_->data(), to, stream_, nullptr, scales));
+    if (spec.row_scales && bias_.data() == nullptr) continue;
+    abi::Fp8FinishArgs finish{};
+    finish.y = to;
+    if (!spec.row_scales) finish.row_scales = fp8_.scales();
+    if (!spec.row_scales) finish.column_scales = scales_.as<float>();
+    finish.bias = bias_.data();
+    finish.stride = y.strides[0];
+    finish.rows = static_cast<std::uint32_t>(spec.rows);
+    finish.width = static_cast<std::uint32_t>(out_);
+    FOVEA_RETURN_IF_ERROR(ops_.fp8_finish(finish, y.dtype));
   }
   return ok_status();
 }

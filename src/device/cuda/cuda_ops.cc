@@ -84,7 +84,10 @@ Result<const cuda::Function*> CudaOps::kernel(Kind kind, DType dtype, std::uint3
       break;
     case Kind::kFp8Rows:
     case Kind::kFp8Expand:
-      entry = kind == Kind::kFp8Rows ? "fovea_fp8_rows" : "fovea_fp8_expand";
+    case Kind::kFp8Finish:
+      entry = kind == Kind::kFp8Rows     ? "fovea_fp8_rows"
+              : kind == Kind::kFp8Expand ? "fovea_fp8_expand"
+                                         : "fovea_fp8_finish";
       source = jit::fp8_rows_source(arch, type, vec);
       break;
     case Kind::kEmbed: entry = "fovea_embed"; break;
@@ -167,16 +170,23 @@ Status CudaOps::fp8_rows(const abi::Fp8RowsArgs& given, DType dtype) {
   const std::uint32_t vec =
       widest(args.width, dtype, {{args.from, args.stride, 0, element_bytes(dtype)}, {args.codes, args.width, 0, 1}});
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kFp8Rows, dtype, vec, 0));
-  return launch(*function, &args, args.rows, abi::kFp8Threads);
+  return launch(*function, &args, args.rows, abi::kOpThreads);
 }
 
 Status CudaOps::fp8_expand(const abi::Fp8ExpandArgs& given, DType dtype) {
   abi::Fp8ExpandArgs args = given;
   const std::uint32_t vec =
       widest(args.width, dtype, {{args.codes, args.width, 0, 1}, {args.to, args.width, 0, element_bytes(dtype)}});
-  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kFp8Expand, dtype, vec, 0));
-  const std::uint64_t threads = std::uint64_t{args.rows} * (args.width / vec);
-  return launch(*function, &args, (threads + abi::kFp8Threads - 1) / abi::kFp8Threads, abi::kFp8Threads);
+  return launch_rows(Kind::kFp8Expand, dtype, vec, &args, args.rows, args.width);
+}
+
+Status CudaOps::fp8_finish(const abi::Fp8FinishArgs& given, DType dtype) {
+  abi::Fp8FinishArgs args = given;
+  const std::uint32_t bytes = element_bytes(dtype);
+  const std::uint32_t vec =
+      widest(args.width, dtype,
+             {{args.y, args.stride, 0, bytes}, {args.column_scales, 0, 0, sizeof(float)}, {args.bias, 0, 0, bytes}});
+  return launch_rows(Kind::kFp8Finish, dtype, vec, &args, args.rows, args.width);
 }
 
 Status CudaOps::argmax(abi::ArgmaxArgs args, std::uint32_t rows) {

@@ -37,6 +37,7 @@ class CudaOps {
   // dtype: of what is not e4m3.
   Status fp8_rows(const abi::Fp8RowsArgs& args, DType dtype);
   Status fp8_expand(const abi::Fp8ExpandArgs& args, DType dtype);
+  Status fp8_finish(const abi::Fp8FinishArgs& args, DType dtype);
   Status argmax(abi::ArgmaxArgs args, std::uint32_t rows);
   Status draw(abi::DrawArgs args, std::uint32_t rows);
   // One launch for every kMostRopeTargets targets; args.does_q and the targets in it are set here.
@@ -53,7 +54,8 @@ class CudaOps {
     kDraw,
     kRopeAppend,
     kFp8Rows,
-    kFp8Expand
+    kFp8Expand,
+    kFp8Finish
   };
   // Loaded when first asked for. extra: runs of a norm, head_dim of rope_append.
   Result<const cuda::Function*> kernel(Kind kind, DType dtype, std::uint32_t vec, std::uint32_t extra);

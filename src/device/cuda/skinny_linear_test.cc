@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "base/fp8.h"
 #include "base/half.h"
 #include "cuda/testing/fake_driver.h"
 
@@ -27,19 +28,24 @@ const bool kPrepared = fake::name_driver_and_cache();
 void multiply(const abi::LinearArgs& a) {
   const abi::LinearShape& s = a.shape;
   const auto* x = static_cast<const std::uint16_t*>(a.x);
-  const auto* w = static_cast<const std::uint16_t*>(s.w);
+  const auto w = [&](std::size_t i) {
+    return a.scales == nullptr ? bf16_to_float(static_cast<const std::uint16_t*>(s.w)[i])
+                               : e4m3_to_float(static_cast<const std::uint8_t*>(s.w)[i]);
+  };
   auto* y = static_cast<std::uint16_t*>(a.y);
   std::vector<std::vector<double>> sums(a.tokens, std::vector<double>(2 * s.pairs, 0.0));
   for (std::uint32_t cluster = 0; cluster < s.clusters; ++cluster) {
     const abi::LinearPairs pairs = abi::linear_pairs(s, cluster);
     for (std::uint32_t warp = 0; warp < abi::kLinearWarps * s.split; ++warp) {
       const abi::LinearSlices slices = abi::linear_slices(s, warp, 1);
-      ASSERT_LE(slices.end - slices.begin, abi::linear_warp_slices(a.tokens > 8 ? 2 : 1));
+      ASSERT_EQ(s.slice, abi::linear_weight_slice(a.scales != nullptr));
+      ASSERT_LE((slices.end - slices.begin) * s.slice / 32, abi::linear_warp_slices(a.tokens > 8 ? 2 : 1));
       for (std::uint32_t row = 2 * pairs.begin; row < 2 * pairs.end; ++row) {
         const std::size_t at = s.half == 1 ? row : row / 2 + row % 2 * std::size_t{s.half};
-        for (std::uint32_t k = 32 * slices.begin; k < 32 * slices.end; ++k) {
+        const float scale = a.scales == nullptr ? 1.0f : a.scales[at];
+        for (std::uint32_t k = s.slice * slices.begin; k < s.slice * slices.end; ++k) {
           for (std::uint32_t t = 0; t < a.tokens; ++t) {
-            sums[t][row] += bf16_to_float(x[t * a.x_stride + k]) * bf16_to_float(w[at * s.k + k]);
+            sums[t][row] += bf16_to_float(x[t * a.x_stride + k]) * w(at * s.k + k) * scale;
           }
         }
       }
@@ -84,16 +90,27 @@ class SkinnyLinearTest : public ::testing::Test {
   Status create(const SkinnyLinearSpec& spec) { return SkinnyLinear::create(*device_, spec, weights()).status(); }
 
   // Small integers, so that sums are exact; against the definition.
-  void expect_product(std::int64_t in, std::int64_t out, std::int64_t rows, bool gated) {
-    SCOPED_TRACE(::testing::Message() << in << " in, " << out << " out, " << rows << " rows, gated " << gated);
-    SkinnyLinearSpec spec{.in = in, .out = out};
+  void expect_product(std::int64_t in, std::int64_t out, std::int64_t rows, bool gated, bool fp8 = false) {
+    SCOPED_TRACE(::testing::Message() << in << " in, " << out << " out, " << rows << " rows, gated " << gated
+                                      << ", fp8 " << fp8);
+    SkinnyLinearSpec spec{.in = in, .out = out, .fp8 = fp8};
     if (gated) spec.activation = abi::LinearActivation::kSilu;
-    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, weights());
+    scales_.resize(static_cast<std::size_t>(out));
+    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, weights(), fp8 ? scales_.data() : nullptr);
     ASSERT_TRUE(linear.ok()) << linear.status().to_string();
     const std::int64_t columns = linear->columns(), x_stride = in + 8, y_stride = columns + 2;
     ASSERT_LE(in * out, std::int64_t{1} << 19);
-    for (std::int64_t i = 0; i < in * out; ++i)
-      weights()[i] = float_to_bf16(static_cast<float>((i * 7 + i / in) % 5 - 2));
+    const auto weight = [&](std::int64_t i) { return static_cast<float>((i * 7 + i / in) % 5 - 2); };
+    constexpr std::uint8_t kCodes[] = {0xc0, 0xb8, 0x00, 0x38, 0x40};  // -2 to 2
+    for (std::int64_t i = 0; i < in * out; ++i) {
+      if (fp8) {
+        reinterpret_cast<std::uint8_t*>(weights())[i] = kCodes[static_cast<int>(weight(i)) + 2];
+      } else {
+        weights()[i] = float_to_bf16(weight(i));
+      }
+    }
+    for (std::int64_t row = 0; row < out; ++row)
+      scales_[row] = fp8 ? std::ldexp(1.0f, static_cast<int>(row % 3)) : 1.0f;
     alignas(16) static std::uint16_t x[16 * 9000];
     std::vector<std::uint16_t> y(rows * y_stride, 7);
     for (std::int64_t i = 0; i < rows * x_stride; ++i) x[i] = float_to_bf16(static_cast<float>(i % 3 - 1));
@@ -104,7 +121,7 @@ class SkinnyLinearTest : public ::testing::Test {
       const auto dot = [&](std::int64_t row) {
         double sum = 0.0;
         for (std::int64_t k = 0; k < in; ++k) {
-          sum += bf16_to_float(x[r * x_stride + k]) * bf16_to_float(weights()[row * in + k]);
+          sum += bf16_to_float(x[r * x_stride + k]) * weight(row * in + k) * scales_[row];
         }
         return sum;
       };
@@ -119,6 +136,7 @@ class SkinnyLinearTest : public ::testing::Test {
   std::optional<cuda::Device> device_;
   std::optional<cuda::ScopedContext> context_;
   std::vector<std::uint16_t> weights_;
+  std::vector<float> scales_;
   abi::LinearArgs args_{};
 };
 
@@ -129,6 +147,9 @@ TEST_F(SkinnyLinearTest, EveryWeightIsMultipliedOnce) {
   expect_product(4096, 96, 9, false);  // k of two CTAs
   expect_product(8992, 48, 2, false);  // of four, unevenly
   expect_product(8992, 32, 16, true);  // of eight
+  expect_product(64, 8, 1, false, true);
+  expect_product(4096, 96, 8, true, true);
+  expect_product(8896, 48, 3, false, true);  // k of four CTAs, unevenly
 }
 
 TEST_F(SkinnyLinearTest, ClustersFit) {
@@ -159,6 +180,8 @@ TEST_F(SkinnyLinearTest, RefusesWhatTheKernelDoesNotTake) {
   EXPECT_EQ(create({.in = 64, .out = 8, .dtype = DType::kF32}).code(), StatusCode::kUnsupported);
   EXPECT_THAT(create({.in = 64, .out = 8, .dtype = DType::kF16, .norm = true}).message(), HasSubstr("normalize f16"));
   EXPECT_FALSE(SkinnyLinear::create(*device_, {.in = 64, .out = 8}, weights() + 1).ok());
+  EXPECT_THAT(create({.in = 96, .out = 64, .fp8 = true}).message(), HasSubstr("multiples of 64 and 8"));
+  EXPECT_THAT(create({.in = 64, .out = 64, .fp8 = true}).message(), HasSubstr("with scales, or neither"));
 
   const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, {.in = 28672, .out = 16}, weights());
   ASSERT_TRUE(linear.ok()) << linear.status().to_string();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,7 @@ enum class LoadFormat : std::uint8_t { kAuto, kDummy };  // kDummy: reproducible
 struct ModelLoadOptions {
   LoadFormat format = LoadFormat::kAuto;
   std::uint64_t dummy_seed = 0;
+  std::function<void(std::int64_t done, std::int64_t total)> on_load;  // bytes of stored weights; or none
   bool fp8_weights = false;  // matrices of layers become fp8_e4m3 with a scale a row, where they are not yet
   std::int32_t max_forward_tokens = 2048;  // most tokens one forward may hold: sizes the activations once
   std::int32_t max_logit_rows = 256;

@@ -45,6 +45,8 @@ class TensorStore {
   std::string describe(const std::string& name) const;
   std::vector<std::string> names() const;
   std::size_t total_bytes() const;
+  // The files, in the order of their names.
+  std::span<const MappedFile> files() const { return files_; }
 
  private:
   struct Tensor {

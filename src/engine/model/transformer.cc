@@ -2,6 +2,7 @@
 #include "engine/model/transformer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -66,8 +67,14 @@ Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::uniq
     FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
     FOVEA_RETURN_IF_ERROR(check_memory(transformer->weight_bytes_ + transformer->table_bytes(), device));
     transformer->looks_only_ = false;
+    transformer->all_bytes_ = transformer->weight_bytes_;
+    weights->read_ahead();
   }
+  const auto start = std::chrono::steady_clock::now();
   FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  log_info("{} MB of weights on {} in {:.2f} s; {} MB of memory are left", transformer->weight_bytes_ >> 20,
+           device.name(), seconds, device.memory_available() >> 20);
   if (device.reads_host_memory()) transformer->weights_ = std::move(weights);
   if (options.streaming) FOVEA_RETURN_IF_ERROR(check_head_profile(*options.streaming, transformer->config_));
   transformer->layout_ = make_kv_grouping(transformer->config_, options.streaming ? &*options.streaming : nullptr);
@@ -137,6 +144,9 @@ Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, 
     }
   }
   auto linear = device_.create_linear({views, scales, biases, to_fp8});
+  if (options_.on_load && all_bytes_ > 0) {
+    options_.on_load(static_cast<std::int64_t>(weight_bytes_), static_cast<std::int64_t>(all_bytes_));
+  }
   if (device_.reads_host_memory()) expanded_.insert(expanded_.end(), expanded.begin(), expanded.end());
   if (!linear.ok()) return make_status(linear.status().code(), "{}: {}", parts[0].name, linear.status().message());
   return linear;

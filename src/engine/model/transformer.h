@@ -93,6 +93,7 @@ class Transformer : public Model {
   std::unique_ptr<Linear> lm_head_;
   float embedding_scale_ = 1.0f;
   std::size_t weight_bytes_ = 0;
+  std::size_t all_bytes_ = 0;                    // of weights, once they were looked at
   bool looks_only_ = false;                      // load() of nothing
   std::vector<std::shared_ptr<void>> expanded_;  // matrices that the device reads where they lie
   // Of the forward, as operators read them.

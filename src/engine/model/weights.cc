@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/half.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -63,8 +64,23 @@ class StoredWeights : public WeightSource {
   }
   bool is_stored() const override { return true; }
 
+  // A thread asks for one piece after the other, which waits where the disk is behind. Not where the machine cannot
+  // keep the files beside what the device makes of them.
+  void read_ahead() override {
+    if (store_.total_bytes() > available_memory_bytes() / 2) return;
+    reader_ = std::jthread([this](const std::stop_token& stop) {
+      constexpr std::size_t kPiece = std::size_t{32} << 20;
+      for (const MappedFile& file : store_.files()) {
+        for (std::size_t at = 0; at < file.size_bytes() && !stop.stop_requested(); at += kPiece) {
+          file.prefetch(at, kPiece);
+        }
+      }
+    });
+  }
+
  private:
   TensorStore store_;
+  std::jthread reader_;  // over store_
 };
 
 class DummyWeights : public WeightSource {

@@ -28,6 +28,8 @@ class WeightSource {
   virtual Result<WeightMatrix> matrix(const std::string& name, std::int64_t out, std::int64_t in);
   // Whether get() and matrix() cost nothing, so that all may be looked at before any is used.
   virtual bool is_stored() const { return false; }
+  // All of it will be used, in about the order of the files: what lies on a disk is fetched beside.
+  virtual void read_ahead() {}
 };
 
 // Tensors of a Hugging Face folder.
