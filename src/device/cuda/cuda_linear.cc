@@ -116,12 +116,16 @@ Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
     const SkinnyLinear::Call call = call_of(x, y);
     if (few_->takes(call)) return launch(*few_, call);
   }
-  if (is_fp8() && multiplies_fp8_) {
-    const Status status = multiply_fp8(x, y);
-    if (status.code() != StatusCode::kUnsupported) return status;
-    multiplies_fp8_ = false;
+  if (is_fp8()) {
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    if (multiplies_fp8_) {
+      const Status status = multiply_fp8(x, y);
+      if (status.code() != StatusCode::kUnsupported) return status;
+      multiplies_fp8_ = false;
+    }
+    return multiply_expanded(x, y);
   }
-  if (is_fp8()) return multiply_expanded(x, y);
   return matmul_.run(spec_of(x, y), x.data, weight_->data(), y.data, stream_, bias_.data());
 }
 
@@ -144,7 +148,7 @@ Status CudaLinear::multiply_fp8(const TensorView& x, const TensorView& y) {
   spec.type = cuda::MatmulType::kE4M3;
   spec.x_stride = in_;
   // With scales of rows cuBLASLt has one kernel, for many rows, and no bias; of halves the sums alone may overflow.
-  constexpr std::int64_t kFewForScales = 128;
+  constexpr std::int64_t kFewForScales = 512;
   spec.row_scales = x.shape[0] > kFewForScales || y.dtype != DType::kBF16;
   spec.bias = false;
   const std::int64_t x_bytes = dtype_bits(x.dtype) / 8, y_bytes = dtype_bits(y.dtype) / 8;
