@@ -93,7 +93,7 @@ class SkinnyLinearTest : public ::testing::Test {
   void expect_product(std::int64_t in, std::int64_t out, std::int64_t rows, bool gated, bool fp8 = false) {
     SCOPED_TRACE(::testing::Message() << in << " in, " << out << " out, " << rows << " rows, gated " << gated
                                       << ", fp8 " << fp8);
-    SkinnyLinearSpec spec{.in = in, .out = out, .fp8 = fp8};
+    SkinnyLinearSpec spec{.in = in, .out = out, .fp8 = fp8, .most_rows = fp8 ? 8 : 16};
     if (gated) spec.activation = abi::LinearActivation::kSilu;
     scales_.resize(static_cast<std::size_t>(out));
     const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, weights(), fp8 ? scales_.data() : nullptr);

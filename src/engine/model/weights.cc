@@ -97,11 +97,17 @@ class DummyWeights : public WeightSource {
     std::copy(shape.begin(), shape.end(), view.shape.begin());
     view.strides[0] = 1;
     if (view.rank == 2) view.strides = {view.shape[1], 1};
+    const std::size_t size = static_cast<std::size_t>(view.num_elements() * dtype_bits(dtype_) / 8);
+    // Asked for again: views of it must stay.
+    if (const auto known = tensors_.find(name); known != tensors_.end() && known->second.size() == size) {
+      view.data = known->second.data();
+      return view;
+    }
     const bool norm = view.rank == 1 && name.ends_with("norm.weight");
     const double deviation = view.rank == 2 ? 1.0 / std::sqrt(static_cast<double>(view.shape[1])) : 0.02;
     std::vector<std::byte> bytes;
     try {
-      bytes.resize(static_cast<std::size_t>(view.num_elements() * dtype_bits(dtype_) / 8));
+      bytes.resize(size);
     } catch (const std::bad_alloc&) {
       return resource_exhausted("no memory for {} ({} MB)", name, view.num_elements() * dtype_bits(dtype_) / 8 >> 20);
     }
