@@ -73,8 +73,8 @@ class Reader {
       *out += "false";
     } else if (word == "None" || word == "null") {
       *out += "null";
-    } else if (nlohmann::json::accept(word)) {
-      *out += word;  // a number
+    } else if (word.find_first_not_of("0123456789+-.eE") == std::string_view::npos && nlohmann::json::accept(word)) {
+      *out += word;
     } else {
       return false;
     }

@@ -86,6 +86,7 @@ TEST(PythonicCalls, BecomeJson) {
 
 TEST(PythonicCalls, WhatIsNoLiteralIsText) {
   expect<PythonicCallParser>("[add(a=today + 1, b=0x10)]", {"", {{"add", R"({"a": "today + 1", "b": "0x10"})"}}});
+  expect<PythonicCallParser>(std::string("[add(a=1\0)]", 11), {"", {{"add", R"({"a": "1\u0000"})"}}});
   expect<PythonicCallParser>("[now()] and so on", {"and so on", {{"now", "{}"}}});
 }
 
