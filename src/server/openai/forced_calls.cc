@@ -126,6 +126,20 @@ OrderedJson calls_of(const ToolUse& use, const ToolFormat& format) {
 
 }  // namespace
 
+std::string unforceable(const ToolUse& use, const ToolFormat& format) {
+  if (format.syntax != CallSyntax::kPythonic) return {};  // whole schemas are checked where the grammar is compiled
+  constexpr std::string_view kKnown[] = {"type",    "properties",  "required", "additionalProperties",
+                                         "$defs",   "definitions", "title",    "description",
+                                         "$schema", "strict",      "$id"};
+  for (const Tool& tool : use.tools) {
+    const OrderedJson schema = OrderedJson::parse(tool.parameters);
+    for (const auto& [keyword, value] : schema.items()) {
+      if (std::find(std::begin(kKnown), std::end(kKnown), keyword) == std::end(kKnown)) return keyword;
+    }
+  }
+  return {};
+}
+
 GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std::string& schema) {
   OrderedJson calls = calls_of(use, format);
   if (!schema.empty()) calls = either({value_by(OrderedJson::parse(schema)), std::move(calls)});

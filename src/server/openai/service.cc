@@ -386,6 +386,13 @@ std::optional<ApiError> Service::use_tools(ChatRequest* request, const std::stri
                     params.grammar_field, "unsupported_parameter"};
   }
   const bool form = params.grammar.has_value() && OrderedJson::accept(params.grammar->text);
+  if (const std::string keyword = unforceable(use, *tool_format_); !keyword.empty() && (use.required || form)) {
+    return ApiError{400,
+                    fmt::format("this model calls tools in Python's words, which cannot be held to {} of a schema; "
+                                "leave it out, or let the model choose (tool_choice \"auto\")",
+                                quote(keyword)),
+                    "tools", "unsupported_parameter"};
+  }
   if (use.required) {
     params.grammar = forced_calls(use, *tool_format_);
     params.grammar_field = "tools";

@@ -28,4 +28,7 @@ bool read_tool_members(const Json& message, const std::string& where, FieldReade
 // Lets through calls of these tools in this format, and nothing else but, where there is a schema, an answer by it.
 GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std::string& schema = "");
 
+// The keyword of a tool's schema that forced calls in this format could not be held to; empty: there is none.
+std::string unforceable(const ToolUse& use, const ToolFormat& format);
+
 }  // namespace fovea::server
