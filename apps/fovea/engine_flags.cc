@@ -5,9 +5,14 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
+#include "base/status.h"
+#include "command.h"
 #include "console.h"
 #include "core/select/policy.h"
+#include "engine/engine_core.h"
 #include "model_hint.h"
+#include "ranks.h"
 
 namespace fovea::app {
 
@@ -15,6 +20,10 @@ void EngineFlags::declare(Options& table) {
   table.section("Model and machine");
   table.add_model(options.model, "Hugging Face folder; without it, the embedded model needle");
   table.add("device", options.device, "Where to run: cpu, cuda:N, or auto: a GPU where there is one");
+  table.add("tp", tp_,
+            "Processes that compute the model together, a GPU each from --device on: tensor parallel. They are started "
+            "here, or by torchrun or mpirun");
+  before_run(table, [this] { return follow(); });
   table.add_choice("load-format", options.load_format, {"auto", "dummy"},
                    "dummy: random weights of the model's config.json");
   table.add("dummy-seed", options.dummy_seed, "Seed of dummy weights");
@@ -99,14 +108,34 @@ EngineOptions EngineFlags::resolved() const {
   return out;
 }
 
+std::optional<int> EngineFlags::follow() {
+  if (tp_ == 1) return std::nullopt;
+  if (tp_ < 1 || tp_ > GroupMemory::kMostRanks) {
+    return fail(invalid_argument("--tp is {}, expected 1 to {}", tp_, GroupMemory::kMostRanks));
+  }
+  const Result<RankPlace> place = find_rank_place(tp_);
+  if (!place.ok()) return fail(place.status());
+  if (place->rank == 0) return std::nullopt;
+  auto group = join_ranks(*place);
+  if (!group.ok()) return fail(group.status());
+  if (log_level() == LogLevel::kWarning) set_log_level(LogLevel::kError);  // rank 0 has said it
+  // Rank 0 says what went wrong.
+  return follow_engine(resolved(), *group).ok() ? kExitOk : kExitFailure;
+}
+
 Result<std::unique_ptr<Engine>> EngineFlags::create() {
+  if (tp_ > 1) {
+    group_.reset();  // of an engine that was made before, whose ranks have left
+    FOVEA_ASSIGN_OR_RETURN(const RankPlace place, find_rank_place(tp_));
+    FOVEA_ASSIGN_OR_RETURN(group_, lead_ranks(place));
+  }
   EngineOptions all = resolved();
   std::optional<Progress> bar;
   all.on_load = [&bar](std::int64_t done, std::int64_t total) {
     if (!bar) bar.emplace("loading the weights", total >> 20, "MB");
     bar->set(done >> 20);
   };
-  auto engine = Engine::create(all);
+  auto engine = create_engine(all, group_);
   return engine.ok() ? std::move(engine)
                      : Result<std::unique_ptr<Engine>>(with_model_hint(engine.status(), options.model));
 }
@@ -128,6 +157,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   };
   add("--model", options.model, defaults.model);
   add("--device", options.device, defaults.device);
+  add("--tp", tp_, 1);
   add("--load-format", options.load_format, defaults.load_format);
   add("--dummy-seed", options.dummy_seed, defaults.dummy_seed);
   add("--weight-dtype", options.weight_dtype, defaults.weight_dtype);

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fovea/engine.h"
 #include "options.h"
+
+namespace fovea {
+class ProcessGroup;
+}
 
 namespace fovea::app {
 
@@ -23,14 +28,22 @@ struct EngineFlags {
   void declare(Options& table);
   // For a command that has one request at a time: --help leaves out what only several need.
   void declare_for_one(Options& table);
-  // Makes the engine; a Status names the flag that is wrong, and what to do about a model of another kind.
+  // Makes the engine, and with --tp starts the processes that compute with it; a Status names the flag that is wrong,
+  // and what to do about a model of another kind.
   Result<std::unique_ptr<Engine>> create();
   // The flags that differ from the defaults, as arguments for a child process.
   std::vector<std::string> arguments() const;
+  // Whether --tp asks for several processes, which create() starts.
+  bool starts_ranks() const { return tp_ > 1; }
   // `options` with what other flags say.
   EngineOptions resolved() const;
 
  private:
+  // A process that is not rank 0 of --tp: its exit code.
+  std::optional<int> follow();
+
+  std::int32_t tp_ = 1;
+  std::shared_ptr<ProcessGroup> group_;  // of --tp
   std::string kv_dtype_ = "bf16";
   std::int32_t kv_cache_mib_ = 0;
   double kv_spill_gib_ = 0.0;

@@ -14,8 +14,9 @@ namespace fovea::app {
 std::vector<std::string> unknown_variables(const std::vector<std::string>& environment,
                                            std::vector<std::string> known) {
   for (const EnvEntry& entry : env_table()) known.emplace_back(entry.name);
-  // Of the Python package and of the tests, which run commands too.
-  known.insert(known.end(), {"FOVEA_CONFIG", "FOVEA_LIBRARY", "FOVEA_BINARY", "FOVEA_TEST_MODEL", "FOVEA_GPU_CASES"});
+  // Of the Python package and of the tests, which run commands too, and of processes that commands start.
+  known.insert(known.end(),
+               {"FOVEA_CONFIG", "FOVEA_RANK", "FOVEA_LIBRARY", "FOVEA_BINARY", "FOVEA_TEST_MODEL", "FOVEA_GPU_CASES"});
   std::vector<std::string> lines;
   for (const std::string& variable : environment) {
     const std::string name = variable.substr(0, variable.find('='));

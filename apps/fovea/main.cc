@@ -20,6 +20,7 @@
 #include "environment.h"
 #include "fovea/version.h"
 #include "help.h"
+#include "ranks.h"
 
 namespace fovea::app {
 namespace {
@@ -182,6 +183,7 @@ int run(int argc, char** argv) {
       print_config(command);
       return kExitOk;
     }
+    if (const std::optional<int> code = run_before(*command.options)) return *code;
     return command.run();
   }
   return usage_error("no command given");

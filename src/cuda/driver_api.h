@@ -83,6 +83,27 @@ struct CuLaunchConfig {
 };
 static_assert(sizeof(CuLaunchConfig) == 56 && offsetof(CuLaunchConfig, stream) == 32);
 
+// cuMemcpy2DAsync; memory types: 2 is device memory.
+struct CuCopyRows {
+  std::size_t from_x, from_y;
+  int from_type;
+  const void* from_host;
+  CuAddress from;
+  void* from_array;
+  std::size_t from_pitch, to_x, to_y;
+  int to_type;
+  void* to_host;
+  CuAddress to;
+  void* to_array;
+  std::size_t to_pitch, width, height;
+};
+static_assert(sizeof(CuCopyRows) == 128);
+
+// Device memory that another process can map.
+struct CuIpcHandle {
+  char bytes[64];
+};
+
 struct CuGraphExecUpdateResult {
   int result;
   void* error_node;
@@ -115,6 +136,10 @@ static_assert(sizeof(CuGraphExecUpdateResult) == 24);
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (CuAddress to, const void* from, std::size_t bytes, CuStream stream))       \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void* to, CuAddress from, std::size_t bytes, CuStream stream))               \
   X(copy_on_device, cuMemcpyDtoDAsync_v2, (CuAddress to, CuAddress from, std::size_t bytes, CuStream stream))         \
+  X(copy_rows, cuMemcpy2DAsync_v2, (const CuCopyRows* copy, CuStream stream))                                         \
+  X(ipc_get_handle, cuIpcGetMemHandle, (CuIpcHandle * handle, CuAddress address))                                     \
+  X(ipc_open_handle, cuIpcOpenMemHandle_v2, (CuAddress * address, CuIpcHandle handle, unsigned flags))                \
+  X(ipc_close_handle, cuIpcCloseMemHandle, (CuAddress address))                                                       \
   X(set_bytes, cuMemsetD8Async, (CuAddress to, unsigned char value, std::size_t bytes, CuStream stream))              \
   X(stream_create, cuStreamCreate, (CuStream * stream, unsigned flags))                                               \
   X(stream_destroy, cuStreamDestroy_v2, (CuStream stream))                                                            \

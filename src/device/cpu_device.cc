@@ -17,6 +17,7 @@
 #include "cpu/select/select.h"
 #include "cpu/select/stats.h"
 #include "cpu/simd.h"
+#include "device/group/process_group.h"
 
 namespace fovea {
 namespace {
@@ -96,8 +97,11 @@ class CpuLinear : public Linear {
 
 class CpuDevice : public Device {
  public:
-  CpuDevice(int num_threads, cpu::MatmulPrecision precision)
-      : threads_(std::make_shared<ThreadPool>(num_threads)), pool_(*threads_), precision_(precision) {}
+  CpuDevice(int num_threads, cpu::MatmulPrecision precision, std::shared_ptr<ProcessGroup> group)
+      : threads_(std::make_shared<ThreadPool>(num_threads)),
+        pool_(*threads_),
+        precision_(precision),
+        group_(std::move(group)) {}
 
   std::string_view name() const override { return "cpu"; }
   DType activation_dtype() const override { return DType::kF32; }
@@ -110,6 +114,7 @@ class CpuDevice : public Device {
     return std::shared_ptr<void>(buffer, buffer->data());
   }
   std::size_t memory_available() const override { return available_memory_bytes(); }
+  std::size_t memory_for_kv() const override { return Device::memory_for_kv() / num_ranks(); }
 
   Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) override {
     const bool bf16 = precision_ == cpu::MatmulPrecision::kBf16;
@@ -262,6 +267,19 @@ class CpuDevice : public Device {
     return ok_status();
   }
 
+  ProcessGroup* group() const override { return group_.get(); }
+  Status all_reduce(const TensorView& x) override {
+    if (group_ == nullptr) return ok_status();
+    FOVEA_RETURN_IF_ERROR(check_activation("x", x, 2));
+    if (x.strides[0] != x.shape[1]) return invalid_argument("x is {}, expected contiguous rows", shape_of(x));
+    return group_->all_reduce(static_cast<float*>(x.data), x.num_elements(), pool_);
+  }
+  Status all_gather(const TensorView& rows, std::int64_t step) override {
+    if (group_ == nullptr) return ok_status();
+    FOVEA_RETURN_IF_ERROR(check_activation("rows", rows, 2));
+    return group_->all_gather(static_cast<float*>(rows.data), rows.shape[0], rows.strides[0], rows.shape[1], step);
+  }
+
  private:
   // Rotates x [rows, heads, head_dim] in place.
   Status rope(const TensorView& x, const std::int32_t* positions, const RopeConfig& config) {
@@ -281,12 +299,16 @@ class CpuDevice : public Device {
     return ok_status();
   }
 
+  // That share this machine's memory and CPUs.
+  std::size_t num_ranks() const { return group_ == nullptr ? 1 : static_cast<std::size_t>(group_->size()); }
+
   std::shared_ptr<ThreadPool> threads_;
   ThreadPool& pool_;  // of threads_
   cpu::MatmulPrecision precision_;
   cpu::MatmulScratch scratch_;
   cpu::RopeCache rope_;
   cpu::SelectWorkspace select_;
+  std::shared_ptr<ProcessGroup> group_;  // or null
 };
 
 }  // namespace
@@ -297,10 +319,11 @@ Result<std::unique_ptr<Device>> create_cpu_device(const DeviceOptions& options) 
                             options.num_threads);
   }
   FOVEA_RETURN_IF_ERROR(cpu::set_simd_cap(options.simd));
-  const int threads = options.num_threads == 0 ? default_num_threads() : options.num_threads;
+  const int ranks = options.group == nullptr ? 1 : options.group->size();
+  const int threads = options.num_threads == 0 ? std::max(1, default_num_threads() / ranks) : options.num_threads;
   const auto precision =
       options.bf16_products && !options.batch_invariant ? cpu::MatmulPrecision::kBf16 : cpu::MatmulPrecision::kF32;
-  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, precision));
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, precision, options.group));
 }
 
 }  // namespace fovea

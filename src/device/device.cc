@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "device/cpu_device.h"
 #include "device/cuda/cuda_device.h"
+#include "device/group/process_group.h"
 
 namespace fovea {
 namespace {
@@ -19,8 +20,10 @@ void say_choice(const std::string& text) {
   if (log_level() <= LogLevel::kWarning) log_message(LogLevel::kInfo, "device auto: " + text);
 }
 
+int rank_of(const DeviceOptions& options) { return options.group == nullptr ? 0 : options.group->rank(); }
+
 Result<std::unique_ptr<Device>> create_best_device(const DeviceOptions& options) {
-  Result<std::unique_ptr<Device>> device = create_cuda_device(0, options);
+  Result<std::unique_ptr<Device>> device = create_cuda_device(rank_of(options), options);
   if (device.ok()) {
     say_choice((*device)->description());
     return device;
@@ -105,6 +108,16 @@ Status Device::draw(const TensorView&, const abi::DrawRow*, const TensorView&) {
   return unsupported("logits of the device {} are read as they lie", name());
 }
 
+Status Device::all_reduce(const TensorView&) {
+  if (group() == nullptr) return ok_status();
+  return unsupported("the device {} does not compute a model with others", name());
+}
+
+Status Device::all_gather(const TensorView&, std::int64_t) {
+  if (group() == nullptr) return ok_status();
+  return unsupported("the device {} does not compute a model with others", name());
+}
+
 Status Device::replay(std::uint64_t, const std::function<Status()>& enqueue) { return enqueue(); }
 
 Status Device::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&, const abi::PageStatsView&) {
@@ -120,7 +133,7 @@ Result<std::unique_ptr<Device>> create_device(std::string_view name, const Devic
   if (name == "auto") return create_best_device(options);
   const Result<DevicePlace> place = parse_device(std::string(name));
   if (!place.ok()) return not_found("there is no device {}, expected one of: cpu, cuda, cuda:N, auto", quote(name));
-  if (place->kind == DeviceKind::kCuda) return create_cuda_device(place->index, options);
+  if (place->kind == DeviceKind::kCuda) return create_cuda_device(place->index + rank_of(options), options);
   return create_cpu_device(options);
 }
 

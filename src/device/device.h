@@ -23,6 +23,8 @@
 
 namespace fovea {
 
+class ProcessGroup;
+
 enum class Activation : std::uint8_t { kSilu, kGeluTanh, kGelu };
 
 // What stands around a product; Device::fuse().
@@ -69,6 +71,8 @@ struct DeviceOptions {
   std::string_view simd;  // "", "avx512", "avx2" or "scalar": at most this instruction set
   // Of activations and weights on devices that compute in 16 bits: kBF16 or kF16.
   DType half_dtype = DType::kBF16;
+  // The ranks that compute a model with this one, or null. Rank r takes the r-th device from the one that is named.
+  std::shared_ptr<ProcessGroup> group;
 };
 
 // The heads of a layer's tokens between the projection and attention.
@@ -175,6 +179,13 @@ class Device {
   // Behind argmax, of rows that draw: what engine/sampler draws from the same logits; abi::kDrawOnHost where the host
   // must. draws: [rows], as upload() left them.
   virtual Status draw(const TensorView& logits, const abi::DrawRow* draws, const TensorView& best);
+
+  // Tensor parallelism: the ranks that compute with this one, or null, where the operators below have nothing to do.
+  virtual ProcessGroup* group() const { return nullptr; }
+  // x = the sum of all ranks' x, contiguous activations: the same bits on all.
+  virtual Status all_reduce(const TensorView& x);
+  // rows [., width] f32: rank r has columns [r * step, (r + 1) * step), and then each has all of them.
+  virtual Status all_gather(const TensorView& rows, std::int64_t step);
 
   // Enqueues what `enqueue` does. A device that can records it under the key, and repeats the recording when the key
   // comes again, without a call: whoever gives a key says that the same operators follow with the same arguments, of

@@ -5,10 +5,12 @@
 #include <filesystem>
 
 #include "base/env.h"
+#include "base/hash.h"
 #include "base/quote.h"
 #include "base/status.h"
 #include "engine/embedded_model.h"
 #include "engine/engine_core.h"
+#include "engine/ranks/agreement.h"
 #include "engine/store/kv_space.h"
 
 namespace fovea {
@@ -125,8 +127,24 @@ std::int32_t max_logit_rows(const EngineOptions& options) {
   return effective_max_running(options) + max_draft_tokens(options) + max_scores(options);
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+namespace {
+
+// group: null, or this process among several.
+Result<std::unique_ptr<EngineCore>> load_engine(const EngineOptions& options,
+                                                const std::shared_ptr<ProcessGroup>& group) {
   FOVEA_RETURN_IF_ERROR(check_engine_options(options));
+  if (group != nullptr && options.sparse != "off") {
+    return unsupported(
+        "sparse is {} beside {} ranks of tensor parallelism, which do not tell each other what they "
+        "select; choose one",
+        quote(options.sparse), group->size());
+  }
+  if (group != nullptr && (options.kv_spill_bytes > 0 || !options.kv_store.empty())) {
+    return unsupported(
+        "kv_spill or kv_store beside {} ranks of tensor parallelism, of which each has its own part of every page; "
+        "choose one",
+        group->size());
+  }
   FOVEA_ASSIGN_OR_RETURN(const ModelSource source, find_model(options));
   EngineParts parts;
   parts.options = options;
@@ -137,6 +155,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   device.batch_invariant = options.batch_invariant;
   device.bf16_products = options.kv_dtype != DType::kF32;  // f32 KV asks for fp32 throughout
   device.simd = options.simd;
+  device.group = group;
   if (options.kv_dtype == DType::kF16) device.half_dtype = DType::kF16;
   FOVEA_ASSIGN_OR_RETURN(parts.device, create_device(options.device, device));
   ModelLoadOptions load;
@@ -153,8 +172,9 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (!options.kv_store.empty()) {
     FOVEA_ASSIGN_OR_RETURN(parts.model_hash, hash_model(source.folder));
   }
-  // Random weights need no text.
+  // Random weights need no text, nor do ranks that only compute.
   std::error_code ignored;
+  if (group != nullptr && group->rank() != 0) return EngineCore::create(std::move(parts));
   if (load.format == LoadFormat::kAuto || std::filesystem::exists(source.folder + "/tokenizer.json", ignored)) {
     FOVEA_ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::load(source.folder));
     if (parts.tokenizer->vocab_size() > parts.model->config().vocab_size) {
@@ -165,11 +185,34 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
       FOVEA_ASSIGN_OR_RETURN(parts.chat_template, ChatTemplate::parse(*chat));
     }
   }
-  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<EngineCore> engine, EngineCore::create(std::move(parts)));
+  return EngineCore::create(std::move(parts));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) { return create_engine(options, nullptr); }
+
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group) {
+  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<EngineCore> engine, load_engine(options, group));
   return std::unique_ptr<Engine>(std::move(engine));
 }
 
+Status follow_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group) {
+  const Result<std::unique_ptr<EngineCore>> engine = load_engine(options, group);
+  const Status status = engine.ok() ? (*engine)->follow() : engine.status();
+  if (!status.ok()) group->end(make_status(status.code(), "rank {}: {}", group->rank(), status.message()));
+  return status;
+}
+
 Status EngineCore::set_up() {
+  ProcessGroup* const group = parts_.device->group();
+  if (group != nullptr) {
+    const ModelConfig& config = parts_.model->config();
+    const std::uint64_t model = hash_string(fmt::format(
+        "{} {} {} {} {} {} {}", config.model_type, config.num_layers, config.hidden_size, config.num_qo_heads,
+        config.num_kv_heads, config.vocab_size, static_cast<int>(parts_.device->place().kind)));
+    FOVEA_RETURN_IF_ERROR(check_same_engine(*group, parts_.options, model));
+  }
   FOVEA_ASSIGN_OR_RETURN(sparse_, sparse_config(parts_.options, *parts_.model, parts_.key_codes));
   if (sparse_.policy != nullptr && !parts_.device->selects_pages()) {
     return unsupported("sparse is \"{}\", and the device {} selects no pages; use \"off\", or the CPU",
@@ -229,6 +272,7 @@ Status EngineCore::set_up() {
   }
   counters_.weight_bytes = static_cast<std::int64_t>(parts_.model->weight_bytes());
   publish_stats();
+  if (group != nullptr && group->rank() != 0) return ok_status();
   thread_ = std::thread([this] { loop(); });
   return ok_status();
 }

@@ -8,6 +8,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "device/group/process_group.h"
+#include "engine/ranks/step_record.h"
 
 namespace fovea {
 namespace {
@@ -134,7 +136,32 @@ void EngineCore::shutdown(double seconds) {
     stop_ = true;
     wake_.notify_one();
   }
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  stop_ranks();
+}
+
+void EngineCore::stop_ranks() {
+  ProcessGroup* const group = parts_.device->group();
+  if (group == nullptr) return;
+  std::vector<std::int32_t> words = StepWriter::stop();
+  (void)group->broadcast(words);  // where it fails they have ended
+  group->leave();
+}
+
+Status EngineCore::follow() {
+  ProcessGroup* const group = parts_.device->group();
+  if (group == nullptr || group->rank() == 0) return internal_error("there is nobody to follow");
+  StepReader reader(*rows_);
+  std::vector<std::int32_t> words;
+  while (true) {
+    FOVEA_RETURN_IF_ERROR(group->broadcast(words));
+    FOVEA_ASSIGN_OR_RETURN(const Step* const step, reader.read(words));
+    if (step == nullptr) break;
+    FOVEA_RETURN_IF_ERROR(runner_->run(*step));
+  }
+  group->leave();
+  return ok_status();
 }
 
 EngineStats EngineCore::stats() const {
@@ -169,6 +196,7 @@ void EngineCore::loop() {
       try {
         run_step();
       } catch (const std::exception& error) {
+        if (parts_.device->group() != nullptr) parts_.device->group()->end(status_of(error));
         fail_all(status_of(error));
       }
     }
@@ -280,6 +308,7 @@ void EngineCore::run_step() {
       ActiveRequest& request = *static_cast<Choice*>(item.sequence)->request;
       if (request.open > 0) end_request(request, FinishReason::kError, status);
     }
+    if (parts_.device->group() != nullptr) fail_all(status);
     return;
   }
   scheduler_->commit();
@@ -329,8 +358,9 @@ void EngineCore::fail_all(const Status& error) {
   log_error("{}", error.message());
   for (const auto& [id, request] : active_) end_request(*request, FinishReason::kError, error);
   const Status intact = scheduler_->check();
-  if (intact.ok()) return;
-  log_error("{}", intact.message());
+  const bool alone = parts_.device->group() == nullptr || parts_.device->group()->status().ok();
+  if (intact.ok() && alone) return;
+  if (!intact.ok()) log_error("{}", intact.message());
   const std::lock_guard lock(mutex_);
   stats_.healthy = false;
 }

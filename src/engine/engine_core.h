@@ -56,6 +56,9 @@ std::int32_t max_logit_rows(const EngineOptions& options);
 class EngineCore final : public Engine {
  public:
   static Result<std::unique_ptr<EngineCore>> create(EngineParts parts);
+  // On a rank other than 0 (Device::group): runs rank 0's steps until it has stopped; the Status says why they failed.
+  // Nothing else of an engine is there.
+  Status follow();
   ~EngineCore() override;
 
   Status check(const GenerateRequest& request, std::string* parameter) const override;
@@ -123,6 +126,7 @@ class EngineCore final : public Engine {
   void end_request(ActiveRequest& request, FinishReason reason, const Status& error);
   void send(ActiveRequest& request, GenerationEvent event);
   void fail_all(const Status& error);
+  void stop_ranks();
   void erase_ended();
   void publish_stats();
   double now() const;
@@ -166,5 +170,10 @@ class EngineCore final : public Engine {
   std::mutex shutdown_mutex_;
   std::thread thread_;
 };
+
+// Engine::create with the processes of tensor parallelism, of which this is rank 0.
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group);
+// Another of them: loads the model, and follows rank 0 to the end.
+Status follow_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group);
 
 }  // namespace fovea

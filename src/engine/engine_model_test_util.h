@@ -49,13 +49,15 @@ inline std::string config_of(const std::string& golden, std::int32_t kv_heads = 
 // An engine of random weights.
 inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& config_path,
                                                          const std::optional<HeadProfile>& streaming,
-                                                         const EngineOptions& options) {
+                                                         const EngineOptions& options,
+                                                         std::shared_ptr<ProcessGroup> group = nullptr) {
   EngineParts parts;
   parts.options = options;
   parts.name = "random";
   DeviceOptions device;
   device.num_threads = options.num_threads;
   device.batch_invariant = options.batch_invariant;
+  device.group = std::move(group);
   FOVEA_ASSIGN_OR_RETURN(parts.device, create_device(options.device, device));
   ModelLoadOptions load;
   load.format = LoadFormat::kDummy;
@@ -69,8 +71,9 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
 // never.
 inline std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
                                const EngineOptions& options, const std::vector<GenerateRequest>& requests,
-                               bool together, EngineStats& stats, const std::vector<std::size_t>& cancel_at = {}) {
-  auto created = create_engine(config_path, streaming, options);
+                               bool together, EngineStats& stats, const std::vector<std::size_t>& cancel_at = {},
+                               std::shared_ptr<ProcessGroup> group = nullptr) {
+  auto created = create_engine(config_path, streaming, options, std::move(group));
   EXPECT_TRUE(created.ok()) << created.status().message();
   if (!created.ok()) return {};
   EngineCore& engine = **created;

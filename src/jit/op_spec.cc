@@ -69,6 +69,12 @@ Result<KernelSource> draw_source(const std::string& arch, std::uint32_t vec) {
   return kernel_source("draw", arch, "kernels/ops/draw.cuh", {{"FOVEA_DRAW", "1"}, {"FOVEA_VEC", std::to_string(vec)}});
 }
 
+Result<KernelSource> all_reduce_source(const std::string& arch, KvDType dtype) {
+  FOVEA_RETURN_IF_ERROR(check(dtype, 1));
+  return kernel_source("all_reduce", arch, "kernels/ops/all_reduce.cuh",
+                       {{"FOVEA_ALL_REDUCE", "1"}, {"FOVEA_DTYPE", number(dtype)}});
+}
+
 std::uint32_t rope_vec(int head_dim, int rotary_dim) {
   for (const int vec : {1, 2, 4, 8}) {
     if (head_dim % (2 * vec) == 0 && head_dim / (2 * vec) <= 32 && rotary_dim % (2 * vec) == 0) {

@@ -30,6 +30,9 @@ Result<KernelSource> argmax_source(const std::string& arch, std::uint32_t vec);
 // Entry point fovea_draw.
 Result<KernelSource> draw_source(const std::string& arch, std::uint32_t vec);
 
+// Entry point fovea_all_reduce (abi/ranks_args.h).
+Result<KernelSource> all_reduce_source(const std::string& arch, abi::KvDType dtype);
+
 // The elements an access of fovea_rope_append for heads of which rotary_dim leading elements rotate; 0 where there is
 // none: head_dim is beyond 256 or odd.
 std::uint32_t rope_vec(int head_dim, int rotary_dim);

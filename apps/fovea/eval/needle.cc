@@ -179,6 +179,7 @@ Status run_settings(const EvalState& s) {
   if (!s.svg.empty()) return invalid_argument("--settings writes a map a setting: give --maps FOLDER instead of --svg");
   if (s.engine.options.sparse != "off") return invalid_argument("--settings names the policies: leave --sparse out");
   if (!(s.minutes >= 0.0)) return invalid_argument("minutes is {}, expected 0 or more", s.minutes);
+  if (s.engine.starts_ranks()) return invalid_argument("--settings makes an engine after the other: leave --tp out");
   FOVEA_ASSIGN_OR_RETURN(const std::vector<EvalSetting> settings, parse_eval_settings(s.settings, s.engine.resolved()));
   if (!s.maps.empty()) FOVEA_RETURN_IF_ERROR(make_maps_folder(s.maps));
   Result<std::vector<SweepRow>> rows = [&] {

@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "device/cuda/cuda_copies.h"
 #include "device/cuda/cuda_linear.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/cuda_ranks.h"
 #include "device/cuda/cuda_replays.h"
 
 namespace fovea {
@@ -25,11 +27,13 @@ std::size_t bytes_of(std::int64_t elements, DType dtype) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype)
+  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype,
+             std::unique_ptr<CudaRanks> ranks)
       : device_(std::move(device)),
         stream_(std::move(stream)),
         matmul_(std::move(matmul)),
         dtype_(dtype),
+        ranks_(std::move(ranks)),
         name_(fmt::format("cuda:{}", device_.index())),
         ops_(device_, stream_.handle()),
         arrays_(device_, stream_.handle()),
@@ -43,7 +47,8 @@ class CudaDevice final : public Device {
   std::string_view name() const override { return name_; }
   std::string description() const override {
     const cuda::DeviceInfo& info = device_.info();
-    return fmt::format("{}, {} ({}), {} GiB", name_, info.name, info.arch(), info.memory_bytes >> 30);
+    return fmt::format("{}, {} ({}), {} GiB{}", name_, info.name, info.arch(), info.memory_bytes >> 30,
+                       ranks_ == nullptr ? "" : ", " + ranks_->description());
   }
   DType activation_dtype() const override { return dtype_; }
   DevicePlace place() const override { return {DeviceKind::kCuda, device_.index()}; }
@@ -122,6 +127,22 @@ class CudaDevice final : public Device {
   Status softcap(const TensorView& x, float cap) override;
   Status argmax(const TensorView& logits, const TensorView& best) override;
   Status draw(const TensorView& logits, const abi::DrawRow* draws, const TensorView& best) override;
+  ProcessGroup* group() const override { return ranks_ == nullptr ? nullptr : &ranks_->group(); }
+  Status all_reduce(const TensorView& x) override {
+    if (ranks_ == nullptr) return ok_status();
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    FOVEA_RETURN_IF_ERROR(check("x", x, 2));
+    if (x.strides[0] != x.shape[1]) return invalid_argument("x is {}, expected contiguous rows", describe(x));
+    return ranks_->all_reduce(x.data, x.num_elements());
+  }
+  Status all_gather(const TensorView& rows, std::int64_t step) override {
+    if (ranks_ == nullptr) return ok_status();
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    FOVEA_RETURN_IF_ERROR(check("rows", rows, 2, DType::kF32));
+    return ranks_->all_gather(static_cast<float*>(rows.data), rows.shape[0], rows.strides[0], rows.shape[1], step);
+  }
   Status replay(std::uint64_t key, const std::function<Status()>& enqueue) override {
     const cuda::ScopedContext context(device_);
     FOVEA_RETURN_IF_ERROR(context.status());
@@ -154,7 +175,8 @@ class CudaDevice final : public Device {
   cuda::Device device_;
   cuda::Stream stream_;
   cuda::Matmul matmul_;
-  DType dtype_;  // of activations
+  DType dtype_;                       // of activations
+  std::unique_ptr<CudaRanks> ranks_;  // or null; outlives the graphs that record it
   std::string name_;
   CudaOps ops_;
   ArrayCopies arrays_;
@@ -543,8 +565,12 @@ Result<std::unique_ptr<Device>> create_cuda_device(int index, const DeviceOption
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Stream stream, cuda::Stream::create(device));
   FOVEA_ASSIGN_OR_RETURN(cuda::Matmul matmul, cuda::Matmul::create(device));
-  return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul), options.half_dtype));
+  std::unique_ptr<CudaRanks> ranks;
+  if (options.group != nullptr) {
+    FOVEA_ASSIGN_OR_RETURN(ranks, CudaRanks::create(device, stream.handle(), options.half_dtype, options.group));
+  }
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul),
+                                                              options.half_dtype, std::move(ranks)));
 }
 
 }  // namespace fovea

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "engine/ranks/agreement.h"
 
 namespace fovea {
 namespace {
@@ -54,9 +55,13 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Device& device, const std::vector
   }
   auto pool = std::unique_ptr<KvPool>(new KvPool(device, options));
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].window_tokens == 0) counts[g] = bytes_left / full_page_bytes;
+    // A rank may have no heads of a group.
+    if (groups[g].window_tokens == 0) counts[g] = bytes_left / std::max<std::int64_t>(full_page_bytes, 1);
     counts[g] = std::min<std::int64_t>(counts[g], kMaxPages);
-    if (counts[g] < 2) {
+  }
+  if (device.group() != nullptr) FOVEA_RETURN_IF_ERROR(take_least(*device.group(), counts));
+  for (const std::int64_t count : counts) {
+    if (count < 2) {
       return resource_exhausted(
           "KV cache of {} bytes holds no page of {} tokens for every layer ({} bytes each, and one spare); give it "
           "more",

@@ -1,6 +1,8 @@
 // Slots and page lists of the running sequences.
 #include "engine/cache/req_to_token_pool.h"
 
+#include <algorithm>
+
 namespace fovea {
 
 ReqToTokenPool::ReqToTokenPool(std::int32_t num_slots, std::int32_t num_groups, std::int32_t stride)
@@ -42,6 +44,15 @@ void ReqToTokenPool::set(std::int32_t slot, std::int32_t group, std::int32_t ent
   FOVEA_CHECK(entry >= 0 && entry < length(slot, group));
   row(slot, group)[entry] = page;
   versions_[index(slot, group)] = ++next_version_;
+}
+
+void ReqToTokenPool::mirror(std::int32_t slot, std::int32_t group, std::uint64_t version, std::int32_t begin,
+                            std::span<const std::int32_t> pages) {
+  const auto count = static_cast<std::int32_t>(pages.size());
+  FOVEA_CHECK(begin >= 0 && count <= stride_ - begin);
+  std::copy(pages.begin(), pages.end(), row(slot, group).begin() + begin);
+  lengths_[index(slot, group)] = begin + count;
+  versions_[index(slot, group)] = version;
 }
 
 }  // namespace fovea

@@ -19,6 +19,7 @@ class ReqToTokenPool {
 
   std::int32_t num_slots() const { return num_slots_; }
   std::int32_t num_free() const { return static_cast<std::int32_t>(free_.size()); }
+  std::int32_t num_groups() const { return num_groups_; }
   std::int32_t stride() const { return stride_; }
 
   // A slot with empty lists, or kNoSlot.
@@ -36,6 +37,9 @@ class ReqToTokenPool {
   void push(std::int32_t slot, std::int32_t group, std::int32_t page);
   // Replaces an entry; readers that copied the row see it by version().
   void set(std::int32_t slot, std::int32_t group, std::int32_t entry, std::int32_t page);
+  // Makes the list what it is in another pool: the entries from `begin` on, and its version. Not beside allocate().
+  void mirror(std::int32_t slot, std::int32_t group, std::uint64_t version, std::int32_t begin,
+              std::span<const std::int32_t> pages);
   // Grows whenever entries that were there may have changed (not by push): with allocate() and set().
   std::uint64_t version(std::int32_t slot, std::int32_t group) const { return versions_[index(slot, group)]; }
 

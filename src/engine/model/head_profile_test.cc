@@ -119,11 +119,11 @@ ModelConfig config_of(std::vector<std::int32_t> windows, std::int32_t heads) {
 }
 
 TEST(KvGrouping, APlainModelHasOneGroupAndWindowsAnother) {
-  const KvGrouping plain = make_kv_grouping(config_of({0, 0, 0}, 2), nullptr);
+  const KvGrouping plain = make_kv_grouping(config_of({0, 0, 0}, 2), {0, 2}, nullptr);
   ASSERT_EQ(plain.groups.size(), 1u);
   EXPECT_TRUE(plain.groups[0].heads.empty());
   EXPECT_EQ(plain.attention.size(), 1u);
-  const KvGrouping windows = make_kv_grouping(config_of({8, 0, 8}, 2), nullptr);
+  const KvGrouping windows = make_kv_grouping(config_of({8, 0, 8}, 2), {0, 2}, nullptr);
   ASSERT_EQ(windows.groups.size(), 2u);
   EXPECT_EQ(windows.groups[0].layers, (std::vector<std::int32_t>{0, 2}));
   EXPECT_EQ(windows.groups[0].window_tokens, 8);
@@ -133,7 +133,7 @@ TEST(KvGrouping, APlainModelHasOneGroupAndWindowsAnother) {
 TEST(KvGrouping, StreamingHeadsAreAGroupByLayerAndHead) {
   HeadProfile profile;
   profile.streaming = {{0, 0}, {0, 1}, {0, 2}, {1, 1}, {3, 1}};
-  const KvGrouping layout = make_kv_grouping(config_of({0, 0, 0, 0}, 3), &profile);
+  const KvGrouping layout = make_kv_grouping(config_of({0, 0, 0, 0}, 3), {0, 3}, &profile);
   ASSERT_EQ(layout.groups.size(), 2u);
   const KvGroupSpec& full = layout.groups[0];
   const KvGroupSpec& rings = layout.groups[1];

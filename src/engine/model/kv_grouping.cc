@@ -29,20 +29,25 @@ bool same(const std::vector<HeadRange>& a, const std::vector<HeadRange>& b) {
 
 }  // namespace
 
-KvGrouping make_kv_grouping(const ModelConfig& config, const HeadProfile* streaming) {
+KvGrouping make_kv_grouping(const ModelConfig& config, const ShardRange& own, const HeadProfile* streaming) {
   KvGrouping layout;
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
-  const auto num_heads = static_cast<std::size_t>(config.num_kv_heads);
+  const auto num_heads = static_cast<std::size_t>(own.count);
+  const auto num_own = static_cast<std::int32_t>(own.count);
+  std::vector<std::int32_t> num_streaming(num_layers, 0);  // on all ranks
   std::vector<std::vector<bool>> streams(num_layers, std::vector<bool>(num_heads, false));
   std::vector<std::size_t> full_group(num_layers, 0);
-  KvGroupSpec rings{{}, config.num_kv_heads, config.head_dim, 0, 0, 0, {}, false};
+  KvGroupSpec rings{{}, num_own, config.head_dim, 0, 0, 0, {}, false};
   rings.streaming = true;
   if (streaming != nullptr) {
     rings.window_tokens = streaming->local_tokens;
     rings.prompt_window_tokens = streaming->prefill_local_tokens;
     rings.sink_tokens = streaming->sink_tokens;
     for (const ModelHead& head : streaming->streaming) {
-      streams[static_cast<std::size_t>(head.layer)][static_cast<std::size_t>(head.kv_head)] = true;
+      const auto layer = static_cast<std::size_t>(head.layer);
+      ++num_streaming[layer];
+      const std::int64_t mine = head.kv_head - own.begin;
+      if (mine >= 0 && mine < own.count) streams[layer][static_cast<std::size_t>(mine)] = true;
     }
   }
   for (std::size_t layer = 0; layer < num_layers; ++layer) {
@@ -54,20 +59,22 @@ KvGrouping make_kv_grouping(const ModelConfig& config, const HeadProfile* stream
       rings.layers.push_back(index);
       rings.heads.push_back(ring);
     }
-    if (full.empty()) continue;
+    if (num_streaming[layer] == config.num_kv_heads) continue;
     const std::int32_t window = config.layer_window[layer];
     auto group = std::find_if(layout.groups.begin(), layout.groups.end(),
                               [&](const KvGroupSpec& candidate) { return candidate.window_tokens == window; });
     if (group == layout.groups.end()) {
-      layout.groups.push_back({{}, config.num_kv_heads, config.head_dim, window, 0, 0, {}, false});
+      layout.groups.push_back({{}, num_own, config.head_dim, window, 0, 0, {}, false});
       group = layout.groups.end() - 1;
     }
-    group->layers.push_back(index);
-    group->heads.push_back(full);
+    if (!full.empty()) {
+      group->layers.push_back(index);
+      group->heads.push_back(full);
+    }
     full_group[layer] = static_cast<std::size_t>(group - layout.groups.begin());
   }
   const std::size_t ring_group = layout.groups.size();
-  if (!rings.layers.empty()) layout.groups.push_back(std::move(rings));
+  if (streaming != nullptr && !streaming->streaming.empty()) layout.groups.push_back(std::move(rings));
   for (KvGroupSpec& group : layout.groups) {
     const bool all = std::all_of(group.heads.begin(), group.heads.end(),
                                  [&](const Heads& heads) { return heads.size() == num_heads; });

@@ -6,6 +6,7 @@
 
 #include "engine/model/head_profile.h"
 #include "engine/model/model.h"
+#include "engine/model/shard.h"
 
 namespace fovea {
 
@@ -15,7 +16,8 @@ struct KvGrouping {
   std::vector<std::size_t> attention_of;  // [num_layers]
 };
 
-// streaming: null, or a profile that fits the model (check_head_profile).
-KvGrouping make_kv_grouping(const ModelConfig& config, const HeadProfile* streaming);
+// heads: the KV heads of this rank, whose first is head 0 of the result. KV groups are the same on all ranks, though
+// one of them may have no heads in some. streaming: null, or a profile that fits the model (check_head_profile).
+KvGrouping make_kv_grouping(const ModelConfig& config, const ShardRange& heads, const HeadProfile* streaming);
 
 }  // namespace fovea

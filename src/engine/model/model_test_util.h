@@ -127,7 +127,7 @@ class ModelHarness {
   Status make_pools(DType kv_dtype) {
     const ModelConfig& config = model_->config();
     const std::int64_t pages = std::int64_t{kMaxPages} * kMaxRequests;
-    const std::int64_t token = std::int64_t{config.num_kv_heads} * config.head_dim;
+    const std::int64_t token = std::int64_t{model_->kv_groups()[0].num_kv_heads} * config.head_dim;
     const std::size_t element = static_cast<std::size_t>(dtype_bits(kv_dtype) / 8);
     const std::size_t bytes = static_cast<std::size_t>(pages * kPageTokens * token) * element;
     // All ones is NaN in fp32, fp16 and bf16.

@@ -10,15 +10,18 @@
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "device/group/process_group.h"
 #include "engine/model/fp8_weights.h"
 
 namespace fovea {
 namespace {
 
-std::int64_t matrix_elements(const ModelConfig& c) {
-  const std::int64_t heads = std::int64_t{c.num_qo_heads} * 2 + 2 * std::int64_t{c.num_kv_heads};
-  const std::int64_t layer = c.hidden_size * (heads * c.head_dim + 3 * std::int64_t{c.intermediate_size});
-  return c.num_layers * layer + std::int64_t{c.vocab_size} * c.hidden_size;
+std::int64_t matrix_elements(const ModelConfig& c, const Shard& shard) {
+  const std::int64_t heads = shard.projected_qo(c).count + shard.qo_heads.count + 2 * shard.projected_kv(c).count;
+  const std::int64_t layer = c.hidden_size * (heads * c.head_dim + 3 * shard.intermediate.count);
+  // One rank alone has the embedding once where it is the output matrix too.
+  const std::int64_t vocab = c.vocab_size + (shard.size > 1 ? shard.vocabulary.count : 0);
+  return c.num_layers * layer + vocab * c.hidden_size;
 }
 
 // Files stay mapped, and the kernel may drop their pages: what counts is what the device keeps.
@@ -43,25 +46,29 @@ Result<std::unique_ptr<Model>> load_model(const std::string& folder, Device& dev
     return invalid_argument("max_forward_tokens is {} and max_logit_rows {}, expected at least 1",
                             options.max_forward_tokens, options.max_logit_rows);
   }
+  const ProcessGroup* const group = device.group();
+  FOVEA_ASSIGN_OR_RETURN(const Shard shard, group == nullptr ? make_shard(config, 0, 1)
+                                                             : make_shard(config, group->rank(), group->size()));
   std::unique_ptr<WeightSource> weights;
   if (options.format == LoadFormat::kDummy) {
     // Every matrix is kept in the layout that the device's kernels want, and there is no file to be read again from.
     const std::uint64_t each = static_cast<std::uint64_t>(dtype_bits(config.dtype)) / 8;
     const std::uint64_t kept = options.fp8_weights ? 1 : each;
     FOVEA_RETURN_IF_ERROR(check_memory(
-        static_cast<std::uint64_t>(matrix_elements(config)) * (kept + (device.reads_host_memory() ? each : 0)),
+        static_cast<std::uint64_t>(matrix_elements(config, shard)) * (kept + (device.reads_host_memory() ? each : 0)),
         device));
     log_warning("{}: the weights are random numbers (load_format \"dummy\"), and so are its answers", shorten(folder));
     weights = dummy_weights(options.dummy_seed, config.dtype, config.norm_plus_one ? 0.0f : 1.0f);
   } else {
     FOVEA_ASSIGN_OR_RETURN(weights, open_weights(folder));
   }
-  return Transformer::create(std::move(config), std::move(weights), device, options);
+  return Transformer::create(std::move(config), shard, std::move(weights), device, options);
 }
 
-Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::unique_ptr<WeightSource> weights,
-                                                   Device& device, const ModelLoadOptions& options) {
-  std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), device, options));
+Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, const Shard& shard,
+                                                   std::unique_ptr<WeightSource> weights, Device& device,
+                                                   const ModelLoadOptions& options) {
+  std::unique_ptr<Transformer> transformer(new Transformer(std::move(config), shard, device, options));
   if (weights->is_stored()) {
     transformer->looks_only_ = true;
     FOVEA_RETURN_IF_ERROR(transformer->load(*weights));
@@ -77,7 +84,8 @@ Result<std::unique_ptr<Model>> Transformer::create(ModelConfig config, std::uniq
            device.name(), seconds, device.memory_available() >> 20);
   if (device.reads_host_memory()) transformer->weights_ = std::move(weights);
   if (options.streaming) FOVEA_RETURN_IF_ERROR(check_head_profile(*options.streaming, transformer->config_));
-  transformer->layout_ = make_kv_grouping(transformer->config_, options.streaming ? &*options.streaming : nullptr);
+  transformer->layout_ =
+      make_kv_grouping(transformer->config_, shard.kv_heads, options.streaming ? &*options.streaming : nullptr);
   FOVEA_RETURN_IF_ERROR(transformer->allocate());
   return std::unique_ptr<Model>(std::move(transformer));
 }
@@ -107,16 +115,22 @@ Status Transformer::fuse(WeightSource& weights, const std::unique_ptr<Linear>& l
 }
 
 Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, const std::vector<Part>& parts,
-                                                         std::int64_t in, bool bias, bool to_fp8) {
+                                                         std::int64_t in, const ShardRange& columns, bool bias,
+                                                         bool to_fp8) {
   std::vector<WeightMatrix> matrices;
   std::vector<TensorView> biases;
   std::size_t fp8 = 0;  // of them, that stay as they are stored
+  // What all ranks' results are added to is added once.
+  if (columns.count < in && shard_.rank > 0) bias = false;
   for (const Part& part : parts) {
     FOVEA_ASSIGN_OR_RETURN(const WeightMatrix matrix, weights.matrix(part.name, part.out_features, in));
     matrices.push_back(matrix);
     if (bias) {
-      FOVEA_ASSIGN_OR_RETURN(const TensorView vector, load_vector(weights, part.name + ".bias", part.out_features));
-      biases.push_back(vector);
+      FOVEA_ASSIGN_OR_RETURN(const TensorView vector, weights.get(part.name + ".bias", {part.out_features}));
+      for (const ShardRange& rows : part.rows) {
+        biases.push_back(take_rows(vector, rows));
+        weight_bytes_ += static_cast<std::size_t>(rows.count * dtype_bits(vector.dtype) / 8);
+      }
     }
     if (matrix.weight.dtype != DType::kF8E4M3) continue;
     FOVEA_ASSIGN_OR_RETURN(const Fp8Scales scales, fp8_scales_of(part.name, matrix));
@@ -124,30 +138,37 @@ Result<std::unique_ptr<Linear>> Transformer::load_linear(WeightSource& weights, 
   }
   // Scales by block, and one part of several that is not fp8: all as bf16.
   const bool stays_fp8 = fp8 == matrices.size();
-  for (const WeightMatrix& matrix : matrices) {
-    const DType dtype = stays_fp8 || to_fp8                     ? DType::kF8E4M3
-                        : matrix.weight.dtype == DType::kF8E4M3 ? DType::kBF16
-                                                                : matrix.weight.dtype;
-    weight_bytes_ += static_cast<std::size_t>(matrix.weight.num_elements() * dtype_bits(dtype) / 8);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const DType stored = matrices[i].weight.dtype;
+    const DType dtype = stays_fp8 || to_fp8 ? DType::kF8E4M3 : stored == DType::kF8E4M3 ? DType::kBF16 : stored;
+    for (const ShardRange& rows : parts[i].rows) {
+      weight_bytes_ += static_cast<std::size_t>(rows.count * columns.count * dtype_bits(dtype) / 8);
+    }
   }
   if (looks_only_) return std::unique_ptr<Linear>();
   std::vector<TensorView> views, scales;
   std::vector<std::vector<float>> scale_values(matrices.size());
-  std::vector<std::shared_ptr<void>> expanded;
+  std::vector<std::shared_ptr<void>> made;
   for (std::size_t i = 0; i < matrices.size(); ++i) {
-    views.push_back(matrices[i].weight);
+    TensorView whole = matrices[i].weight;
     if (stays_fp8) {
       scale_values[i] = row_scales(matrices[i]);
-      scales.push_back(cpu_tensor(scale_values[i].data(), DType::kF32, scale_values[i].size()));
-    } else if (matrices[i].weight.dtype == DType::kF8E4M3) {
-      FOVEA_ASSIGN_OR_RETURN(views.back(), expand_fp8(matrices[i], &expanded.emplace_back()));
+    } else if (whole.dtype == DType::kF8E4M3) {
+      FOVEA_ASSIGN_OR_RETURN(whole, expand_fp8(matrices[i], &made.emplace_back()));
+    }
+    for (const ShardRange& rows : parts[i].rows) {
+      views.push_back(take_rows(whole, rows));
+      if (columns.count < in) {
+        FOVEA_ASSIGN_OR_RETURN(views.back(), copy_columns(views.back(), columns, &made.emplace_back()));
+      }
+      if (stays_fp8) scales.push_back(cpu_tensor(scale_values[i].data() + rows.begin, DType::kF32, rows.count));
     }
   }
   auto linear = device_.create_linear({views, scales, biases, to_fp8});
   if (options_.on_load && all_bytes_ > 0) {
     options_.on_load(static_cast<std::int64_t>(weight_bytes_), static_cast<std::int64_t>(all_bytes_));
   }
-  if (device_.reads_host_memory()) expanded_.insert(expanded_.end(), expanded.begin(), expanded.end());
+  if (device_.reads_host_memory()) expanded_.insert(expanded_.end(), made.begin(), made.end());
   if (!linear.ok()) return make_status(linear.status().code(), "{}: {}", parts[0].name, linear.status().message());
   return linear;
 }
@@ -180,21 +201,32 @@ Status Transformer::load_layer(WeightSource& weights, std::int32_t index) {
     FOVEA_ASSIGN_OR_RETURN(layer.k_norm,
                            load_norm(weights, prefix + "self_attn.k_norm.weight", whole ? kv_size : c.head_dim));
   }
-  std::vector<Part> qkv = {{prefix + "self_attn.q_proj", q_size},
-                           {prefix + "self_attn.k_proj", kv_size},
-                           {prefix + "self_attn.v_proj", kv_size}};
-  if (c.fused_projections) qkv = {{prefix + "self_attn.qkv_proj", q_size + 2 * kv_size}};
-  FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, c.attention_bias, options_.fp8_weights));
+  const ShardRange qo = shard_.projected_qo(c), kv = shard_.projected_kv(c), width = shard_.intermediate;
+  const auto features = [&](const ShardRange& heads, std::int64_t first) {
+    return ShardRange{(first + heads.begin) * c.head_dim, heads.count * c.head_dim};
+  };
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  std::vector<Part> qkv = {{attention + "q_proj", q_size, {features(qo, 0)}},
+                           {attention + "k_proj", kv_size, {features(kv, 0)}},
+                           {attention + "v_proj", kv_size, {features(kv, 0)}}};
+  std::vector<Part> gate_up = {{mlp + "gate_proj", c.intermediate_size, {width}},
+                               {mlp + "up_proj", c.intermediate_size, {width}}};
+  if (c.fused_projections) {
+    const std::int64_t keys = c.num_qo_heads, values = keys + c.num_kv_heads;
+    qkv = {{attention + "qkv_proj", q_size + 2 * kv_size, {features(qo, 0), features(kv, keys), features(kv, values)}}};
+    gate_up = {{mlp + "gate_up_proj",
+                2 * std::int64_t{c.intermediate_size},
+                {width, {c.intermediate_size + width.begin, width.count}}}};
+  }
+  const ShardRange all = {0, hidden};
+  FOVEA_ASSIGN_OR_RETURN(layer.qkv, load_linear(weights, qkv, hidden, all, c.attention_bias, options_.fp8_weights));
   FOVEA_RETURN_IF_ERROR(fuse(weights, layer.qkv, before_attention));
-  FOVEA_ASSIGN_OR_RETURN(layer.output, load_linear(weights, {{prefix + "self_attn.o_proj", hidden}}, q_size,
-                                                   c.output_bias, options_.fp8_weights));
-  std::vector<Part> gate_up = {{prefix + "mlp.gate_proj", c.intermediate_size},
-                               {prefix + "mlp.up_proj", c.intermediate_size}};
-  if (c.fused_projections) gate_up = {{prefix + "mlp.gate_up_proj", 2 * std::int64_t{c.intermediate_size}}};
-  FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, c.mlp_bias, options_.fp8_weights));
+  FOVEA_ASSIGN_OR_RETURN(layer.output, load_linear(weights, {{attention + "o_proj", hidden, {all}}}, q_size,
+                                                   features(shard_.qo_heads, 0), c.output_bias, options_.fp8_weights));
+  FOVEA_ASSIGN_OR_RETURN(layer.gate_up, load_linear(weights, gate_up, hidden, all, c.mlp_bias, options_.fp8_weights));
   FOVEA_RETURN_IF_ERROR(fuse(weights, layer.gate_up, before_mlp, true));
-  FOVEA_ASSIGN_OR_RETURN(layer.down, load_linear(weights, {{prefix + "mlp.down_proj", hidden}}, c.intermediate_size,
-                                                 c.mlp_bias, options_.fp8_weights));
+  FOVEA_ASSIGN_OR_RETURN(layer.down, load_linear(weights, {{mlp + "down_proj", hidden, {all}}}, c.intermediate_size,
+                                                 width, c.mlp_bias, options_.fp8_weights));
   return ok_status();
 }
 
@@ -208,12 +240,14 @@ Status Transformer::load(WeightSource& weights) {
   FOVEA_ASSIGN_OR_RETURN(final_norm_, load_norm(weights, "model.norm.weight", hidden));
   const bool tied = config_.tie_word_embeddings && !has_own_head(weights);
   if (tied) {
-    weight_bytes_ += static_cast<std::size_t>(embedding_.num_elements() * dtype_bits(embedding_.dtype) / 8);
+    const TensorView head = take_rows(embedding_, shard_.vocabulary);
+    weight_bytes_ += static_cast<std::size_t>(head.num_elements() * dtype_bits(head.dtype) / 8);
     if (!looks_only_) {
-      FOVEA_ASSIGN_OR_RETURN(lm_head_, device_.create_linear({.parts = {&embedding_, 1}}));
+      FOVEA_ASSIGN_OR_RETURN(lm_head_, device_.create_linear({.parts = {&head, 1}}));
     }
   } else {
-    FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size}}, hidden, false, false));
+    FOVEA_ASSIGN_OR_RETURN(lm_head_, load_linear(weights, {{"lm_head", config_.vocab_size, {shard_.vocabulary}}},
+                                                 hidden, {0, hidden}, false, false));
   }
   if (looks_only_) return ok_status();
   FOVEA_RETURN_IF_ERROR(fuse(weights, lm_head_, "model.norm.weight"));
@@ -262,15 +296,15 @@ Status Transformer::allocate() {
   FOVEA_RETURN_IF_ERROR(make(normed_, config_.hidden_size));
   FOVEA_RETURN_IF_ERROR(make(delta_, config_.hidden_size));
   FOVEA_RETURN_IF_ERROR(make(qkv_, qkv_heads() * config_.head_dim));
-  FOVEA_RETURN_IF_ERROR(make(attended_, std::int64_t{config_.num_qo_heads} * config_.head_dim));
-  FOVEA_RETURN_IF_ERROR(make(gate_up_, 2 * std::int64_t{config_.intermediate_size}));
-  return make(activated_, config_.intermediate_size);
+  FOVEA_RETURN_IF_ERROR(make(attended_, attended_width()));
+  FOVEA_RETURN_IF_ERROR(make(gate_up_, 2 * shard_.intermediate.count));
+  return make(activated_, shard_.intermediate.count);
 }
 
 AttentionOptions Transformer::attention_options(std::size_t /*attention_group*/) const {
   AttentionOptions attention;
-  attention.num_qo_heads = config_.num_qo_heads;
-  attention.num_kv_heads = config_.num_kv_heads;
+  attention.num_qo_heads = static_cast<std::int32_t>(shard_.qo_heads.count);
+  attention.num_kv_heads = static_cast<std::int32_t>(shard_.kv_heads.count);
   attention.head_dim = config_.head_dim;
   attention.sm_scale = config_.attention_scale;
   attention.softcap = config_.attention_softcap;
@@ -307,11 +341,12 @@ Status Transformer::product_of_hidden(Linear& linear, const TensorView& weight, 
 
 Status Transformer::add_product(Linear& linear, const TensorView& x, const TensorView& weight) {
   const std::int64_t rows = x.shape[0];
-  if (weight.data == nullptr && linear.adds(rows)) {
+  if (weight.data == nullptr && shard_.size == 1 && linear.adds(rows)) {
     return linear.forward_add(x, rows_of(hidden_, rows, config_.hidden_size));
   }
   const TensorView delta = rows_of(delta_, rows, config_.hidden_size);
   FOVEA_RETURN_IF_ERROR(linear.forward(x, delta));
+  FOVEA_RETURN_IF_ERROR(device_.all_reduce(delta));
   delta_waits_ = true;
   return weight.data == nullptr ? ok_status() : norm(delta, weight, {}, delta);
 }
@@ -376,16 +411,21 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   FOVEA_RETURN_IF_ERROR(product_of_hidden(*layer.qkv, layer.input_norm, rows_of(qkv_, rows, width)));
   const std::size_t group = layout_.attention_of[index];
   const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
+  const ShardRange qo = shard_.projected_qo(c), kv = shard_.projected_kv(c);
+  // Of the heads that were projected, those of this rank begin here.
+  const auto own_qo = static_cast<std::int32_t>(shard_.qo_heads.begin - qo.begin);
+  const auto own_kv = static_cast<std::int32_t>(shard_.kv_heads.begin - kv.begin);
   targets_.clear();
   for (std::size_t r = 0; r < pools.size(); ++r) {
     const HeadRange& range = layout_.attention[group].ranges[r];
-    targets_.push_back({range.head_begin, range.head_end, slots()[range.kv_group], pools[r]});
+    targets_.push_back({own_kv + range.head_begin, own_kv + range.head_end, slots()[range.kv_group],
+                        abi::shift_heads(pools[r], own_kv)});
   }
   const bool windowed = c.layer_window[index] > 0;
   QkvHeads heads;
   heads.qkv = device_.tensor(qkv_.get(), device_.activation_dtype(), rows, qkv_heads(), c.head_dim);
-  heads.num_qo_heads = c.num_qo_heads;
-  heads.num_kv_heads = c.num_kv_heads;
+  heads.num_qo_heads = static_cast<std::int32_t>(qo.count);
+  heads.num_kv_heads = static_cast<std::int32_t>(kv.count);
   heads.q_norm = layer.q_norm;
   heads.k_norm = layer.k_norm;
   heads.norm_offset = norm_offset();
@@ -393,9 +433,10 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   heads.positions = arrays_[kPositions];
   heads.rope = windowed && c.window_rope ? &*c.window_rope : &c.rope;
   FOVEA_RETURN_IF_ERROR(device_.rope_append(heads, targets_));
-  TensorView q = heads.qkv;
-  q.shape[1] = c.num_qo_heads;
-  const TensorView out = device_.tensor(attended_.get(), device_.activation_dtype(), rows, c.num_qo_heads, c.head_dim);
+  TensorView q = take_columns(heads.qkv, {own_qo * heads.qkv.strides[1], heads.qkv.shape[1]});
+  q.shape[1] = shard_.qo_heads.count;
+  const TensorView out =
+      device_.tensor(attended_.get(), device_.activation_dtype(), rows, shard_.qo_heads.count, c.head_dim);
   if (batch.selection != nullptr) {
     FOVEA_RETURN_IF_ERROR(batch.selection->appended(static_cast<std::int32_t>(index), slots(), rows));
     FOVEA_ASSIGN_OR_RETURN(const bool attended, batch.selection->attend(static_cast<std::int32_t>(index), q, out));
@@ -405,7 +446,7 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
 }
 
 Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
-  const std::int64_t width = config_.intermediate_size;
+  const std::int64_t width = shard_.intermediate.count;
   const TensorView activated = rows_of(activated_, rows, width);
   FOVEA_RETURN_IF_ERROR(
       product_of_hidden(*layer.gate_up, layer.mlp_norm, rows_of(gate_up_, rows, 2 * width), &activated));
@@ -426,9 +467,8 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
 Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits) {
   auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = config_.hidden_size;
-  const std::int64_t attended_width = std::int64_t{config_.num_qo_heads} * config_.head_dim;
   const TensorView hidden = rows_of(hidden_, rows, width);
-  TensorView attended = rows_of(attended_, rows, attended_width);
+  TensorView attended = rows_of(attended_, rows, attended_width());
   delta_waits_ = false;
   FOVEA_RETURN_IF_ERROR(device_.embed(embedding_, arrays_[kTokens], embedding_scale_, hidden));
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -439,7 +479,7 @@ Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits)
       // free at this point and take the gathered rows.
       rows = static_cast<std::int64_t>(batch.logit_rows.size());
       if (rows == 0) return ok_status();
-      const TensorView kept = rows_of(qkv_, rows, attended_width);
+      const TensorView kept = rows_of(qkv_, rows, attended_width());
       FOVEA_RETURN_IF_ERROR(device_.embed(attended, arrays_[kLogitRows], 1.0f, kept));
       attended = kept;
       FOVEA_RETURN_IF_ERROR(device_.embed(hidden, arrays_[kLogitRows], 1.0f, rows_of(normed_, rows, width)));
@@ -448,7 +488,8 @@ Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits)
     FOVEA_RETURN_IF_ERROR(add_product(*layer.output, attended, layer.post_attention_norm));
     FOVEA_RETURN_IF_ERROR(mlp(layer, rows));
   }
-  FOVEA_RETURN_IF_ERROR(product_of_hidden(*lm_head_, final_norm_, logits));
+  FOVEA_RETURN_IF_ERROR(product_of_hidden(*lm_head_, final_norm_, take_columns(logits, shard_.vocabulary)));
+  FOVEA_RETURN_IF_ERROR(device_.all_gather(logits, shard_.vocab_step));
   if (config_.final_softcap > 0.0f) FOVEA_RETURN_IF_ERROR(device_.softcap(logits, config_.final_softcap));
   if (batch.best.data == nullptr) return ok_status();
   FOVEA_RETURN_IF_ERROR(device_.argmax(logits, batch.best));

@@ -9,14 +9,16 @@
 
 #include "engine/model/kv_grouping.h"
 #include "engine/model/model.h"
+#include "engine/model/shard.h"
 #include "engine/model/weights.h"
 
 namespace fovea {
 
 class Transformer : public Model {
  public:
-  static Result<std::unique_ptr<Model>> create(ModelConfig config, std::unique_ptr<WeightSource> weights,
-                                               Device& device, const ModelLoadOptions& options);
+  static Result<std::unique_ptr<Model>> create(ModelConfig config, const Shard& shard,
+                                               std::unique_ptr<WeightSource> weights, Device& device,
+                                               const ModelLoadOptions& options);
 
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
@@ -35,8 +37,8 @@ class Transformer : public Model {
     std::unique_ptr<Linear> qkv, output, gate_up, down;
   };
 
-  Transformer(ModelConfig config, Device& device, const ModelLoadOptions& options)
-      : config_(std::move(config)), device_(device), options_(options) {}
+  Transformer(ModelConfig config, const Shard& shard, Device& device, const ModelLoadOptions& options)
+      : config_(std::move(config)), shard_(shard), device_(device), options_(options) {}
 
   // Twice where the source is stored: a look at everything, then in earnest.
   Status load(WeightSource& weights);
@@ -45,9 +47,11 @@ class Transformer : public Model {
   struct Part {
     std::string name;  // without ".weight"
     std::int64_t out_features;
+    std::vector<ShardRange> rows;  // that this rank has of them, one behind the other
   };
+  // columns: those of `in` that this rank has; where they are not all, ranks' results are to be added.
   Result<std::unique_ptr<Linear>> load_linear(WeightSource& weights, const std::vector<Part>& parts, std::int64_t in,
-                                              bool bias, bool to_fp8);
+                                              const ShardRange& columns, bool bias, bool to_fp8);
   Result<TensorView> load_vector(WeightSource& weights, const std::string& name, std::int64_t size);
   Result<TensorView> load_norm(WeightSource& weights, const std::string& name, std::int64_t size);
   // Tells the device what stands around a product; norm: the name of the norm's weight, empty where there is none.
@@ -79,9 +83,11 @@ class Transformer : public Model {
   float norm_offset() const { return config_.norm_plus_one ? 1.0f : 0.0f; }
   // By KV group.
   std::span<const std::int32_t* const> slots() const { return std::span(arrays_).subspan(kSlots); }
-  std::int64_t qkv_heads() const { return config_.num_qo_heads + 2 * std::int64_t{config_.num_kv_heads}; }
+  std::int64_t qkv_heads() const { return shard_.projected_qo(config_).count + 2 * shard_.projected_kv(config_).count; }
+  std::int64_t attended_width() const { return shard_.qo_heads.count * config_.head_dim; }
 
   ModelConfig config_;
+  Shard shard_;
   Device& device_;
   ModelLoadOptions options_;
   std::unique_ptr<WeightSource> weights_;  // where the embedding and the norms point into it

@@ -31,7 +31,7 @@ KvGrouping layout(std::int32_t prompt_window) {
   config.head_dim = 64;
   config.layer_window = {0};
   const HeadProfile profile{"", 64, 100, prompt_window, {{0, 1}, {0, 3}}};
-  return make_kv_grouping(config, &profile);
+  return make_kv_grouping(config, {0, config.num_kv_heads}, &profile);
 }
 
 PlannerOptions planner_options(bool invariant, bool share) {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "core/plan/explain.h"
 #include "core/plan/timeline.h"
+#include "device/group/process_group.h"
 
 namespace fovea {
 
@@ -62,6 +63,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& 
     FOVEA_ASSIGN_OR_RETURN(runner->selection_, Selection::create(device, model, pool, rows, configs, options.kv_format,
                                                                  *options.selection));
   }
+  if (device.group() != nullptr && device.group()->rank() == 0) runner->others_.emplace(rows);
   const std::size_t logits = static_cast<std::size_t>(options.max_logit_rows) * model.config().vocab_size;
   FOVEA_ASSIGN_OR_RETURN(runner->logits_, device.allocate(logits * sizeof(float)));
   if (!device.reads_host_memory()) {
@@ -238,6 +240,16 @@ Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
 }
 
 Status ModelRunner::run(const Step& step) {
+  ProcessGroup* const group = device_.group();
+  if (group == nullptr) return run_here(step);
+  if (others_.has_value()) FOVEA_RETURN_IF_ERROR(group->broadcast(others_->write(step)));
+  const Status status = run_here(step);
+  // Ranks that are not in step any more would wait for each other.
+  if (!status.ok()) group->end(make_status(status.code(), "rank {}: {}", group->rank(), status.message()));
+  return status;
+}
+
+Status ModelRunner::run_here(const Step& step) {
   if (static_cast<std::int32_t>(step.items.size()) > options_.max_requests ||
       step.num_tokens > options_.max_forward_tokens) {
     return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(),
@@ -267,6 +279,7 @@ Status ModelRunner::run(const Step& step) {
   }
   batch.key = replay_key();
   FOVEA_RETURN_IF_ERROR(model_.forward(batch, logits));
+  if (device_.group() != nullptr && !others_.has_value()) return ok_status();
   FOVEA_RETURN_IF_ERROR(read_results(step, logits));
   count_bytes();
   return ok_status();

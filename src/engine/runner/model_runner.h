@@ -14,6 +14,7 @@
 #include "engine/cache/kv_pool.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/model/model.h"
+#include "engine/ranks/step_record.h"
 #include "engine/runner/head_batch.h"
 #include "engine/runner/selection.h"
 #include "engine/scheduler/scheduler.h"
@@ -39,6 +40,7 @@ class ModelRunner {
 
   // After it, logits(i) is row i of what the items give, in their order: a row for each of their scores, and where they
   // `sample` one more, and one for each draft after it.
+  // With other ranks (Device::group), rank 0's run makes theirs, which give no results; what fails ends all.
   // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` or drawn by the
   // device may be left there, and best(i) is the token of row i.
   Status run(const Step& step);
@@ -109,6 +111,7 @@ class ModelRunner {
   void count_bytes();
   // A number for the launches of the forward, where a device may repeat those of an earlier one; else 0.
   std::uint64_t replay_key() const;
+  Status run_here(const Step& step);
   // Brings to the host what sampling needs.
   Status read_results(const Step& step, const TensorView& logits);
   RequestBatch batch_of(const AttentionGroup& attention) const;
@@ -120,6 +123,7 @@ class ModelRunner {
   Model& model_;
   KvPool& pool_;
   const ReqToTokenPool& rows_;
+  std::optional<StepWriter> others_;  // rank 0 of several
   std::vector<Group> groups_;
   std::vector<AttentionGroup> attention_;
   std::unique_ptr<Selection> selection_;  // or null

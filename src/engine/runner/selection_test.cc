@@ -30,7 +30,7 @@ class OneLayer final : public Model {
     config_.num_kv_heads = kHeads;
     config_.head_dim = kDim;
     config_.layer_window = {0};
-    layout_ = make_kv_grouping(config_, &profile);
+    layout_ = make_kv_grouping(config_, {0, config_.num_kv_heads}, &profile);
   }
   const ModelConfig& config() const override { return config_; }
   const std::vector<KvGroupSpec>& kv_groups() const override { return layout_.groups; }
