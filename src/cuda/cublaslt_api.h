@@ -38,6 +38,7 @@ inline constexpr std::int32_t kLtScaleOuterVector = 3;  // one a row of op(A), o
 inline constexpr std::int32_t kLtEpilogueBias = 4;
 // cublasLtMatmulPreferenceAttributes_t
 inline constexpr int kLtMaxWorkspaceBytes = 1;  // u64
+inline constexpr int kLtReductions = 3;         // u32: how parts of sums may meet; 0: no sum is divided
 inline constexpr int kLtAlignmentA = 5;         // u32 bytes, as the next
 inline constexpr int kLtAlignmentB = 6;
 inline constexpr int kLtAlignmentC = 7;

@@ -36,7 +36,8 @@ struct KeyHash {
       hash = hash_combine(hash, static_cast<std::uint64_t>(part));
     }
     const auto kind = static_cast<std::uint64_t>(s.type) | static_cast<std::uint64_t>(s.y_type) << 8 |
-                      static_cast<std::uint64_t>(s.bias) << 16 | static_cast<std::uint64_t>(s.row_scales) << 17;
+                      static_cast<std::uint64_t>(s.bias) << 16 | static_cast<std::uint64_t>(s.row_scales) << 17 |
+                      static_cast<std::uint64_t>(s.fixed) << 18;
     return hash_combine(hash, kind);
   }
 };
@@ -45,6 +46,9 @@ struct Product {
   Owned desc, a, b, d;
   LtAlgorithm algorithm;
 };
+
+// Rows that algorithms of fixed products are asked for: about as many as decode together.
+constexpr std::int64_t kFixedRows = 64;
 
 std::uint32_t alignment_of(const void* memory) {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
@@ -106,6 +110,7 @@ struct Matmul::State {
   DeviceBuffer workspace;
   std::mutex mutex;
   std::unordered_map<Key, std::unique_ptr<const Product>, KeyHash> products;
+  std::unordered_map<Key, LtAlgorithm, KeyHash> fixed;  // for kFixedRows rows
 
   explicit State(const Device& d, const CublasLt* l) : device(d), library(l) {}
   ~State() {
@@ -128,7 +133,8 @@ struct Matmul::State {
                                        static_cast<std::uint64_t>(columns), stride);
     });
   }
-  Result<std::unique_ptr<const Product>> choose(const Key& key, const MatmulScales& scales) const;
+  Result<std::unique_ptr<Product>> choose(const Key& key, const MatmulScales& scales) const;
+  Result<LtAlgorithm> fixed_algorithm(const Key& key, const MatmulScales& scales);
   Result<const Product*> product(const Key& key, const MatmulScales& scales);
   Status set(void* desc, int attribute, const auto& value) const {
     return library->status(functions().desc_set(desc, attribute, &value, sizeof value),
@@ -143,7 +149,7 @@ struct Matmul::State {
 
 // Row-major y = x * transposed(w) is, read column by column as the library does, transposed(y) = transposed(A) * B with
 // A = w as [in, out] and B = x as [in, rows].
-Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key, const MatmulScales& scales) const {
+Result<std::unique_ptr<Product>> Matmul::State::choose(const Key& key, const MatmulScales& scales) const {
   const MatmulSpec& s = key.spec;
   const CublasLtFunctions& f = functions();
   auto product = std::make_unique<Product>();
@@ -172,6 +178,8 @@ Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key, con
   for (const auto& [attribute, bytes] : alignments) {
     if (code == 0) code = f.preference_set(preference.get(), attribute, &bytes, sizeof bytes);
   }
+  const std::uint32_t none = 0;
+  if (code == 0 && s.fixed) code = f.preference_set(preference.get(), kLtReductions, &none, sizeof none);
   FOVEA_RETURN_IF_ERROR(library->status(code, "cublasLtMatmulPreferenceSetAttribute"));
   LtHeuristic best{};
   int count = 0;
@@ -185,13 +193,24 @@ Result<std::unique_ptr<const Product>> Matmul::State::choose(const Key& key, con
   }
   FOVEA_RETURN_IF_ERROR(library->status(code, "cublasLtMatmulAlgoGetHeuristic"));
   product->algorithm = best.algorithm;
-  return Result<std::unique_ptr<const Product>>(std::move(product));
+  return Result<std::unique_ptr<Product>>(std::move(product));
+}
+
+Result<LtAlgorithm> Matmul::State::fixed_algorithm(const Key& key, const MatmulScales& scales) {
+  Key shared = key;
+  shared.spec.rows = kFixedRows;
+  if (const auto known = fixed.find(shared); known != fixed.end()) return known->second;
+  FOVEA_ASSIGN_OR_RETURN(const auto product, choose(shared, scales));
+  return fixed.emplace(shared, product->algorithm).first->second;
 }
 
 Result<const Product*> Matmul::State::product(const Key& key, const MatmulScales& scales) {
   const std::lock_guard lock(mutex);
   if (const auto known = products.find(key); known != products.end()) return known->second.get();
   FOVEA_ASSIGN_OR_RETURN(auto chosen, choose(key, scales));
+  if (key.spec.fixed) {
+    FOVEA_ASSIGN_OR_RETURN(chosen->algorithm, fixed_algorithm(key, scales));
+  }
   return products.emplace(key, std::move(chosen)).first->second.get();
 }
 

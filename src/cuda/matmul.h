@@ -24,6 +24,8 @@ struct MatmulSpec {
   MatmulType y_type = MatmulType::kBF16;  // the same, or kF32; of kE4M3 any but that
   bool bias = false;                      // [out] of y's type is added to every row
   bool row_scales = false;                // of kE4M3: every row of x and of w is multiplied by its own
+  // The order of a row's sums is the same however many rows there are: one algorithm for all, which divides no sum.
+  bool fixed = false;
 
   bool operator==(const MatmulSpec&) const = default;
 };

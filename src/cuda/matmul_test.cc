@@ -131,6 +131,23 @@ TEST_F(MatmulTest, AnAlgorithmIsAskedForOnceASpecAndAlignment) {
   EXPECT_EQ(fake::state().calls["cublasLtMatmulAlgoGetHeuristic"], 2);
 }
 
+// That of products of one number of rows, asked for once.
+TEST_F(MatmulTest, FixedProductsHaveOneAlgorithmForAllNumbersOfRows) {
+  alignas(256) static std::uint16_t x[256] = {}, w[256] = {}, y[256] = {};
+  MatmulSpec spec = {1, 4, 2, 4, 4, 2, MatmulType::kBF16, MatmulType::kBF16};
+  spec.fixed = true;
+  std::uint64_t algorithm = 0;
+  for (const std::int64_t rows : {1, 7, 50}) {
+    spec.rows = rows;
+    ASSERT_TRUE(matmul_->run(spec, x, w, y, nullptr).ok());
+    if (rows == 1) algorithm = fake::state().algorithm;
+    EXPECT_EQ(fake::state().algorithm, algorithm) << rows;
+  }
+  spec.fixed = false;
+  ASSERT_TRUE(matmul_->run(spec, x, w, y, nullptr).ok());
+  EXPECT_NE(fake::state().algorithm, algorithm);
+}
+
 TEST_F(MatmulTest, NoRowsAreNoWork) {
   const MatmulSpec spec = {0, 4, 2, 4, 4, 2, MatmulType::kBF16, MatmulType::kBF16};
   EXPECT_TRUE(matmul_->run(spec, nullptr, nullptr, nullptr, nullptr).ok());

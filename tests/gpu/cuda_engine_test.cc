@@ -137,6 +137,19 @@ TEST_F(CudaEngine, SampledAndGreedyRequestsShareSteps) {
   EXPECT_GT(fake::state().calls["cuGraphLaunch"], 0);
 }
 
+// The bits of a request alone, and of the same among others that share its prefix and its steps.
+TEST_F(CudaEngine, BatchInvariantAnswersAreTheSameInACrowd) {
+  options_.batch_invariant = true;
+  for (GenerateRequest& request : requests_) request.sampling.logprobs = 0;
+  EngineOptions alone = options_;
+  alone.prefix_cache = false;
+  EngineStats stats;
+  const std::vector<Answer> expected = run(path_, {}, alone, requests_, false, stats);
+  EXPECT_EQ(answers(), expected);
+  options_.chunk_tokens = 32;
+  EXPECT_EQ(answers(), expected);
+}
+
 // What fails while requests run ends them with the reason, and later ones run.
 TEST_F(CudaEngine, FaultsEndRequestsAndNothingElse) {
   for (const char* function :
@@ -181,7 +194,6 @@ TEST_F(CudaEngine, WhatCannotBeServedIsSaidBeforeServing) {
   };
   EXPECT_THAT(refusal([](EngineOptions& o) { o.device = "cuda:3"; }).message(), HasSubstr("there is no cuda:3"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).message(), HasSubstr("kv_dtype f32"));
-  EXPECT_THAT(refusal([](EngineOptions& o) { o.batch_invariant = true; }).message(), HasSubstr("batch-invariant"));
   const Status pages = refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 40; });
   EXPECT_EQ(pages.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(pages.message(), HasSubstr("cuda:0"));

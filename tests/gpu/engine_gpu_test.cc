@@ -119,6 +119,7 @@ std::vector<std::string> answers_of(Engine& engine, const std::vector<Asked>& qu
     request.sampling.temperature = 0.0f;
     request.sampling.max_tokens = 48;
     request.n = n;
+    if (logprobs != nullptr) request.sampling.logprobs = 0;
     {
       std::unique_lock lock(mutex);
       changed.wait(lock, [&] { return running < together; });
@@ -127,6 +128,7 @@ std::vector<std::string> answers_of(Engine& engine, const std::vector<Asked>& qu
     const auto id = engine.submit(std::move(request), [&, i, n](const GenerationEvent& event) {
       const std::lock_guard lock(mutex);
       texts[i * static_cast<std::size_t>(n) + static_cast<std::size_t>(event.choice)] += event.text;
+      for (const TokenLogprob& logprob : event.logprobs) (*logprobs)[i].push_back(logprob.logprob);
       if (event.finish == FinishReason::kNone) return;
       EXPECT_NE(event.finish, FinishReason::kError) << event.error.to_string();
       --running;
@@ -238,6 +240,32 @@ TEST_F(GpuNeedle, SettingsDoNotChangeWhatIsAnswered) {
       0.98);
 }
 
+TEST_F(GpuNeedle, BatchInvariantAnswersHaveTheSameLogprobsInACrowd) {
+  const std::vector<Asked> some = needle_questions(9000, 24);
+  options_.batch_invariant = true;
+  const auto logprobs = [&](std::size_t together) {
+    std::vector<std::vector<float>> all(some.size());
+    auto engine = Engine::create(options_);
+    EXPECT_TRUE(engine.ok()) << engine.status().to_string();
+    if (engine.ok()) answers_of(**engine, some, together, 1, &all);
+    return all;
+  };
+  options_.prefix_cache = false;
+  const std::vector<std::vector<float>> alone = logprobs(1);
+  EXPECT_FALSE(alone[0].empty());
+  const auto different = [&](const std::vector<std::vector<float>>& other) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < alone.size(); ++i) count += other[i] != alone[i] ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(different(logprobs(24)), 0u) << "in a crowd";
+  options_.chunk_tokens = 300;
+  EXPECT_EQ(different(logprobs(1)), 0u) << "in chunks of 300";
+  EXPECT_EQ(different(logprobs(24)), 0u) << "in a crowd, in chunks of 300";
+  options_.prefix_cache = true;
+  EXPECT_EQ(different(logprobs(24)), 0u) << "with prefixes from the cache";
+}
+
 TEST_F(GpuNeedle, WhatCannotBeServedIsSaidAtTheStart) {
   const auto refusal = [&](const std::function<void(EngineOptions&)>& change) {
     EngineOptions options = options_;
@@ -246,7 +274,6 @@ TEST_F(GpuNeedle, WhatCannotBeServedIsSaidAtTheStart) {
   };
   EXPECT_NE(refusal([](EngineOptions& o) { o.device = "cuda:99"; }).find("there is no cuda:99"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).find("kv_dtype f32"), std::string::npos);
-  EXPECT_NE(refusal([](EngineOptions& o) { o.batch_invariant = true; }).find("batch-invariant"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.sparse = "quest"; }).find("selects no pages"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 45; }).find("bytes on cuda:0"),
             std::string::npos);

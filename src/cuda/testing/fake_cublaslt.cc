@@ -133,12 +133,14 @@ int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void* a_layout, void*, voi
   const bool biased = static_cast<Desc*>(desc)->epilogue == kLtEpilogueBias;
   if (a.type == kLtE4M3 && (biased || a.rows % 16 != 0 || a.columns % 16 != 0)) return kLtNotSupported;
   for (int i = 0; i < 4; ++i) results->algorithm.words[i] = static_cast<Preference*>(preference)->alignment[i];
+  results->algorithm.words[4] = static_cast<std::uint64_t>(fake::state().calls[__func__]);
   return fake::begin(__func__);
 }
 int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
                    const void* beta, const void* c, void*, void* d, void* d_layout, const LtAlgorithm* algorithm, void*,
                    std::size_t, void* stream) {
   if (const int code = fake::begin(__func__); code != 0) return code;
+  fake::state().algorithm = algorithm->words[4];
   const void* const matrices[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {
     if (!fake::is_aligned(matrices[i], algorithm->words[i])) return kLtInvalidValue;

@@ -50,6 +50,7 @@ struct State {
   std::map<std::string, int> failures;              // what a function answers, instead of doing anything
   std::map<std::string, int> calls;                 // how often a function was called
   std::map<std::string, Kernel> kernels;            // besides "fill"
+  std::uint64_t algorithm = 0;                      // of the last product: how many were asked for before it
   Alive alive;
   Launch launch;
 };

@@ -27,12 +27,13 @@ std::size_t bytes_of(std::int64_t elements, DType dtype) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype,
+  CudaDevice(cuda::Device device, cuda::Stream stream, cuda::Matmul matmul, DType dtype, bool batch_invariant,
              std::unique_ptr<CudaRanks> ranks)
       : device_(std::move(device)),
         stream_(std::move(stream)),
         matmul_(std::move(matmul)),
         dtype_(dtype),
+        batch_invariant_(batch_invariant),
         ranks_(std::move(ranks)),
         name_(fmt::format("cuda:{}", device_.index())),
         ops_(device_, stream_.handle()),
@@ -175,7 +176,8 @@ class CudaDevice final : public Device {
   cuda::Device device_;
   cuda::Stream stream_;
   cuda::Matmul matmul_;
-  DType dtype_;                       // of activations
+  DType dtype_;  // of activations
+  bool batch_invariant_;
   std::unique_ptr<CudaRanks> ranks_;  // or null; outlives the graphs that record it
   std::string name_;
   CudaOps ops_;
@@ -294,7 +296,7 @@ Result<std::unique_ptr<Linear>> CudaDevice::create_linear(const LinearWeights& w
   if (!weights.biases.empty()) {
     FOVEA_ASSIGN_OR_RETURN(bias, copy_of(weights.biases, dtype_));
   }
-  const CudaLinearContext context = {device_, matmul_, ops_, fp8_, stream_.handle()};
+  const CudaLinearContext context = {device_, matmul_, ops_, fp8_, stream_.handle(), batch_invariant_};
   auto linear =
       std::make_unique<CudaLinear>(std::move(weight), std::move(scales), std::move(bias), in, out, dtype_, context);
   FOVEA_RETURN_IF_ERROR(linear->prepare());
@@ -554,11 +556,6 @@ Result<std::unique_ptr<Device>> create_cuda_device(int index, const DeviceOption
   if (options.half_dtype != DType::kBF16 && options.half_dtype != DType::kF16) {
     return unsupported("activations of {} on a CUDA device; expected bf16 or f16", dtype_name(options.half_dtype));
   }
-  if (options.batch_invariant) {
-    return unsupported(
-        "batch-invariant bits on a CUDA device: the order of sums in its matrix products depends on the batch; use "
-        "the CPU for them");
-  }
   FOVEA_ASSIGN_OR_RETURN(cuda::Device device, cuda_device(index));
   if (device.info().major < 8) {
     return unsupported("{} is {}; kernels are made for sm_80 and later", device.info().name, device.info().arch());
@@ -570,7 +567,8 @@ Result<std::unique_ptr<Device>> create_cuda_device(int index, const DeviceOption
     FOVEA_ASSIGN_OR_RETURN(ranks, CudaRanks::create(device, stream.handle(), options.half_dtype, options.group));
   }
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(device), std::move(stream), std::move(matmul),
-                                                              options.half_dtype, std::move(ranks)));
+                                                              options.half_dtype, options.batch_invariant,
+                                                              std::move(ranks)));
 }
 
 }  // namespace fovea

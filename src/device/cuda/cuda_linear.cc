@@ -40,6 +40,8 @@ Status Fp8Scratch::reserve(const cuda::Device& device, std::int64_t in) {
 }
 
 Status CudaLinear::prepare() {
+  if (fixed_ && is_fp8()) return unsupported("fp8_e4m3 weights and batch-invariant bits on a CUDA device; choose one");
+  if (fixed_) return ok_status();
   if (is_fp8()) {
     FOVEA_RETURN_IF_ERROR(fp8_.reserve(device_, in_));
     multiplies_fp8_ = device_.info().major >= 9 && in_ % 16 == 0 && out_ % 16 == 0;  // else cuBLASLt has none
@@ -49,7 +51,7 @@ Status CudaLinear::prepare() {
 }
 
 Status CudaLinear::fuse(const LinearFusion& fusion, cuda::DeviceBuffer norm) {
-  if (norm.data() == nullptr && !fusion.gate.has_value()) return ok_status();
+  if (fixed_ || (norm.data() == nullptr && !fusion.gate.has_value())) return ok_status();
   norm_ = std::move(norm);
   SkinnyLinearSpec spec = few_spec();
   spec.norm = norm_.data() != nullptr;
@@ -140,6 +142,7 @@ cuda::MatmulSpec CudaLinear::spec_of(const TensorView& x, const TensorView& y) c
   spec.type = matmul_type(dtype_);
   spec.y_type = matmul_type(y.dtype);
   spec.bias = bias_.data() != nullptr;
+  spec.fixed = fixed_;
   return spec;
 }
 

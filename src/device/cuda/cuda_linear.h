@@ -44,6 +44,7 @@ struct CudaLinearContext {
   CudaOps& ops;
   Fp8Scratch& fp8;
   cuda::StreamHandle stream;
+  bool fixed = false;  // a row's bits do not depend on how many rows there are: all go to cuBLASLt (MatmulSpec::fixed)
 };
 
 class CudaLinear final : public Linear {
@@ -61,7 +62,8 @@ class CudaLinear final : public Linear {
         matmul_(context.matmul),
         ops_(context.ops),
         fp8_(context.fp8),
-        stream_(context.stream) {}
+        stream_(context.stream),
+        fixed_(context.fixed) {}
 
   // Compiles and loads the kernels of few rows, once, so that no step waits for them.
   Status prepare();
@@ -109,6 +111,7 @@ class CudaLinear final : public Linear {
   CudaOps& ops_;
   Fp8Scratch& fp8_;
   cuda::StreamHandle stream_;
+  bool fixed_;
 };
 
 }  // namespace fovea
