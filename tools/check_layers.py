@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "tune": {"abi", "base", "public"},
     "attention": {"tune", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
     "select": {"attention", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
-    "device": {"attention", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
+    "device": {"select", "attention", "cuda", "cpu", "jit", "core", "variant", "abi", "base", "public"},
     "capi": {"public"},
     "engine": {"device", "attention", "core", "variant", "abi", "base", "public"},
     "server": {"base", "public"},

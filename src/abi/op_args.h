@@ -3,6 +3,7 @@
 #pragma once
 
 #include "abi/kv_pool.h"
+#include "abi/page_stats.h"
 
 namespace fovea::abi {
 
@@ -114,6 +115,7 @@ struct RopeTarget {
   KvPoolView pool;       // its head h is KV head h
   int32_t head_begin;
   int32_t head_end;
+  PageStatsView stats;  // kCodes, of these heads, its head 0 the first of them; data null: none are kept
 };
 inline constexpr uint32_t kMostRopeTargets = 8;  // of a launch
 inline constexpr uint32_t kRopeWarps = 8;        // of a CTA

@@ -39,6 +39,21 @@ struct SelectState {
   uint32_t scanned_tokens;  // seen then; 0: there was none
 };
 
+// A query of an engine's forward, which says all that differs between queries: several may be of one request.
+struct SelectRow {
+  int32_t tokens;       // that it sees; 0: an empty list
+  uint32_t q_row;       // its row of q
+  uint32_t table;       // entry of page_entries at which its request's pages begin
+  uint32_t budget;      // units of its list, at most
+  uint32_t candidates;  // units that its full scan keeps, at most SelectArgs::num_candidates
+  // Memories [.., num_heads] of candidates and states: the scan whose candidates it scores, or kNone: it scans; and where
+  // its own scan is kept, or kNone. Nobody reads in a launch what is written in it.
+  uint32_t reads;
+  uint32_t writes;
+  uint32_t reserved;
+};
+static_assert(sizeof(SelectRow) == 32);
+
 // One list a (request, KV head), number request * num_heads + head below. Everything but q and kv_lens stays where it
 // is for the life of a graph. A unit is a sub-page of kSubPageTokens.
 struct SelectArgs {
@@ -52,10 +67,13 @@ struct SelectArgs {
   const uint32_t* phases;  // [requests] or null: full scans where (tokens + phase) % interval is 0
   int32_t* lists;          // [requests * num_heads, list_stride] chosen units as page * subs_per_page + sub, ascending
   long long list_stride;   // at least budget_units
+  long long list_row_stride;  // from one request's lists to the next's; 0: num_heads * list_stride
   int32_t* list_tokens;    // [requests] tokens in each list of a request; only the last unit may be short of tokens
   uint32_t* keys;          // [requests * num_heads, max_units], scratch; unused from sm_90 on
   int32_t* candidates;     // [requests * num_heads, num_candidates]; null where interval is 1
   SelectState* states;     // [requests * num_heads], zero: nothing is remembered; null where interval is 1
+  const SelectRow* rows;   // [requests] or null: then kv_lens, page_stride, phases and budgets below are not read,
+                           // list_tokens is not written, and memories are those that rows name
   float sm_scale;
   uint32_t requests;
   uint32_t num_heads;
@@ -109,21 +127,33 @@ constexpr uint32_t budget_at(const SelectArgs& args, uint32_t tokens) {
   return units < args.budget_units ? units : args.budget_units;
 }
 
+// What list `request` is asked for. Where all stand in arrays of their own, a request remembers by its number.
+constexpr SelectRow select_row(const SelectArgs& args, uint32_t request) {
+  if (args.rows != nullptr) return args.rows[request];
+  const int32_t tokens = args.kv_lens[request];
+  const uint32_t memory = args.interval > 1 ? request : kNone;
+  return {tokens, request, 0, budget_at(args, tokens < 0 ? 0 : static_cast<uint32_t>(tokens)), args.num_candidates,
+          memory, memory, 0};
+}
+
 constexpr uint32_t recent_unit(const SelectArgs& args, uint32_t tokens) {
   return (tokens > args.recent_tokens ? tokens - args.recent_tokens : 0) / kSubPageTokens;
 }
 
-// As select_work() and units_to_rescore() of core/select/reuse.h. state and phase: of the list, where interval is
-// not 1.
-constexpr SelectSpan select_span(const SelectArgs& args, uint32_t tokens, const SelectState& state, uint32_t phase) {
+// As select_work() and units_to_rescore() of core/select/reuse.h; a row of SelectArgs::rows has decided by itself.
+// tokens: those of the row that the table has room for. state: of the memory that it reads.
+constexpr SelectSpan select_span(const SelectArgs& args, const SelectRow& row, uint32_t tokens,
+                                 const SelectState& state, uint32_t phase) {
   SelectSpan span{(tokens + kSubPageTokens - 1) / kSubPageTokens, 0, 0, false, true};
-  span.all = span.units <= budget_at(args, tokens);
-  if (span.all || args.interval <= 1) return span;
-  const uint32_t step = tokens + phase;
-  const uint32_t in_interval = (args.interval & (args.interval - 1)) == 0 ? step & (args.interval - 1)  // far shorter
-                                                                          : step % args.interval;
-  const bool rescores = state.scanned_tokens != 0 && tokens > state.scanned_tokens &&
-                        tokens - state.scanned_tokens < args.interval && in_interval != 0;
+  span.all = span.units <= row.budget;
+  if (span.all || row.reads == kNone) return span;
+  bool rescores = state.scanned_tokens != 0 && tokens > state.scanned_tokens;
+  if (args.rows == nullptr) {
+    const uint32_t step = tokens + phase;
+    const uint32_t in_interval = (args.interval & (args.interval - 1)) == 0 ? step & (args.interval - 1)  // far shorter
+                                                                            : step % args.interval;
+    rescores = rescores && tokens - state.scanned_tokens < args.interval && in_interval != 0;
+  }
   if (!rescores) return span;
   // The unit that was written into when the scan was made may hold keys that it did not see. The candidates end with
   // the units that were forced then, without a gap, so those before first_new need no search.

@@ -377,6 +377,10 @@ Result<BlockRowBatch> BatchTranslator::block_rows(const BlockRowBatch& batch, st
     }
     row.positions_begin = row.length_slot = abi::kNone;
     row.pool = 0;
+    if (batch.entries_on_device) {
+      block_rows_.push_back(row);
+      continue;
+    }
     const std::int64_t pages = std::min<std::int64_t>(num_pages(row.num_tokens), options_.max_pages_per_request);
     list_parts_.push_back({row.list_begin, row.list_begin + static_cast<std::uint32_t>(pages), 0});
     block_rows_.push_back(row);
@@ -401,12 +405,13 @@ Result<BlockRowBatch> BatchTranslator::block_rows(const BlockRowBatch& batch, st
   note_pages(0, entries_.data(), static_cast<std::int64_t>(entries_.size()));
   for (abi::BlockRow& row : block_rows_) {
     const ListPart key{row.list_begin, 0, 0};
+    if (batch.entries_on_device) break;  // nothing was packed
     const ListPart& part = *std::prev(std::upper_bound(list_parts_.begin(), list_parts_.end(), key, before));
     row.list_begin = part.packed + (row.list_begin - part.begin);
   }
   BlockRowBatch made = batch;
   made.block_rows = block_rows_;
-  made.page_entries = entries_.data();
+  if (!batch.entries_on_device) made.page_entries = entries_.data();
   made.kv_positions = nullptr;
   made.kv_lens = {};
   if (!batch.pool_token_bytes.empty()) made.pool_token_bytes = batch.pool_token_bytes.subspan(pool, 1);

@@ -109,6 +109,7 @@ class CudaPagedAttention : public PagedAttention {
   Status plan_rows(const BlockRowBatch& batch, bool selected);
   template <typename Translate>
   Status plan_given(Translate translate, Stream stream);
+  bool reads_once(const BlockRowBatch& batch);
   Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
@@ -156,6 +157,7 @@ class CudaPagedAttention : public PagedAttention {
   bool lists_on_device_ = false;
   bool lens_known_ = false;                       // false after grow_on_device(),
   bool graph_grows_ = false;                      // and whenever a graph recorded it: a replay may have come in between
+  std::vector<bool> pairs_read_;
   const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
   bool planned_ = false;
   bool recut_ahead_ = false;  // a kernel that writes the plan was launched behind the last run
@@ -400,12 +402,28 @@ Status CudaPagedAttention::plan_given(Translate translate, Stream stream) {
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translate());
-  FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
+  const bool there = translated.entries_on_device;
+  FOVEA_RETURN_IF_ERROR(plan_rows(translated, there && reads_once(translated)));
   planner_behind_ = false;
-  FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
+  FOVEA_RETURN_IF_ERROR(set_page_lists(there ? translated.page_entries : entries_.as<std::int32_t>()));
   FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), translator_.contiguous_mask(), stream));
   planned_ = true;
   return ok_status();
+}
+
+// Whether every block row is of one query token, and no two are of the same one under the same KV head.
+bool CudaPagedAttention::reads_once(const BlockRowBatch& batch) {
+  const auto heads = static_cast<std::size_t>(options_.num_kv_heads);
+  pairs_read_.assign(static_cast<std::size_t>(batch.num_rows) * heads, false);
+  for (const abi::BlockRow& row : batch.block_rows) {
+    if (row.row_count != 1) return false;
+    for (std::size_t head = row.head_begin; head < row.head_end; ++head) {
+      const std::size_t pair = batch.row_indices[row.row_begin] * heads + head;
+      if (pair >= pairs_read_.size() || pairs_read_[pair]) return false;
+      pairs_read_[pair] = true;
+    }
+  }
+  return true;
 }
 
 Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stream) {

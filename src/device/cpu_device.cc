@@ -192,15 +192,13 @@ class CpuDevice : public Device {
       FOVEA_RETURN_IF_ERROR(cpu::append_kv(heads_of(heads.qkv, num_qo + first, count),
                                            heads_of(heads.qkv, num_qo + num_kv + first, count), target.slots,
                                            abi::shift_heads(target.pool, -first), pool_));
+      if (target.stats.data == nullptr) continue;
+      FOVEA_RETURN_IF_ERROR(cpu::update_page_stats(target.slots, heads.qkv.shape[0],
+                                                   abi::shift_heads(target.pool, -first), target.stats, pool_));
     }
     return ok_status();
   }
 
-  bool selects_pages() const override { return true; }
-  Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
-                           const abi::PageStatsView& stats) override {
-    return cpu::update_page_stats(slots, rows, pool, stats, pool_);
-  }
   Status select_pages(const TensorView& q, float sm_scale, const abi::KvPoolView& pool, const abi::PageStatsView& stats,
                       std::span<const SelectJob> jobs) override {
     return select_.select(q, sm_scale, pool, stats, jobs, pool_);

@@ -120,13 +120,13 @@ Status Device::all_gather(const TensorView&, std::int64_t) {
 
 Status Device::replay(std::uint64_t, const std::function<Status()>& enqueue) { return enqueue(); }
 
-Status Device::update_page_stats(const std::int32_t*, std::int64_t, const abi::KvPoolView&, const abi::PageStatsView&) {
-  return unsupported("the device {} selects no pages", name());
+Result<std::unique_ptr<PageLists>> Device::create_page_lists(const PageListsOptions&) {
+  return unsupported("the device {} makes no lists of pages in its own memory", name());
 }
 
 Status Device::select_pages(const TensorView&, float, const abi::KvPoolView&, const abi::PageStatsView&,
                             std::span<const SelectJob>) {
-  return unsupported("the device {} selects no pages", name());
+  return unsupported("the device {} makes lists of pages in its own memory", name());
 }
 
 Result<std::unique_ptr<Device>> create_device(std::string_view name, const DeviceOptions& options) {

@@ -20,6 +20,7 @@
 #include "core/select/job.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
+#include "select/page_lists.h"
 
 namespace fovea {
 
@@ -95,6 +96,8 @@ struct KvTarget {
   std::int32_t head_end = 0;
   const std::int32_t* slots = nullptr;  // [rows] page * page_tokens + offset; negative: the row is skipped
   abi::KvPoolView pool;                 // its head h is KV head h
+  // What is kept of the keys for the choice of pages, its head 0 the first of these; data null: nothing.
+  abi::PageStatsView stats{};
 };
 
 class Device {
@@ -150,15 +153,13 @@ class Device {
   // What stands around the products of a Linear of this device, before its first forward: for Linear::forward_fused().
   virtual Status fuse(Linear&, const LinearFusion&) { return ok_status(); }
 
-  // Norms of q and k, rotary embedding of both, and k and v into the pools, converted to their formats. q is written
-  // back; what becomes of k in qkv is the device's affair.
+  // Norms of q and k, rotary embedding of both, and k and v into the pools, converted to their formats, with the
+  // statistics of the sub-pages that were written to. q is written back; what becomes of k in qkv is the device's affair.
   virtual Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) = 0;
-  // Page selection; kUnsupported on a device that has none. update_page_stats follows an append to the same slots
-  // [rows] and makes the statistics of the sub-pages that were written to anew, from the keys as stored. select_pages
-  // fills the jobs' lists for queries q [rows, num_qo_heads, head_dim] that have gone through RoPE.
-  virtual bool selects_pages() const { return false; }
-  virtual Status update_page_stats(const std::int32_t* slots, std::int64_t rows, const abi::KvPoolView& pool,
-                                   const abi::PageStatsView& stats);
+  // Page selection. Where reads_host_memory(), select_pages fills the jobs' lists for queries q [rows, num_qo_heads,
+  // head_dim] that have gone through RoPE; elsewhere the device makes lists in its own memory. kUnsupported says what a
+  // device cannot.
+  virtual Result<std::unique_ptr<PageLists>> create_page_lists(const PageListsOptions& options);
   virtual Status select_pages(const TensorView& q, float sm_scale, const abi::KvPoolView& pool,
                               const abi::PageStatsView& stats, std::span<const SelectJob> jobs);
   // out[i] = scale * table[ids[i]]; table [vocab, hidden] in its storage dtype. Also gathers rows of activations.

@@ -214,11 +214,11 @@ Status EngineCore::set_up() {
     FOVEA_RETURN_IF_ERROR(check_same_engine(*group, parts_.options, model));
   }
   FOVEA_ASSIGN_OR_RETURN(sparse_, sparse_config(parts_.options, *parts_.model, parts_.key_codes));
-  if (sparse_.policy != nullptr && !parts_.device->selects_pages()) {
-    return unsupported("sparse is \"{}\", and the device {} selects no pages; use \"off\", or the CPU",
-                       parts_.options.sparse, parts_.device->name());
-  }
+  const bool lists_on_device = sparse_.policy != nullptr && !parts_.device->reads_host_memory();
+  if (lists_on_device) FOVEA_RETURN_IF_ERROR(check_page_lists(sparse_, parts_.options, parts_.device->name()));
   FOVEA_RETURN_IF_ERROR(set_up_memory());
+  sparse_.max_context = max_context_;
+  if (lists_on_device) sparse_.list_units = page_list_units(sparse_.budget, max_context_);
   FOVEA_RETURN_IF_ERROR(set_up_tier());
   if (parts_.tokenizer.has_value()) {
     grammars_ = std::make_unique<GrammarCompiler>([this] { return grammar_vocabulary(); }, eos_tokens());
@@ -256,6 +256,7 @@ Status EngineCore::set_up() {
     runner.selection->layers = sparse_.layers;
     runner.selection->reuse = sparse_.reuse;
     runner.selection->codes = parts_.key_codes;
+    runner.selection->list_units = sparse_.list_units;
     const RopeConfig& rope = parts_.model->config().rope;
     runner.selection->rotary_dim = rope.kind == RopeKind::kNone ? 0 : rope.rotary_dim;
     counters_.sparse_record_bytes = abi::stat_bytes(sparse_.policy->stat, parts_.model->config().head_dim);

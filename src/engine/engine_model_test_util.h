@@ -50,8 +50,10 @@ inline std::string config_of(const std::string& golden, std::int32_t kv_heads = 
 inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& config_path,
                                                          const std::optional<HeadProfile>& streaming,
                                                          const EngineOptions& options,
-                                                         std::shared_ptr<ProcessGroup> group = nullptr) {
+                                                         std::shared_ptr<ProcessGroup> group = nullptr,
+                                                         const KeyCodes* codes = nullptr) {
   EngineParts parts;
+  if (codes != nullptr) parts.key_codes = *codes;
   parts.options = options;
   parts.name = "random";
   DeviceOptions device;
@@ -72,8 +74,8 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
 inline std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
                                const EngineOptions& options, const std::vector<GenerateRequest>& requests,
                                bool together, EngineStats& stats, const std::vector<std::size_t>& cancel_at = {},
-                               std::shared_ptr<ProcessGroup> group = nullptr) {
-  auto created = create_engine(config_path, streaming, options, std::move(group));
+                               std::shared_ptr<ProcessGroup> group = nullptr, const KeyCodes* codes = nullptr) {
+  auto created = create_engine(config_path, streaming, options, std::move(group), codes);
   EXPECT_TRUE(created.ok()) << created.status().message();
   if (!created.ok()) return {};
   EngineCore& engine = **created;

@@ -68,6 +68,51 @@ Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& mo
   return config;
 }
 
+Status check_page_lists(const SparseConfig& config, const EngineOptions& options, std::string_view device) {
+  const SelectPolicy& policy = *config.policy;
+  if (policy.score != SelectScore::kCodes || policy.stat != abi::StatKind::kCodes ||
+      policy.unit_tokens != abi::kSubPageTokens || policy.mass != 0.0f) {
+    return unsupported(
+        "page selection by \"{}\" on {}, which selects by learned key codes alone: \"fovea\", with {} in the model's "
+        "folder; or use the CPU",
+        policy.name, device, kKeyCodesFile);
+  }
+  if (options.page_tokens != abi::kSubPageTokens) {
+    return unsupported("page selection on {} needs page_tokens to be {}, it is {}", device, abi::kSubPageTokens,
+                       options.page_tokens);
+  }
+  if (config.prompt_budget.has_value()) {
+    return unsupported("sparse_prefill on {}, where prompts read all pages; leave it out, or use the CPU", device);
+  }
+  return ok_status();
+}
+
+std::int32_t page_list_units(const KvBudget& budget, std::int32_t max_context) {
+  const std::int32_t unit = abi::kSubPageTokens;
+  // A budget of everything selects nothing, and needs no room.
+  const std::int32_t most = budget.divisor == 1 ? kLeastBudgetTokens : budget.at(max_context);
+  return std::max(std::min(most, max_context + unit - 1) / unit, kLeastBudgetTokens / unit);
+}
+
+namespace {
+
+// That the lists of a request have room, and are those that the device makes.
+Status check_fits(const SparseConfig& config, const SparseSetting& setting, std::string& parameter) {
+  if (config.list_units == 0 || setting.policy == nullptr) return ok_status();
+  parameter = "sparse";
+  if (setting.policy != config.policy) {
+    return unsupported("sparse is \"{}\"; the engine's device selects by \"{}\" alone", setting.policy->name,
+                       config.policy->name);
+  }
+  parameter = "kv_budget";
+  const std::int32_t asked = page_list_units(setting.budget, config.max_context);
+  if (asked <= config.list_units) return ok_status();
+  return unsupported("kv_budget is up to {} tokens; lists of the engine's device have room for {}, its own --kv-budget",
+                     asked * abi::kSubPageTokens, config.list_units * abi::kSubPageTokens);
+}
+
+}  // namespace
+
 Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateRequest& request,
                                      std::string* parameter) {
   SparseSetting setting;
@@ -117,6 +162,7 @@ Result<SparseSetting> sparse_setting(const SparseConfig& config, const GenerateR
     return invalid_argument("sparse_prompt_tokens is {}, but the request selects no pages; {}",
                             request.sparse_prompt_tokens, how_to_select);
   }
+  FOVEA_RETURN_IF_ERROR(check_fits(config, setting, wrong));
   wrong.clear();
   const auto prompt = static_cast<std::int32_t>(request.prompt.size());
   setting.first_position = prompt - std::min(prompt, request.sparse_prompt_tokens);

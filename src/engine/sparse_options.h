@@ -22,11 +22,20 @@ struct SparseConfig {
   std::vector<std::int32_t> layers;  // that may select: all but those named dense and those with a window
   ReuseRule reuse;
   std::optional<KvBudget> prompt_budget;  // of prompts; none: they read all
+  // Where a device makes the lists in its own memory (select/page_lists.h): the room of each, in units of 16 tokens,
+  // for contexts of so many; else 0.
+  std::int32_t list_units = 0;
+  std::int32_t max_context = 0;
 };
 
 // kInvalidArgument and kNotFound name the option; kUnsupported says why this model or page size cannot select.
 // "auto" is the policy "fovea" where the model comes with key codes, else "fovea-local".
 Result<SparseConfig> sparse_config(const EngineOptions& options, const Model& model, const KeyCodes& codes);
+
+// That a device which makes lists in its own memory can do what is asked for; kUnsupported says what it cannot.
+Status check_page_lists(const SparseConfig& config, const EngineOptions& options, std::string_view device);
+// Room of its lists, by the longest context.
+std::int32_t page_list_units(const KvBudget& budget, std::int32_t max_context);
 
 // Of a request: the engine's where it says nothing. kUnsupported where the engine keeps no statistics for its policy.
 // *parameter (may be null) becomes the name of the member that is wrong.

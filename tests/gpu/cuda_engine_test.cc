@@ -150,6 +150,131 @@ TEST_F(CudaEngine, BatchInvariantAnswersAreTheSameInACrowd) {
   EXPECT_EQ(answers(), expected);
 }
 
+// Pages are chosen on the device, after the plan and inside of graphs.
+class CudaSelection : public CudaEngine {
+ protected:
+  void SetUp() override {
+    CudaEngine::SetUp();
+    options_ = selecting_options("fovea");
+    options_.device = kDevice;
+    options_.batch_invariant = false;
+    options_.num_threads = 1;
+    requests_ = selecting_requests();
+    for (GenerateRequest& request : requests_) request.sampling.logprobs = -1;  // so that steps are repeated
+    const auto config = load_model_config(kGoldens / "llama31");
+    ASSERT_TRUE(config.ok());
+    PhiloxRng rng(9);
+    codes_.num_kv_heads = config->num_kv_heads;
+    codes_.codes.resize(static_cast<std::size_t>(config->num_layers * config->num_kv_heads));
+    for (abi::KeyCode& code : codes_.codes) {
+      for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
+        code.channel[i] = static_cast<std::uint8_t>(i % config->head_dim);
+        code.mean[i] = 0.1f * rng.next_normal();
+        code.step[i] = 0.05f + 0.05f * std::abs(rng.next_normal());
+      }
+    }
+    num_layers_ = config->num_layers;
+    for (std::int32_t layer = 0; layer < num_layers_; ++layer) half_.push_back({layer, 1});
+  }
+  std::vector<Tokens> tokens(bool together, EngineStats& stats, const std::optional<HeadProfile>& streaming = {}) {
+    return tokens_of(run(path_, streaming, options_, requests_, together, stats, {}, nullptr, &codes_));
+  }
+
+  KeyCodes codes_;
+  std::int32_t num_layers_ = 0;
+  std::vector<ModelHead> half_;
+};
+
+TEST_F(CudaSelection, PagesAreThoseOfTheRuleWhateverRepeatsTheSteps) {
+  for (const bool streaming : {false, true}) {
+    for (const std::int32_t interval : {1, 4}) {
+      SCOPED_TRACE(::testing::Message() << "every " << interval << " steps, streaming " << streaming);
+      prepare("llama31");
+      options_.sparse_interval = interval;
+      const auto heads = streaming ? std::optional(profile(64, 0, half_)) : std::nullopt;
+      EngineStats stats;
+      const std::vector<Tokens> expected = tokens(false, stats, heads);
+      EXPECT_GT(fake::state().calls["cuGraphLaunch"], 40);
+      // As many queries as have more than the budget before them, each with as many pages as it.
+      std::uint64_t queries = 0, kept = 0;
+      for (const GenerateRequest& request : requests_) {
+        const auto prompt = static_cast<std::int32_t>(request.prompt.size());
+        for (std::int32_t seen = prompt - request.sparse_prompt_tokens + 1; seen < prompt + 24; ++seen) {
+          if (num_units(seen, 16) <= 16) continue;
+          ++queries;
+          kept += static_cast<std::uint64_t>(num_units(seen, 16));
+        }
+      }
+      const std::uint64_t all = stats.sparse_heads;
+      EXPECT_EQ(all, static_cast<std::uint64_t>(num_layers_) *
+                         (static_cast<std::uint64_t>(codes_.num_kv_heads) - (streaming ? 1 : 0)));
+      EXPECT_EQ(stats.sparse_queries, queries * all);
+      EXPECT_EQ(stats.sparse_pages_read, queries * 16 * all);
+      EXPECT_EQ(stats.sparse_pages_kept, kept * all);
+      EXPECT_EQ(stats.sparse_refreshes + stats.sparse_rescorings, queries * all);
+      EXPECT_EQ(stats.sparse_rescorings > 0, interval > 1);
+      EXPECT_EQ(stats.sparse_reuses, 0u);
+      // Kernel by kernel: the same.
+      prepare("llama31");
+      fake::state().failures["cuGraphInstantiateWithFlags"] = 2;
+      EXPECT_EQ(tokens(false, stats, heads), expected);
+      EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
+      // A budget that holds everything is dense attention.
+      prepare("llama31");
+      options_.kv_budget = "2048";
+      const std::vector<Tokens> whole = tokens(false, stats, heads);
+      EXPECT_EQ(stats.sparse_queries, 0u);
+      options_.sparse = "off";
+      options_.kv_budget = "256";
+      for (GenerateRequest& request : requests_) request.sparse_prompt_tokens = 0;
+      EXPECT_EQ(tokens(false, stats, heads), whole);
+      options_.sparse = "fovea";
+      requests_ = selecting_requests();
+      for (GenerateRequest& request : requests_) request.sampling.logprobs = -1;
+    }
+  }
+}
+
+// Slots change hands, choices share pages and copy them, requests are retracted: what a row remembers is its own (the
+// kernels' twin ends the process where a scan would be another's).
+TEST_F(CudaSelection, WhatIsRememberedIsTheRequestsOwn) {
+  options_.sparse_interval = 4;
+  options_.max_running = 5;
+  options_.kv_cache_bytes = 3 << 20;
+  requests_[2].n = 3;
+  EngineStats stats;
+  requests_[6].sparse = "off";
+  requests_[6].sparse_prompt_tokens = 0;
+  requests_[7].sampling.logprobs = 0;
+  for (const Tokens& answer : tokens(true, stats)) EXPECT_EQ(answer.size(), 24u);
+  EXPECT_GT(stats.sparse_rescorings, 0u);
+  EXPECT_GT(stats.sparse_refreshes, 0u);
+}
+
+TEST_F(CudaSelection, WhatTheDeviceCannotDoIsSaid) {
+  const auto refusal = [&](const std::function<void(EngineOptions&)>& change) {
+    EngineOptions options = options_;
+    change(options);
+    return create_engine(path_, {}, options, nullptr, &codes_).status().message();
+  };
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.sparse = "quest"; }), HasSubstr("learned key codes alone"));
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.page_tokens = 32; }), HasSubstr("page_tokens to be 16"));
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.sparse_prefill = "256"; }), HasSubstr("prompts read all pages"));
+  EXPECT_THAT(refusal([](EngineOptions& o) {
+                o.sparse_interval = 4;
+                o.sparse_candidates = 0;
+              }),
+              HasSubstr("sparse_candidates is 0"));
+  auto engine = create_engine(path_, {}, options_, nullptr, &codes_);
+  ASSERT_TRUE(engine.ok()) << engine.status().to_string();
+  GenerateRequest request = requests_[2];
+  request.kv_budget = "512";
+  EXPECT_THAT((*engine)->submit(request, [](const GenerationEvent&) {}).status().message(), HasSubstr("room for 256"));
+  request = requests_[2];
+  request.sparse = "random";
+  EXPECT_THAT((*engine)->submit(request, [](const GenerationEvent&) {}).status().message(), HasSubstr("fovea"));
+}
+
 // What fails while requests run ends them with the reason, and later ones run.
 TEST_F(CudaEngine, FaultsEndRequestsAndNothingElse) {
   for (const char* function :

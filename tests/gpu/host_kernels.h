@@ -16,10 +16,12 @@
 #include "abi/fp8_args.h"
 #include "abi/linear_args.h"
 #include "abi/op_args.h"
+#include "abi/select_args.h"
 #include "attention/paged_attention.h"
 #include "base/fp8.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "core/select/reuse.h"
 #include "cpu/attention/attention.h"
 #include "cpu/attention/convert.h"
 #include "cuda/testing/fake_driver.h"
@@ -198,6 +200,11 @@ inline void draw(const abi::DrawArgs& a, std::uint32_t rows) {
   }
 }
 
+inline std::uint8_t* record_of(const abi::PageStatsView& stats, std::int32_t page, std::int32_t head, std::int32_t sub) {
+  return static_cast<std::uint8_t*>(stats.data) + page * stats.page_stride + head * stats.head_stride +
+         sub * std::int64_t{abi::kCodeRecordBytes};
+}
+
 // bf16 pools alone.
 inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
   const auto head_of = [&](std::uint32_t row, std::uint32_t first, std::uint32_t head, std::uint32_t heads,
@@ -248,11 +255,102 @@ inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
           store(pool.k, to + i, k[i]);
           store(pool.v, to + i, v[i]);
         }
+        if (target.stats.data == nullptr) continue;
+        const std::int32_t nth = head - target.head_begin, token = slot % pool.page_tokens;
+        const abi::KeyCode& code = target.stats.codes[nth];
+        for (std::uint32_t i = 0; i < abi::kCodeChannels; ++i) {
+          const float x = load(pool.k, to + code.channel[i]);
+          const std::uint32_t level = abi::key_code((abi::key_element(x) - code.mean[i]) * (1.0f / code.step[i]) + 8.0f);
+          std::uint8_t& byte = record_of(target.stats, slot / pool.page_tokens, nth, token / abi::kSubPageTokens)
+              [abi::code_place(i / 2, static_cast<std::uint32_t>(token % abi::kSubPageTokens))];
+          byte = static_cast<std::uint8_t>(i % 2 == 0 ? (byte & 0xf0u) | level : (byte & 0x0fu) | level << 4);
+        }
       }
     }
   }
   for (const auto& [at, x] : queries) {
     for (int i = 0; i < head_dim; ++i) store(a.qkv, at + i, x[i]);
+  }
+}
+
+// The largest q.k of a unit that its codes tell, by the rules of abi/select_args.h.
+inline float score(const abi::SelectArgs& a, const abi::SelectRow& row, std::int32_t head, std::int32_t unit) {
+  const abi::KeyCode& code = a.stats.codes[head];
+  const std::int32_t subs = a.stats.subs_per_page;
+  const std::int32_t page = a.page_entries[row.table + static_cast<std::uint32_t>(unit / subs)];
+  const std::uint8_t* const record = record_of(a.stats, page, head, unit % subs);
+  float best = -INFINITY;
+  for (std::uint32_t g = 0; g < a.group; ++g) {
+    const long long at = row.q_row * a.q_row_stride + (static_cast<std::uint32_t>(head) * a.group + g) * a.q_head_stride;
+    float by_step[abi::kCodeChannels], most = 0.0f, constant = 0.0f;
+    for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
+      const float q = load(a.q, at + code.channel[i]) * a.sm_scale;
+      by_step[i] = q * code.step[i];
+      most = std::max(most, std::abs(by_step[i]));
+      constant += q * code.mean[i];
+    }
+    const float scale = most / 127.0f;
+    std::int32_t largest = INT32_MIN, sum_of_weights = 0;
+    std::int32_t weights[abi::kCodeChannels];
+    for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
+      sum_of_weights += weights[i] = most > 0.0f ? abi::nearest_weight(by_step[i] / scale) : 0;
+    }
+    for (std::uint32_t t = 0; t < abi::kSubPageTokens; ++t) {
+      std::int32_t sum = 0;
+      for (std::uint32_t i = 0; i < abi::kCodeChannels; ++i) {
+        sum += weights[i] * (record[abi::code_place(i / 2, t)] >> i % 2 * 4 & 15);
+      }
+      largest = std::max(largest, sum);
+    }
+    best = std::max(best, constant - 7.5f * scale * static_cast<float>(sum_of_weights) +
+                              scale * static_cast<float>(largest));
+  }
+  return best;
+}
+
+// Of rows alone. Candidates of memories stand where the device's do, in the order of core/select.
+inline void select(const abi::SelectArgs& a) {
+  for (std::uint32_t list = 0; list < a.requests * a.num_heads; ++list) {
+    const abi::SelectRow& row = a.rows[list / a.num_heads];
+    const auto head = static_cast<std::int32_t>(list % a.num_heads);
+    const std::int32_t units = num_units(row.tokens, abi::kSubPageTokens);
+    std::int32_t* const to = a.lists + list / a.num_heads * a.list_row_stride + head * a.list_stride;
+    ChooseRule rule;
+    rule.budget_tokens = static_cast<std::int32_t>(row.budget) * abi::kSubPageTokens;
+    rule.sink_tokens = static_cast<std::int32_t>(a.sink_tokens);
+    rule.recent_tokens = static_cast<std::int32_t>(a.recent_tokens);
+    const auto place = [&](std::uint32_t memory) { return memory * a.num_heads + static_cast<std::uint32_t>(head); };
+    SelectMemory memory;
+    if (row.reads != abi::kNone) {
+      const abi::SelectState& state = a.states[place(row.reads)];
+      const std::int32_t* const first = a.candidates + std::int64_t{place(row.reads)} * a.num_candidates;
+      memory.candidates.assign(first, first + state.num_candidates);
+      memory.scanned_tokens = static_cast<std::int32_t>(state.scanned_tokens);
+      if (memory.scanned_tokens < 1 || memory.scanned_tokens >= row.tokens) std::abort();  // stale
+    }
+    std::vector<std::int32_t> scored, chosen;
+    for (std::int32_t unit = 0; unit < units; ++unit) scored.push_back(unit);
+    if (under_budget(rule, row.tokens)) {
+      chosen = scored;
+    } else {
+      if (memory.scanned_tokens > 0) units_to_rescore(memory, rule, row.tokens, &scored);
+      std::vector<float> scores;
+      for (const std::int32_t unit : scored) scores.push_back(score(a, row, head, unit));
+      ChooseScratch scratch;
+      std::vector<std::int32_t> candidates;
+      choose_units(scored, scores, rule, row.tokens, scratch, &chosen, static_cast<std::int32_t>(row.candidates),
+                   &candidates);
+      if (row.writes != abi::kNone) {
+        std::copy(candidates.begin(), candidates.end(),
+                  a.candidates + std::int64_t{place(row.writes)} * a.num_candidates);
+        a.states[place(row.writes)] = {static_cast<std::uint32_t>(candidates.size()),
+                                       static_cast<std::uint32_t>(row.tokens)};
+      }
+    }
+    const std::int32_t subs = a.stats.subs_per_page;
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      to[i] = a.page_entries[row.table + static_cast<std::uint32_t>(chosen[i] / subs)] * subs + chosen[i] % subs;
+    }
   }
 }
 
@@ -333,6 +431,7 @@ inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant
       rope_append(args, static_cast<int>(head_dim));
     };
   };
+  with("fovea_select", &select);
   kernels["fovea_attention"] = [=](void** p) {
     const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<const abi::AttentionArgs*>(p[0]));
     return [=] { attention(*args, heads, head_dim, variant, *threads); };

@@ -43,6 +43,7 @@ struct BlockRowBatch {
   std::span<const std::uint32_t> row_indices;  // the first num_rows are 0, 1, ..; further copies in any order
   std::span<const std::int32_t> q_pos;         // parallel to row_indices
   const std::int32_t* page_entries = nullptr;
+  bool entries_on_device = false;  // the entries stand where the executor reads them, and may be written after the plan
   const std::int32_t* kv_positions = nullptr;  // for block rows with positions_begin
   std::span<const std::int32_t> kv_lens;       // by length slot
   const std::uint8_t* mask_bits = nullptr;

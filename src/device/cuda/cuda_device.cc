@@ -120,6 +120,9 @@ class CudaDevice final : public Device {
   Status fuse(Linear& linear, const LinearFusion& fusion) override;
 
   Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) override;
+  Result<std::unique_ptr<PageLists>> create_page_lists(const PageListsOptions& options) override {
+    return create_cuda_page_lists(options, place(), stream());
+  }
   Status embed(const TensorView& table, const std::int32_t* ids, float scale, const TensorView& out) override;
   Status rms_norm(const TensorView& x, const TensorView& weight, float weight_offset, float eps,
                   const TensorView& residual, const TensorView& out) override;
@@ -402,7 +405,10 @@ Status CudaDevice::rope_append(const QkvHeads& heads, std::span<const KvTarget> 
       return unsupported("a KV pool of {} {} a scale for each token and head; quantized pools have one, others none",
                          dtype_name(static_cast<DType>(pool.dtype)), scaled ? "with" : "without");
     }
-    to.push_back({target.slots, pool, target.head_begin, target.head_end});
+    if (target.stats.data != nullptr && target.stats.kind != abi::StatKind::kCodes) {
+      return unsupported("statistics of pages that are no key codes on {}", name_);
+    }
+    to.push_back({target.slots, pool, target.head_begin, target.head_end, target.stats});
   }
   return ops_.rope_append(args, dtype_, static_cast<int>(head_dim), to);
 }

@@ -28,7 +28,8 @@ std::int64_t PageStats::page_bytes(const KvGroupSpec& group, std::int32_t page_t
 }
 
 Result<std::unique_ptr<PageStats>> PageStats::create(Device& device, const std::vector<KvGroupSpec>& groups,
-                                                     const KvPool& pool, abi::StatKind kind, const KeyCodes& codes,
+                                                     const KvPool& pool, abi::StatKind kind,
+                                                     const std::vector<const abi::KeyCode*>& codes,
                                                      std::int32_t rotary_dim, const std::vector<std::int32_t>& layers) {
   const std::int32_t page_tokens = pool.page_tokens();
   if (page_tokens % abi::kSubPageTokens != 0) {
@@ -55,7 +56,9 @@ Result<std::unique_ptr<PageStats>> PageStats::create(Device& device, const std::
       view.num_heads = group.heads_of(i);
       view.head_dim = group.head_dim;
       view.rotary_dim = rotary_dim;
-      if (kind == abi::StatKind::kCodes) view.codes = codes.of_layer(index);
+      if (kind == abi::StatKind::kCodes) {
+        view.codes = codes[static_cast<std::size_t>(std::find(layers.begin(), layers.end(), index) - layers.begin())];
+      }
       view.num_pages = pool.pages(g).total() + 1;
       view.head_stride = heads_page_bytes(1, group.head_dim, page_tokens, kind);
       view.page_stride = view.head_stride * view.num_heads;

@@ -10,17 +10,18 @@
 #include "abi/page_stats.h"
 #include "device/device.h"
 #include "engine/cache/kv_pool.h"
-#include "engine/model/key_codes.h"
 #include "fovea/status.h"
 
 namespace fovea {
 
 class PageStats {
  public:
-  // For the layers listed; rotary_dim: leading channels of a head that RoPE turns; device and codes must outlive it.
-  // kUnsupported where pages are no multiple of a sub-page.
+  // For the layers listed; rotary_dim: leading channels of a head that RoPE turns; codes: [KV heads] of each of the
+  // layers, where the device reads them, or empty. Device and codes must outlive it. kUnsupported where pages are no
+  // multiple of a sub-page.
   static Result<std::unique_ptr<PageStats>> create(Device& device, const std::vector<KvGroupSpec>& groups,
-                                                   const KvPool& pool, abi::StatKind kind, const KeyCodes& codes,
+                                                   const KvPool& pool, abi::StatKind kind,
+                                                   const std::vector<const abi::KeyCode*>& codes,
                                                    std::int32_t rotary_dim, const std::vector<std::int32_t>& layers);
   // Bytes that a page of a group takes, for the layers listed; heads that stream, and those with a window, have none.
   static std::int64_t page_bytes(const KvGroupSpec& group, std::int32_t page_tokens, abi::StatKind kind,

@@ -69,9 +69,8 @@ struct AttentionGroupSpec {
 class LayerSelection {
  public:
   virtual ~LayerSelection() = default;
-  // The keys of the forward's tokens are in the layer's pool. slots: by KV group, [rows] where operators
-  // read them.
-  virtual Status appended(std::int32_t layer, std::span<const std::int32_t* const> slots, std::int64_t rows) = 0;
+  // What is kept of the keys of a layer's heads, by range of its attention group; data null: nothing.
+  virtual abi::PageStatsView statistics(std::int32_t layer, std::size_t range) const = 0;
   // Runs the layer's attention over selected pages; false where nothing is selected and the group's plan serves.
   virtual Result<bool> attend(std::int32_t layer, const TensorView& q, const TensorView& out) = 0;
 };

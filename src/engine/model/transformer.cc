@@ -420,6 +420,9 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
     const HeadRange& range = layout_.attention[group].ranges[r];
     targets_.push_back({own_kv + range.head_begin, own_kv + range.head_end, slots()[range.kv_group],
                         abi::shift_heads(pools[r], own_kv)});
+    if (batch.selection != nullptr) {
+      targets_.back().stats = batch.selection->statistics(static_cast<std::int32_t>(index), r);
+    }
   }
   const bool windowed = c.layer_window[index] > 0;
   QkvHeads heads;
@@ -438,7 +441,6 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   const TensorView out =
       device_.tensor(attended_.get(), device_.activation_dtype(), rows, shard_.qo_heads.count, c.head_dim);
   if (batch.selection != nullptr) {
-    FOVEA_RETURN_IF_ERROR(batch.selection->appended(static_cast<std::int32_t>(index), slots(), rows));
     FOVEA_ASSIGN_OR_RETURN(const bool attended, batch.selection->attend(static_cast<std::int32_t>(index), q, out));
     if (attended) return ok_status();
   }

@@ -171,6 +171,7 @@ Status ModelRunner::plan(const Step& step) {
 }
 
 void ModelRunner::count_bytes() {
+  if (selection_ != nullptr) selection_->count_page_lists();
   kv_bytes_ = selection_ == nullptr ? 0 : selection_->kv_bytes();
   kv_bytes_unshared_ = selection_ == nullptr ? 0 : selection_->kv_bytes_unshared();
   for (std::size_t a = 0; a < attention_.size(); ++a) {
@@ -197,10 +198,15 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
 
 std::uint64_t ModelRunner::replay_key() const {
   // Steps of decode alone come again with the same sizes.
-  if (selection_ != nullptr || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
+  if (!options_.repeats_steps || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
   std::uint64_t key = hash_combine(some_draw_ ? 2 : 1, tokens_.size());
   for (const AttentionGroup& attention : attention_) {
     key = hash_combine(key, static_cast<std::uint64_t>(attention.op->run_kind()));
+  }
+  if (selection_ != nullptr) {
+    const std::uint64_t selecting = selection_->replay_key();
+    if (selecting == 0) return 0;
+    key = hash_combine(key, selecting);
   }
   return std::max<std::uint64_t>(key, 1);
 }
@@ -269,7 +275,7 @@ Status ModelRunner::run_here(const Step& step) {
   for (const AttentionGroup& attention : attention_) batch.attention.push_back(attention.op.get());
   batch.layer_kv = pool_.layer_views();
   if (selection_ != nullptr) {
-    selection_->begin(step, positions_);
+    FOVEA_RETURN_IF_ERROR(selection_->begin(step, positions_));
     batch.selection = selection_.get();
   }
   const TensorView logits = device_.tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size);

@@ -30,6 +30,7 @@ struct ModelRunnerOptions {
   bool share_prefixes = true;
   bool batch_invariant = false;
   std::optional<SelectionOptions> selection;  // none: sequences must not ask for it
+  bool repeats_steps = true;                  // by what a device recorded, where it can; else every step is enqueued
 };
 
 class ModelRunner {
@@ -55,6 +56,8 @@ class ModelRunner {
   std::int64_t stats_page_bytes(std::size_t kv_group) const {
     return selection_ == nullptr ? 0 : selection_->stats_page_bytes(kv_group);
   }
+  // Statistics of pages, as the layers' heads have them; null: none are kept.
+  const LayerSelection* selection() const { return selection_.get(); }
   // Since the runner was made.
   SelectionCounts selection_counts() const { return selection_ == nullptr ? SelectionCounts() : selection_->counts(); }
 

@@ -22,15 +22,6 @@ bool holds(std::span<const std::int32_t> layers, std::int32_t layer) {
   return std::find(layers.begin(), layers.end(), layer) != layers.end();
 }
 
-// The query heads of neighbouring KV heads.
-TensorView queries_of(const TensorView& q, const HeadRange& heads, std::int32_t group) {
-  TensorView part = q;
-  part.shape[1] = std::int64_t{heads.head_end - heads.head_begin} * group;
-  part.data =
-      static_cast<std::byte*>(q.data) + std::int64_t{heads.head_begin} * group * q.strides[1] * dtype_bits(q.dtype) / 8;
-  return part;
-}
-
 }  // namespace
 
 std::vector<std::int32_t> layers_that_can_select(const Model& model) {
@@ -76,8 +67,14 @@ Result<std::unique_ptr<Selection>> Selection::create(Device& device, const Model
     layers.push_back(static_cast<std::int32_t>(layer));
   }
   if (layers.empty()) return internal_error("page selection without a layer that selects");
-  FOVEA_ASSIGN_OR_RETURN(selection->stats_, PageStats::create(device, model.kv_groups(), pool, options.stat,
-                                                              selection->options_.codes, options.rotary_dim, layers));
+  std::vector<const abi::KeyCode*> codes;
+  if (!device.reads_host_memory()) FOVEA_RETURN_IF_ERROR(selection->create_page_lists(model, attention, layers));
+  for (std::size_t i = 0; i < layers.size() && options.stat == abi::StatKind::kCodes; ++i) {
+    codes.push_back(selection->page_lists_ == nullptr ? selection->options_.codes.of_layer(layers[i])
+                                                      : selection->page_lists_->codes() + i * selection->heads_a_layer_);
+  }
+  FOVEA_ASSIGN_OR_RETURN(selection->stats_, PageStats::create(device, model.kv_groups(), pool, options.stat, codes,
+                                                              options.rotary_dim, layers));
   selection->memory_.resize(static_cast<std::size_t>(rows.num_slots()));
   for (Memory& memory : selection->memory_) memory.heads.resize(layers.size() * selection->heads_a_layer_);
   return selection;
@@ -111,6 +108,39 @@ Status Selection::add_group(const Model& model, const AttentionGroupSpec& spec, 
   return ok_status();
 }
 
+Status Selection::create_page_lists(const Model& model, const std::vector<AttentionConfig>& attention,
+                                    const std::vector<std::int32_t>& layers) {
+  if (std::count(full_group_.begin(), full_group_.end(), true) != 1) {
+    return unsupported("page selection on {} with {} KV groups that keep every token, expected one", device_->name(),
+                       std::count(full_group_.begin(), full_group_.end(), true));
+  }
+  const AttentionOptions& a = attention[0].options;
+  std::vector<abi::KeyCode> codes;
+  for (const std::int32_t layer : layers) {
+    const abi::KeyCode* const of_layer = options_.codes.of_layer(layer);
+    codes.insert(codes.end(), of_layer, of_layer + heads_a_layer_);
+  }
+  PageListsOptions o;
+  o.q_dtype = a.q_dtype;
+  o.sm_scale = a.sm_scale;
+  o.head_dim = head_dim_;
+  o.num_layers = static_cast<std::int32_t>(layers.size());
+  o.num_kv_heads = a.num_kv_heads;
+  o.group = a.num_qo_heads / a.num_kv_heads;
+  o.codes = codes;
+  o.max_rows = a.max_rows;
+  o.max_units = rows_.stride() * (pool_.page_tokens() / kEntryTokens);
+  o.max_entries = std::int64_t{o.max_units} * a.max_requests * static_cast<std::int64_t>(model.kv_groups().size());
+  o.budget_units = options_.list_units;
+  o.memories = 2 * rows_.num_slots();
+  o.sink_tokens = options_.sink_tokens;
+  o.recent_tokens = options_.recent_tokens;
+  o.interval = options_.reuse.interval;
+  o.candidate_factor = options_.reuse.candidate_factor;
+  FOVEA_ASSIGN_OR_RETURN(page_lists_, device_->create_page_lists(o));
+  return ok_status();
+}
+
 Status Selection::copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to) {
   return stats_->copy_page(kv_group, from, to);
 }
@@ -125,22 +155,27 @@ ChooseRule Selection::rule_of(const Sequence& sequence, std::int32_t tokens) con
   return rule;
 }
 
-void Selection::begin(const Step& step, std::span<const std::int32_t> positions) {
+Status Selection::begin(const Step& step, std::span<const std::int32_t> positions) {
   queries_.clear();
   selecting_.clear();
   chained_ = false;
   kv_bytes_ = kv_bytes_unshared_ = statistics_read_ = 0;
   std::int32_t row = 0;
+  decodes_ = true;
   for (const StepItem& item : step.items) {
+    const std::size_t first = queries_.size();
     selecting_.push_back(begin_prompt(item, row) + begin_item(item, row));
+    for (std::size_t i = first; i < queries_.size(); ++i) queries_[i].item = selecting_.size() - 1;
+    decodes_ = decodes_ && item.count == 1;
     row += item.count;
   }
   for (Group& group : groups_) group.layers_selected = 0;
-  if (queries_.empty()) return;
+  if (queries_.empty()) return ok_status();
   copy_tables(step);
   for (Group& group : groups_) {
     if (group.attention != nullptr) group.unselected = group.head_rows->make(step, positions, tables_, selecting_);
   }
+  return page_lists_ == nullptr ? ok_status() : plan_page_lists(step);
 }
 
 ChooseRule Selection::prompt_rule(const Sequence& sequence, std::int32_t tokens) const {
@@ -203,18 +238,62 @@ std::int32_t Selection::begin_item(const StepItem& item, std::int32_t row) {
   if (scan >= 0 && options_.reuse.interval > 1) {
     queries_[static_cast<std::size_t>(scan)].kept = queries_[static_cast<std::size_t>(scan)].remembered = true;
   }
+  if (page_lists_ != nullptr) say_memories(memory, before, scan);
   const std::int32_t most = num_units(item.begin + item.count, kEntryTokens);
   for (auto unit = static_cast<std::int32_t>(all_units_.size()); unit < most; ++unit) all_units_.push_back(unit);
   return static_cast<std::int32_t>(queries_.size() - before);
 }
 
-Status Selection::appended(std::int32_t layer, std::span<const std::int32_t* const> slots, std::int64_t rows) {
-  if (!selects(layer)) return ok_status();
-  for (const FullHeads& full : group_of(layer).full) {
-    FOVEA_RETURN_IF_ERROR(device_->update_page_stats(slots[full.heads.kv_group], rows, pool_of(layer, full),
-                                                     stats_->view(layer, full.heads)));
+// What the device's rows say of queries [first_query, ..) of one item, the last of whose scans is kept.
+void Selection::say_memories(Memory& memory, std::size_t first_query, std::int32_t scan) {
+  const auto slot = static_cast<std::uint32_t>(&memory - memory_.data());
+  for (std::size_t i = first_query; i < queries_.size(); ++i) {
+    Query& query = queries_[i];
+    query.records = static_cast<std::uint32_t>(num_units(query.tokens, kEntryTokens));
+    if (query.work == SelectWork::kScan) continue;
+    if (query.scan >= 0) {
+      query.work = SelectWork::kScan;
+      query.scan = -1;
+      continue;
+    }
+    query.reads = 2 * slot + memory.bank;
+    abi::SelectRow asked{};
+    asked.reads = query.reads;
+    abi::SelectArgs args{};
+    args.rows = &asked;
+    args.recent_tokens = static_cast<std::uint32_t>(options_.recent_tokens);
+    query.records = abi::span_count(abi::select_span(args, asked, static_cast<std::uint32_t>(query.tokens),
+                                                     {memory.candidates, memory.last_scan}, 0));
   }
-  return ok_status();
+  if (scan < 0 || options_.reuse.interval <= 1) return;
+  Query& last = queries_[static_cast<std::size_t>(scan)];
+  memory.bank ^= 1;
+  last.writes = 2 * slot + memory.bank;
+  const std::int32_t budget = rule_of(*last.sequence, last.tokens).budget_tokens / kEntryTokens;
+  memory.candidates =
+      static_cast<std::uint32_t>(std::min(options_.reuse.candidate_factor * budget, num_units(last.tokens, kEntryTokens)));
+  memory.last_scan = static_cast<std::uint32_t>(last.tokens);
+}
+
+abi::PageStatsView Selection::statistics(std::int32_t layer, std::size_t range) const {
+  if (!selects(layer)) return {};
+  const Group& group = groups_[static_cast<std::size_t>(layer_group_[static_cast<std::size_t>(layer)])];
+  for (const FullHeads& full : group.full) {
+    if (full.range == range) return stats_->view(layer, full.heads);
+  }
+  return {};
+}
+
+std::uint64_t Selection::replay_key() const {
+  if (queries_.empty()) return 1;
+  if (page_lists_ == nullptr) return 0;
+  std::uint64_t key = 2;
+  for (const Group& group : groups_) {
+    if (group.attention != nullptr) {
+      key = hash_combine(key, static_cast<std::uint64_t>(group.attention->run_kind()));
+    }
+  }
+  return key;
 }
 
 SelectMemory& Selection::memory_of(const Query& query, std::int32_t layer, std::int32_t head) {
@@ -277,6 +356,16 @@ void Selection::set_prompt_job(const Query& query, SelectJob& job) const {
   job.mean_rows = options_.prompt_mean;
 }
 
+// The query heads of KV heads that select.
+TensorView Selection::queries_of(const TensorView& q, const HeadRange& heads, const Group& of) {
+  const std::int64_t group = of.config.options.num_qo_heads / of.config.options.num_kv_heads;
+  TensorView part = q;
+  part.shape[1] = (heads.head_end - heads.head_begin) * group;
+  part.data =
+      static_cast<std::byte*>(q.data) + heads.head_begin * group * q.strides[1] * dtype_bits(q.dtype) / 8;
+  return part;
+}
+
 Status Selection::make_lists(std::int32_t layer, const Group& group, const TensorView& q) {
   if (lists_.size() < queries_.size() * heads_a_layer_) lists_.resize(queries_.size() * heads_a_layer_);
   const AttentionOptions& options = group.config.options;
@@ -292,7 +381,7 @@ Status Selection::make_lists(std::int32_t layer, const Group& group, const Tenso
         }
       }
       if (jobs_.empty()) continue;
-      const TensorView part = queries_of(q, full.heads, options.num_qo_heads / options.num_kv_heads);
+      const TensorView part = queries_of(q, full.heads, group);
       FOVEA_RETURN_IF_ERROR(
           device_->select_pages(part, options.sm_scale, pool_of(layer, full), stats_->view(layer, full.heads), jobs_));
     }
@@ -303,6 +392,7 @@ Status Selection::make_lists(std::int32_t layer, const Group& group, const Tenso
 Result<bool> Selection::attend(std::int32_t layer, const TensorView& q, const TensorView& out) {
   if (queries_.empty() || !selects(layer)) return false;
   Group& group = group_of(layer);
+  if (page_lists_ != nullptr) return attend_page_lists(layer, group, q, out);
   FOVEA_RETURN_IF_ERROR(make_lists(layer, group, q));
   FOVEA_RETURN_IF_ERROR(run_plan(layer, group, q, out));
   for (std::size_t i = 0; i < queries_.size(); ++i) {

@@ -8,6 +8,11 @@
 //
 // A forward in which no query selects goes through the group's own plan, untouched: below its budget a request's result
 // has the bits of dense attention.
+//
+// A device with memory of its own makes the lists there (select/page_lists.h), after the plan and in the graph of the
+// step: lists have as many pages as the budget, so the plan knows their places and lengths. Which queries scan is decided
+// here for it too, by the same rule; only where several generated tokens of a request stand in one forward (drafts, or
+// tokens that are computed again) those behind a scan scan too, for a launch reads no scan that it makes.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +24,7 @@
 #include "device/device.h"
 #include "engine/cache/page_stats.h"
 #include "engine/cache/req_to_token_pool.h"
+#include "engine/model/key_codes.h"
 #include "engine/model/model.h"
 #include "engine/runner/head_batch.h"
 #include "engine/scheduler/scheduler.h"
@@ -39,6 +45,7 @@ struct SelectionOptions {
   std::int32_t prompt_block = SparseSetting::kPromptBlock;
   std::int32_t prompt_recent = 64;
   std::int32_t prompt_mean = 16;
+  std::int32_t list_units = 0;  // devices that make lists in their own memory: room of each
 };
 
 // Since the engine began; a page is 16 tokens of one layer, KV head and query.
@@ -70,10 +77,14 @@ class Selection final : public LayerSelection {
   // A page of a KV group was copied.
   Status copy_page(std::size_t kv_group, std::int32_t from, std::int32_t to);
   // Before a forward. positions: of its tokens; borrowed until the forward ends.
-  void begin(const Step& step, std::span<const std::int32_t> positions);
-  Status appended(std::int32_t layer, std::span<const std::int32_t* const> slots, std::int64_t rows) override;
+  Status begin(const Step& step, std::span<const std::int32_t> positions);
+  // Of forwards of as many rows that may be repeated (Device::replay); 0: this one may not.
+  std::uint64_t replay_key() const;
+  abi::PageStatsView statistics(std::int32_t layer, std::size_t range) const override;
   Result<bool> attend(std::int32_t layer, const TensorView& q, const TensorView& out) override;
 
+  // After a forward.
+  void count_page_lists();
   const SelectionCounts& counts() const { return counts_; }
   std::int64_t stats_page_bytes(std::size_t kv_group) const { return stats_->page_bytes(kv_group); }
   // Of the latest forward: layers of an attention group that selected, KV bytes that their plans read, and statistics
@@ -109,12 +120,18 @@ class Selection final : public LayerSelection {
     std::int32_t scan = -1;   // kRescore, kKeep: the query of this forward whose scan it goes by; -1: an earlier one
     bool kept = false;        // a scan whose candidates are asked for
     bool remembered = false;  // ..., after this forward
+    // Where the device makes the lists: what its row says, and statistics that it scores under each head.
+    std::size_t item = 0;
+    std::uint32_t reads = abi::kNone, writes = abi::kNone;
+    std::uint32_t records = 0;
   };
   // By slot of the request: what it and each (layer, head) remember, and for whom.
   struct Memory {
     std::uint64_t sequence = 0;
     std::int32_t selected_tokens = 0;  // seen by the last query that selected
     std::int32_t scanned_tokens = 0;   // seen by the last that scanned, or 0
+    // Of the two that a device has: where the last scan is, what it kept, and the tokens that it saw.
+    std::uint32_t bank = 0, candidates = 0, last_scan = 0;
     std::vector<SelectMemory> heads;   // [layers][KV heads]
   };
   struct List {
@@ -126,6 +143,8 @@ class Selection final : public LayerSelection {
             const SelectionOptions& options)
       : pool_(pool), rows_(rows), options_(options), format_(format), tables_(kv_groups, 0, 0) {}
   Status add_group(const Model& model, const AttentionGroupSpec& spec, const AttentionConfig& config);
+  Status create_page_lists(const Model& model, const std::vector<AttentionConfig>& attention,
+                           const std::vector<std::int32_t>& layers);
   // The pool of some heads of a layer, its head 0 the first of them.
   abi::KvPoolView pool_of(std::int32_t layer, const FullHeads& full) const;
   bool selects(std::int32_t layer) const { return layer_index_[static_cast<std::size_t>(layer)] >= 0; }
@@ -140,12 +159,18 @@ class Selection final : public LayerSelection {
   }
   std::int32_t begin_prompt(const StepItem& item, std::int32_t row);
   std::int32_t begin_item(const StepItem& item, std::int32_t row);
+  void say_memories(Memory& memory, std::size_t first_query, std::int32_t scan);
   void copy_tables(const Step& step);
   void add_job(std::int32_t layer, const FullHeads& full, std::int32_t head, std::size_t index);
   Status make_lists(std::int32_t layer, const Group& group, const TensorView& q);
+  static TensorView queries_of(const TensorView& q, const HeadRange& heads, const Group& of);
   void set_prompt_job(const Query& query, SelectJob& job) const;
   void add_selected(const FullHeads& full, std::size_t index);
   Status run_plan(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
+  Status run_attention(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
+  Status plan_page_lists(const Step& step);
+  void add_listed(const FullHeads& full, const Query& query, std::size_t list);
+  Result<bool> attend_page_lists(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
 
   // What an entry of page lists names here.
   static constexpr std::int32_t kEntryTokens = abi::kSubPageTokens;
@@ -156,6 +181,9 @@ class Selection final : public LayerSelection {
   KvFormat format_;
   Device* device_ = nullptr;
   std::unique_ptr<PageStats> stats_;
+  std::unique_ptr<PageLists> page_lists_;  // null: lists are made in the host's memory
+  bool decodes_ = false;                   // page_lists_: every item of the forward is one token
+  std::vector<abi::SelectRow> select_rows_;
   std::vector<Group> groups_;
   std::vector<std::int32_t> layer_group_;  // by layer
   std::vector<std::int32_t> layer_index_;  // by layer: among those that select, or -1

@@ -101,7 +101,6 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
     Step step;
     std::vector<std::int32_t> positions;
     std::vector<std::vector<std::vector<float>>> k(lengths.size()), v(lengths.size());  // [request][head]: [token, dim]
-    std::vector<std::vector<std::int32_t>> slots(2);
     for (std::size_t r = 0; r < lengths.size(); ++r) {
       Sequence& sequence = sequences[r];
       sequence.id = r + 1;
@@ -150,16 +149,19 @@ class MixedLayer : public ::testing::TestWithParam<std::int32_t> {
           one.qkv = cpu_tensor(qkv.data(), DType::kF32, lengths[r], 3, kDim);
           one.num_qo_heads = one.num_kv_heads = 1;
           one.rope = &none;
-          const KvTarget target{0, 1, to.data(), view};
+          KvTarget target{0, 1, to.data(), view};
+          target.stats = (*selection)->statistics(0, range);
+          if (target.stats.data != nullptr) {
+            const std::int32_t nth = h - heads.head_begin;
+            target.stats.data = static_cast<std::byte*>(target.stats.data) + nth * target.stats.head_stride;
+            target.stats.num_heads = 1;
+            if (target.stats.codes != nullptr) target.stats.codes += nth;
+          }
           ASSERT_TRUE((*device)->rope_append(one, {&target, 1}).ok());
         }
-        if (range == 0) slots[0].insert(slots[0].end(), to.begin(), to.end());
-        if (range == 1) slots[1].insert(slots[1].end(), to.begin(), to.end());
       }
     }
-    const std::int32_t* const all_slots[] = {slots[0].data(), slots[1].data()};
-    (*selection)->begin(step, positions);
-    ASSERT_TRUE((*selection)->appended(0, all_slots, static_cast<std::int64_t>(slots[0].size())).ok());
+    ASSERT_TRUE((*selection)->begin(step, positions).ok());
     std::vector<float> q = numbers(rng, positions.size() * kHeads * kGroup * kDim);
     for (float& x : q) x /= 16.0f;
     std::vector<float> out(q.size(), std::nanf(""));

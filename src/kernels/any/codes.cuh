@@ -1,5 +1,6 @@
 // fovea_key_codes: the codes of new keys (abi/page_stats.h, kCodes) into the statistics of their pages. Launched by
-// backend/ through jit/ beside append; a token's codes depend on its key alone, so nothing of a page needs resetting.
+// select/ through jit/ beside append; a token's codes depend on its key alone, so nothing of a page needs resetting.
+// The engine's append writes the same codes by itself (kernels/ops/rope_append.cuh).
 //
 //   Grid: codes_ctas() of kCodesThreads threads; a thread writes the byte of two codes of one row and KV head.
 //
@@ -11,14 +12,26 @@
 
 namespace fovea::kernels {
 
+// Code i of a key of which x is the element in its channel.
+__forceinline__ uint32_t code_of_key(float x, const abi::KeyCode& code, uint32_t i) {
+  const float offset = product(abi::key_element(x) - code.mean[i], 1.0f / code.step[i]);
+  return abi::key_code(offset + 8.0f);
+}
+// Where the byte of codes 2 * byte and 2 * byte + 1 of a token of a page stands.
+__forceinline__ uint8_t* place_of_codes(const abi::PageStatsView& stats, long long page, int32_t token, uint32_t head,
+                                        uint32_t byte) {
+  return static_cast<uint8_t*>(stats.data) + page * stats.page_stride + head * stats.head_stride +
+         token / abi::kSubPageTokens * static_cast<long long>(abi::kCodeRecordBytes) +
+         abi::code_place(byte, static_cast<uint32_t>(token) % abi::kSubPageTokens);
+}
+
 template <KvDType kIn>
 struct KeyCodes {
   static __forceinline__ uint32_t code_of(const abi::CodesArgs& args, long long element, const abi::KeyCode& code,
                                           uint32_t i) {
     float x[1];
     unpack(load<kIn, 1>(args.rows.k, element + code.channel[i]), x);
-    const float offset = product(abi::key_element(x[0]) - code.mean[i], 1.0f / code.step[i]);
-    return abi::key_code(offset + 8.0f);
+    return code_of_key(x[0], code, i);
   }
 
   // What thread `thread` of the launch does.
@@ -36,10 +49,7 @@ struct KeyCodes {
     const int32_t page_tokens = args.rows.pool.page_tokens;
     const long long page = slot.element / page_tokens;
     const int32_t token = static_cast<int32_t>(slot.element - page * page_tokens);
-    uint8_t* const record = static_cast<uint8_t*>(args.stats.data) + page * args.stats.page_stride +
-                            head * args.stats.head_stride +
-                            token / abi::kSubPageTokens * static_cast<long long>(abi::kCodeRecordBytes);
-    record[abi::code_place(byte, static_cast<uint32_t>(token) % abi::kSubPageTokens)] = static_cast<uint8_t>(codes);
+    *place_of_codes(args.stats, page, token, head, byte) = static_cast<uint8_t>(codes);
   }
 };
 

@@ -75,16 +75,22 @@ struct SelectWork {
   uint32_t head;
   uint32_t tokens;
   uint32_t recent;  // first of the newest units, which are forced
+  abi::SelectRow row;
   abi::SelectSpan span;
 
   __forceinline__ uint32_t unit_at(uint32_t position) const {
     if (position >= span.num_old) return span.first_new + position - span.num_old;
-    return static_cast<uint32_t>(args.candidates[static_cast<uint64_t>(list) * args.num_candidates + position]);
+    return static_cast<uint32_t>(candidates_of(row.reads)[position]);
+  }
+  __forceinline__ uint32_t memory_of(uint32_t number) const { return number * args.num_heads + head; }
+  __forceinline__ int32_t* candidates_of(uint32_t number) const {
+    return args.candidates + static_cast<uint64_t>(memory_of(number)) * args.num_candidates;
   }
   __forceinline__ SelectPlace place_of(uint32_t unit) const {
     const uint32_t subs = static_cast<uint32_t>(args.stats.subs_per_page);
     const uint32_t nth = subs == 1 ? unit : unit / subs;
-    return {args.page_entries[request * args.page_stride + nth], unit - nth * subs};
+    return {args.page_entries[args.rows == nullptr ? request * args.page_stride + nth : row.table + nth],
+            unit - nth * subs};
   }
   // Pages outside of the pool: page 0.
   __forceinline__ uint32_t page_of(const SelectPlace& place) const {
@@ -125,23 +131,25 @@ class Select {
   // CTA cta.rank() of the cluster of a list.
   __forceinline__ void run(uint32_t request, uint32_t head) {
     const uint32_t list = request * args_.num_heads + head;
-    const int32_t length = args_.kv_lens[request];
-    const bool reuses = args_.interval > 1;
-    const abi::SelectState state = reuses ? args_.states[list] : abi::SelectState{};
-    const uint32_t phase = reuses && args_.phases != nullptr ? args_.phases[request] : 0;
-    if (reuses) scorer_.guess(args_, list);
-    weigh(request, head);
+    const abi::SelectRow row = abi::select_row(args_, request);
+    const bool reuses = row.reads != abi::kNone;
+    const uint32_t memory = row.reads * args_.num_heads + head;
+    const abi::SelectState state = reuses ? args_.states[memory] : abi::SelectState{};
+    const uint32_t phase = reuses && args_.phases != nullptr && args_.rows == nullptr ? args_.phases[request] : 0;
+    if (reuses) scorer_.guess(args_, memory);
+    weigh(row.q_row, head);
     const uint32_t most = args_.max_units * abi::kSubPageTokens;
-    const uint32_t tokens = length < 0                             ? 0
-                            : static_cast<uint32_t>(length) < most ? static_cast<uint32_t>(length)
-                                                                   : most;
+    const uint32_t tokens = row.tokens < 0                             ? 0
+                            : static_cast<uint32_t>(row.tokens) < most ? static_cast<uint32_t>(row.tokens)
+                                                                       : most;
     const SelectWork work{args_,
                           list,
                           request,
                           head,
                           tokens,
                           abi::recent_unit(args_, tokens),
-                          abi::select_span(args_, tokens, state, phase)};
+                          row,
+                          abi::select_span(args_, row, tokens, state, phase)};
     if (work.span.all) {
       if (cta_.rank() == 0) take_all(work);
       return;
@@ -162,11 +170,14 @@ class Select {
   }
 
  private:
-  __forceinline__ int32_t* list_of(const SelectWork& work) const { return args_.lists + work.list * args_.list_stride; }
+  __forceinline__ int32_t* list_of(const SelectWork& work) const {
+    if (args_.list_row_stride == 0) return args_.lists + work.list * args_.list_stride;
+    return args_.lists + work.request * args_.list_row_stride + work.head * args_.list_stride;
+  }
 
   __forceinline__ void take_all(const SelectWork& work) {
     each(cta_, work.span.units, [&](uint32_t unit) { list_of(work)[unit] = work.entry_of(work.place_of(unit)); });
-    if (work.head != 0) return;
+    if (work.head != 0 || args_.rows != nullptr) return;
     each(cta_, 1, [&](uint32_t) { args_.list_tokens[work.request] = static_cast<int32_t>(work.tokens); });
   }
 
@@ -193,7 +204,7 @@ class Select {
 
   // Weights of the query heads, a warp each, and round() to bytes while the first codes are on their way. The same
   // operations in the same order as cpu/select, so that scores have the same bits.
-  __forceinline__ void weigh(uint32_t request, uint32_t head) {
+  __forceinline__ void weigh(uint32_t q_row, uint32_t head) {
     constexpr uint32_t kChannels = abi::kCodeChannels;
     static_assert(abi::kSelectGroup * kChannels <= abi::kSelectThreads && kChannels == 32);
     SelectQuery& query = s_.query;
@@ -201,7 +212,7 @@ class Select {
       const uint32_t g = thread / kChannels;
       const uint32_t i = thread % kChannels;
       if (g >= args_.group) return;
-      const long long row = request * args_.q_row_stride + (head * args_.group + g) * args_.q_head_stride;
+      const long long row = q_row * args_.q_row_stride + (head * args_.group + g) * args_.q_head_stride;
       float x[1];
       unpack(load<kQ, 1>(args_.q, row + query.code.channel[i]), x);
       const float q = product(x[0], args_.sm_scale);
@@ -242,11 +253,10 @@ class Select {
 
   __forceinline__ void choose(const SelectWork& work, const SelectKeys& keys, const SelectBins& bins) {
     const uint32_t count = abi::span_count(work.span);
-    const uint32_t budget = abi::budget_at(args_, work.tokens);
-    const uint32_t wanted[2] = {budget < count ? budget : count,
-                                args_.num_candidates < count ? args_.num_candidates : count};
-    const bool remembers = work.span.scan && args_.states != nullptr;
-    int32_t* const candidates = args_.candidates + static_cast<uint64_t>(work.list) * args_.num_candidates;
+    const uint32_t wanted[2] = {work.row.budget < count ? work.row.budget : count,
+                                work.row.candidates < count ? work.row.candidates : count};
+    const bool remembers = work.span.scan && work.row.writes != abi::kNone;
+    int32_t* const candidates = work.candidates_of(remembers ? work.row.writes : 0);
     int32_t* const list = list_of(work);
     SelectChoice<Cta> choice(cta_, s_.choice, keys, bins);
     choice.take(remembers ? 2 : 1, wanted, [&](uint32_t k, uint32_t rank, uint32_t position) {
@@ -260,10 +270,10 @@ class Select {
     if (cta_.rank() != 0) return;
     each(cta_, 1, [&](uint32_t) {
       const uint32_t last = work.tokens - (work.span.units - 1) * abi::kSubPageTokens;
-      if (work.head == 0) {
+      if (work.head == 0 && args_.rows == nullptr) {
         args_.list_tokens[work.request] = static_cast<int32_t>((wanted[0] - 1) * abi::kSubPageTokens + last);
       }
-      if (remembers) args_.states[work.list] = {wanted[1], work.tokens};
+      if (remembers) args_.states[work.memory_of(work.row.writes)] = {wanted[1], work.tokens};
     });
   }
 

@@ -202,9 +202,9 @@ class CodeScorer {
     guessed_at_ = share.first + threadIdx.x / 32 * piece_of(share.count) + threadIdx.x % 32;
   }
   // It is on its way.
-  __forceinline__ void guess(const abi::SelectArgs& args, uint32_t list) {
+  __forceinline__ void guess(const abi::SelectArgs& args, uint32_t memory) {
     if (guessed_at_ >= args.num_candidates) return;
-    guess_ = static_cast<uint32_t>(args.candidates[static_cast<uint64_t>(list) * args.num_candidates + guessed_at_]);
+    guess_ = static_cast<uint32_t>(args.candidates[static_cast<uint64_t>(memory) * args.num_candidates + guessed_at_]);
   }
 
   // The first places of codes are on their way.

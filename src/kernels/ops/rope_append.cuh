@@ -12,6 +12,7 @@
 #include "abi/append_args.h"
 #include "abi/op_args.h"
 #include "kernels/any/append_quantized.cuh"
+#include "kernels/any/codes.cuh"
 #include "kernels/any/rotary.cuh"
 #include "kernels/ops/reduce.cuh"
 
@@ -139,6 +140,27 @@ struct RopeAppend {
     }
   }
 
+  // For the choice of pages: codes of the key as activations store it.
+  static __forceinline__ void write_codes(const abi::RopeTarget& target, int32_t page, int32_t token, uint32_t head,
+                                          const Unit& unit, float* scratch) {
+    if (unit.is_there) {
+      Unit rounded = unit;
+      unpack(pack<kType, kVec>(unit.low), rounded.low);
+      unpack(pack<kType, kVec>(unit.high), rounded.high);
+      write_unit<KvDType::kF32>(rounded, scratch, 0);
+    }
+    __syncwarp();
+    const uint32_t byte = threadIdx.x % 32;
+    if (byte < abi::kCodeChannels / 2) {
+      const uint32_t of_stats = head - static_cast<uint32_t>(target.head_begin);
+      const abi::KeyCode& code = target.stats.codes[of_stats];
+      const uint32_t low = code_of_key(scratch[code.channel[2 * byte]], code, 2 * byte);
+      const uint32_t high = code_of_key(scratch[code.channel[2 * byte + 1]], code, 2 * byte + 1);
+      *place_of_codes(target.stats, page, token, of_stats, byte) = static_cast<uint8_t>(low | high << 4);
+    }
+    __syncwarp();
+  }
+
   // head: of the pool; scratch: shared memory of this warp, [kHeadDim].
   static __forceinline__ void append(const abi::RopeTarget& target, uint32_t row, uint32_t head, bool keys,
                                      const Unit& unit, float* scratch) {
@@ -147,6 +169,7 @@ struct RopeAppend {
     const int32_t page = slot / pool.page_tokens;
     if (slot < 0 || page >= pool.num_pages) return;
     const int32_t token = slot - page * pool.page_tokens;
+    if (keys && target.stats.data != nullptr) write_codes(target, page, token, head, unit, scratch);
     void* const to = keys ? pool.k : pool.v;
     const long long element = page * pool.page_stride + token * pool.token_stride + head * pool.head_stride;
     switch (pool.dtype) {
