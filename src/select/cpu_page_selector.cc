@@ -1,14 +1,13 @@
-// PageSelector on the CPU: statistics and scores of cpu/select, choices and memory of core/select. The engine's
-// selection stage uses the same; here a row is a request, and lists go to the caller's array.
+// PageSelector on the CPU: statistics and scores of cpu/select, lists and memory of core/select/list_maker.h, as in the
+// engine's selection stage; here a row is a request, and lists go to the caller's array.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
 
 #include "attention/cpu_paged_ops.h"
 #include "base/half.h"
 #include "base/status.h"
-#include "core/select/reuse.h"
+#include "core/select/list_maker.h"
 #include "cpu/select/select.h"
 #include "cpu/select/stats.h"
 #include "select/page_selector_impl.h"
@@ -20,24 +19,15 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// Of a row whose lists are made by scores.
-struct Chooser {
-  std::int64_t row;
-  std::int32_t tokens;
-  bool scans;
-};
-
 class CpuPageSelector final : public PageSelector::Impl {
  public:
   CpuPageSelector(const PageSelectorOptions& options, const SelectPolicy& policy)
-      : Impl(options, policy, DevicePlace{}), codes_(abi_codes(options.key_codes)) {
+      : Impl(options, policy, DevicePlace{}),
+        codes_(abi_codes(options.key_codes)),
+        maker_(options.num_layers, options.num_kv_heads, options.interval > 1 ? options.max_requests : 0,
+               options.head_dim) {
     if (options.num_threads > 0) own_threads_ = std::make_unique<ThreadPool>(options.num_threads);
-    if (options.interval > 1) memory_.resize(layer_lists() * static_cast<std::size_t>(options.num_layers));
     if (policy.stat == abi::StatKind::kCodes) stats_.codes = codes_.data();
-    all_units_.resize(static_cast<std::size_t>(options.max_pages_per_request));
-    std::iota(all_units_.begin(), all_units_.end(), 0);
-    scored_units_.resize(layer_lists());
-    chosen_.resize(layer_lists());
   }
 
   Status allocate() {
@@ -60,43 +50,41 @@ class CpuPageSelector final : public PageSelector::Impl {
 
   Status select(std::int32_t layer, const TensorView& q, const SelectStep& step, Stream) override {
     FOVEA_RETURN_IF_ERROR(check_rows(step));
-    const auto heads = static_cast<std::int64_t>(options_.num_kv_heads);
-    jobs_.clear();
-    choosers_.clear();
+    queries_.clear();
     for (std::int64_t row = 0; row < step.kv_lens.shape[0]; ++row) {
       const std::int32_t tokens = length_of(step, row);
       if (num_units(tokens, kSelectPageTokens) <= budget_at(tokens) / kSelectPageTokens) {
         list_all(step, row, tokens);
       } else {
-        add_jobs(layer, step, row, tokens);
+        queries_.push_back(query_of(layer, step, row, tokens));
       }
     }
     // What the selector needs of a pool where nothing reads its keys.
     abi::KvPoolView pool{};
     pool.num_pages = stats_.num_pages;
     pool.page_tokens = kSelectPageTokens;
-    FOVEA_RETURN_IF_ERROR(
-        workspace_.select(in_f32(q, step.kv_lens.shape[0]), options_.sm_scale, pool, stats(layer), jobs_, threads()));
-    for (const Chooser& c : choosers_) {
-      for (std::int64_t head = 0; head < heads; ++head) {
-        const std::vector<std::int32_t>& chosen = chosen_[static_cast<std::size_t>(c.row * heads + head)];
-        std::int32_t* const list = list_of(step, c.row, head);
-        for (std::size_t i = 0; i < chosen.size(); ++i) list[i] = table_row(step, c.row)[chosen[i]];
-        if (c.scans && options_.interval > 1) memory_of(layer, c.row, head).scanned_tokens = c.tokens;
+    const TensorView in_q = in_f32(q, step.kv_lens.shape[0]);
+    FOVEA_RETURN_IF_ERROR(maker_.make(layer, static_cast<std::uint64_t>(layer), 0, options_.num_kv_heads, queries_,
+                                      [&](std::span<const SelectJob> jobs) {
+                                        return workspace_.select(in_q, options_.sm_scale, pool, stats(layer), jobs,
+                                                                 threads());
+                                      }));
+    for (std::size_t i = 0; i < queries_.size(); ++i) {
+      const std::int64_t row = queries_[i].job.row;
+      for (std::int32_t head = 0; head < options_.num_kv_heads; ++head) {
+        const std::span<const std::int32_t> chosen = maker_.chosen(i, head);
+        std::int32_t* const list = list_of(step, row, head);
+        for (std::size_t n = 0; n < chosen.size(); ++n) list[n] = table_row(step, row)[chosen[n]];
         // As long for every head: all of the budget, its last page as full as the newest.
         const auto count = static_cast<std::int32_t>(chosen.size());
-        tokens_in_list(step, c.row) = (count - 1) * kSelectPageTokens + (c.tokens - 1) % kSelectPageTokens + 1;
+        tokens_in_list(step, row) = (count - 1) * kSelectPageTokens + (queries_[i].seen - 1) % kSelectPageTokens + 1;
       }
     }
     return ok_status();
   }
 
   Status forget(std::int32_t begin, std::int32_t end, Stream) override {
-    for (std::int32_t layer = 0; layer < options_.num_layers; ++layer) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        for (std::int64_t head = 0; head < options_.num_kv_heads; ++head) memory_of(layer, row, head).forget();
-      }
-    }
+    maker_.forget(begin, end);
     return ok_status();
   }
 
@@ -105,11 +93,7 @@ class CpuPageSelector final : public PageSelector::Impl {
     return ok_status();
   }
 
-  std::size_t workspace_bytes() const override {
-    std::size_t candidates = 0;
-    for (const SelectMemory& memory : memory_) candidates += memory.candidates.capacity();
-    return statistics_bytes() + 4 * (candidates + all_units_.size());
-  }
+  std::size_t workspace_bytes() const override { return statistics_bytes() + maker_.memory_bytes(); }
 
  private:
   ThreadPool& threads() { return own_threads_ != nullptr ? *own_threads_ : process_threads(); }
@@ -126,10 +110,6 @@ class CpuPageSelector final : public PageSelector::Impl {
   }
   static std::int32_t& tokens_in_list(const SelectStep& step, std::int64_t row) {
     return static_cast<std::int32_t*>(step.list_tokens.data)[row];
-  }
-  SelectMemory& memory_of(std::int32_t layer, std::int64_t row, std::int64_t head) {
-    return memory_[static_cast<std::size_t>(layer) * layer_lists() +
-                   static_cast<std::size_t>(row * options_.num_kv_heads + head)];
   }
   std::int32_t budget_at(std::int32_t tokens) const {
     return std::min(options_.budget_tokens, KvBudget{options_.budget_tokens, options_.budget_divisor}.at(tokens));
@@ -166,38 +146,24 @@ class CpuPageSelector final : public PageSelector::Impl {
     tokens_in_list(step, row) = tokens;
   }
 
-  void add_jobs(std::int32_t layer, const SelectStep& step, std::int64_t row, std::int32_t tokens) {
+  ListQuery query_of(std::int32_t layer, const SelectStep& step, std::int64_t row, std::int32_t tokens) const {
     const auto phase = is_empty(step.phases) ? 0 : static_cast<const std::int32_t*>(step.phases.data)[row];
-    SelectJob job;
-    job.policy = &policy();
-    job.rule.unit_tokens = kSelectPageTokens;
-    job.rule.budget_tokens = budget_at(tokens);
-    job.rule.sink_tokens = options_.sink_tokens;
-    job.rule.recent_tokens = options_.recent_tokens;
-    job.row = static_cast<std::int32_t>(row);
-    job.pages = table_row(step, row);
-    job.tokens = tokens;
-    Chooser chooser{row, tokens, true};
-    for (job.head = 0; job.head < options_.num_kv_heads; ++job.head) {
-      const auto list = static_cast<std::size_t>(row * options_.num_kv_heads + job.head);
-      job.chosen = &chosen_[list];
-      job.units = std::span(all_units_).first(static_cast<std::size_t>(num_units(tokens, kSelectPageTokens)));
-      job.candidates = nullptr;
-      if (options_.interval > 1) {
-        SelectMemory& memory = memory_of(layer, row, job.head);
-        const ReuseRule reuse{options_.interval, options_.candidate_factor};
-        chooser.scans = select_work(reuse, memory, tokens, static_cast<std::uint64_t>(phase)) == SelectWork::kScan;
-        if (chooser.scans) {
-          job.num_candidates = options_.candidate_factor * budget_pages();
-          job.candidates = &memory.candidates;
-        } else {
-          units_to_rescore(memory, job.rule, tokens, &scored_units_[list]);
-          job.units = scored_units_[list];
-        }
-      }
-      jobs_.push_back(job);
-    }
-    choosers_.push_back(chooser);
+    ListQuery query;
+    query.job.policy = &policy();
+    query.job.rule.unit_tokens = kSelectPageTokens;
+    query.job.rule.budget_tokens = budget_at(tokens);
+    query.job.rule.sink_tokens = options_.sink_tokens;
+    query.job.rule.recent_tokens = options_.recent_tokens;
+    query.job.row = query.memory = static_cast<std::int32_t>(row);
+    query.job.pages = table_row(step, row);
+    query.job.tokens = query.seen = tokens;
+    if (options_.interval == 1) return query;
+    // All heads of a layer scan at once.
+    query.work = select_work({options_.interval, options_.candidate_factor}, maker_.memory(layer, query.memory, 0),
+                             tokens, static_cast<std::uint64_t>(phase));
+    query.remembered = query.work == SelectWork::kScan;
+    query.num_candidates = query.remembered ? options_.candidate_factor * budget_pages() : 0;
+    return query;
   }
 
   // The queries as the scorer takes them.
@@ -220,11 +186,8 @@ class CpuPageSelector final : public PageSelector::Impl {
   std::vector<abi::KeyCode> codes_;
   std::unique_ptr<ThreadPool> own_threads_;
   std::unique_ptr<void, Free> statistics_;
-  std::vector<SelectMemory> memory_;  // [layers][requests][KV heads]; none where interval is 1
-  std::vector<std::int32_t> all_units_;
-  std::vector<std::vector<std::int32_t>> scored_units_, chosen_;  // [requests][KV heads]
-  std::vector<SelectJob> jobs_;
-  std::vector<Chooser> choosers_;
+  ListMaker maker_;  // remembers by row; nothing where interval is 1
+  std::vector<ListQuery> queries_;
   std::vector<float> widened_;
   cpu::SelectWorkspace workspace_;
 };

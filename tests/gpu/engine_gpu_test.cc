@@ -274,7 +274,7 @@ TEST_F(GpuNeedle, WhatCannotBeServedIsSaidAtTheStart) {
   };
   EXPECT_NE(refusal([](EngineOptions& o) { o.device = "cuda:99"; }).find("there is no cuda:99"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.kv_dtype = DType::kF32; }).find("kv_dtype f32"), std::string::npos);
-  EXPECT_NE(refusal([](EngineOptions& o) { o.sparse = "quest"; }).find("selects no pages"), std::string::npos);
+  EXPECT_NE(refusal([](EngineOptions& o) { o.sparse = "quest"; }).find("learned key codes alone"), std::string::npos);
   EXPECT_NE(refusal([](EngineOptions& o) { o.kv_cache_bytes = std::int64_t{1} << 45; }).find("bytes on cuda:0"),
             std::string::npos);
 }

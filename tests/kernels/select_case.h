@@ -39,6 +39,7 @@ struct SelectShape {
   std::int32_t cached_keys = 0;
   std::int32_t cached_entries = 0;
   std::int32_t levels = 16;  // of codes: few make ties
+  bool rows = false;         // as an engine asks: a row says what a list is made of (abi::SelectRow)
 };
 
 // Everything that a launch reads and writes.
@@ -70,8 +71,10 @@ class SelectCase {
     list_tokens_.resize(static_cast<std::size_t>(shape.requests));
     keys_.resize(static_cast<std::size_t>(lists) * shape.max_units);
     const std::int32_t kept = shape.candidate_factor * budget_units;
-    candidates_.resize(static_cast<std::size_t>(lists) * kept);
-    states_.resize(static_cast<std::size_t>(lists));
+    candidates_.resize(2 * static_cast<std::size_t>(lists) * kept);
+    states_.resize(2 * static_cast<std::size_t>(lists));
+    rows_.resize(static_cast<std::size_t>(shape.requests));
+    banks_.resize(rows_.size());
     memories_.resize(static_cast<std::size_t>(lists));
 
     args_.q = q_.data();
@@ -97,6 +100,10 @@ class SelectCase {
     if (shape.interval > 1) {
       args_.candidates = candidates_.data();
       args_.states = states_.data();
+    }
+    if (shape.rows) {
+      args_.rows = rows_.data();
+      args_.list_row_stride = shape.heads * budget_units;
     }
     args_.sm_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     args_.requests = static_cast<std::uint32_t>(shape.requests);
@@ -132,6 +139,7 @@ class SelectCase {
       }
     }
     std::fill(lists_.begin(), lists_.end(), -1);
+    for (std::int32_t r = 0; r < shape_.requests; ++r) say_row(r);
     launch(args_);
     for (std::int32_t r = 0; r < shape_.requests; ++r) {
       for (std::int32_t h = 0; h < shape_.heads && !testing::Test::HasFatalFailure(); ++h) check_list(r, h);
@@ -143,6 +151,35 @@ class SelectCase {
 
  private:
   std::uint32_t code() { return static_cast<std::uint32_t>(random_() % static_cast<std::uint64_t>(shape_.levels)); }
+
+  std::int32_t budget_at(std::int32_t tokens) const {
+    if (shape_.budget_divisor == 0) return shape_.budget_tokens;
+    return std::min(shape_.budget_tokens, std::max(tokens / shape_.budget_divisor, 256));
+  }
+
+  // Scans go to the memory that the last one is not in.
+  void say_row(std::int32_t request) {
+    const auto r = static_cast<std::size_t>(request);
+    abi::SelectRow& row = rows_[r];
+    const std::int32_t tokens = lens_[r];
+    row.tokens = tokens;
+    row.q_row = static_cast<std::uint32_t>(request);
+    row.table = static_cast<std::uint32_t>(request * args_.page_stride);
+    row.budget = static_cast<std::uint32_t>(budget_at(tokens) / abi::kSubPageTokens);
+    row.candidates = args_.num_candidates;
+    row.reads = row.writes = abi::kNone;
+    ChooseRule rule;
+    rule.budget_tokens = budget_at(tokens);
+    if (shape_.interval == 1 || under_budget(rule, tokens)) return;
+    const SelectMemory& memory = memories_[r * static_cast<std::size_t>(shape_.heads)];
+    const auto bank = static_cast<std::uint32_t>(2 * request);
+    if (select_work({shape_.interval, shape_.candidate_factor}, memory, tokens, phases_[r]) == SelectWork::kScan) {
+      banks_[r] ^= 1;
+      row.writes = bank + banks_[r];
+    } else {
+      row.reads = bank + banks_[r];
+    }
+  }
 
   std::int32_t entry_of(std::int32_t request, std::int32_t unit) const {
     const std::int64_t at = request * args_.page_stride + unit / shape_.subs_per_page;
@@ -196,9 +233,7 @@ class SelectCase {
     const std::int32_t list = request * shape_.heads + head;
     const std::int32_t tokens = lens_[static_cast<std::size_t>(request)];
     ChooseRule rule;
-    rule.budget_tokens =
-        std::min(shape_.budget_tokens,
-                 shape_.budget_divisor == 0 ? shape_.budget_tokens : std::max(tokens / shape_.budget_divisor, 256));
+    rule.budget_tokens = budget_at(tokens);
     rule.sink_tokens = shape_.sink_tokens;
     rule.recent_tokens = shape_.recent_tokens;
     std::vector<std::int32_t> chosen;
@@ -227,7 +262,9 @@ class SelectCase {
     }
     const std::int32_t last = tokens - (num_units(tokens, 16) - 1) * 16;
     const std::int32_t expected = tokens == 0 ? 0 : (static_cast<std::int32_t>(chosen.size()) - 1) * 16 + last;
-    ASSERT_EQ(list_tokens_[static_cast<std::size_t>(request)], expected) << "request " << request << " head " << head;
+    if (!shape_.rows) {
+      ASSERT_EQ(list_tokens_[static_cast<std::size_t>(request)], expected) << "request " << request << " head " << head;
+    }
     for (std::size_t i = 0; i < chosen.size(); ++i) {
       ASSERT_EQ(lists_[static_cast<std::size_t>(list * args_.list_stride) + i], entry_of(request, chosen[i]))
           << "request " << request << " of " << tokens << " tokens, head " << head << ", place " << i << " of "
@@ -250,6 +287,8 @@ class SelectCase {
   SelectVector<std::uint32_t> keys_;
   SelectVector<std::int32_t> candidates_;
   SelectVector<abi::SelectState> states_;
+  SelectVector<abi::SelectRow> rows_;
+  std::vector<std::uint32_t> banks_;  // by request: of its two memories, that of the last scan
   std::vector<SelectMemory> memories_;
   abi::SelectArgs args_{};
 };
@@ -280,6 +319,7 @@ void check_selections(std::uint64_t num_seeds, std::int32_t scale, const Launch&
     shape.cached_keys = pick({0, 100, 40000});
     shape.cached_entries = pick({0, 100, 40000});
     shape.levels = pick({16, 16, 2, 1});
+    shape.rows = pick({0, 1}) != 0;
     SelectCase one(shape, seed);
     std::vector<std::int32_t> lens;
     const std::int32_t most = shape.max_units * 16;

@@ -76,7 +76,11 @@ Result<std::unique_ptr<Selection>> Selection::create(Device& device, const Model
   FOVEA_ASSIGN_OR_RETURN(selection->stats_, PageStats::create(device, model.kv_groups(), pool, options.stat, codes,
                                                               options.rotary_dim, layers));
   selection->memory_.resize(static_cast<std::size_t>(rows.num_slots()));
-  for (Memory& memory : selection->memory_) memory.heads.resize(layers.size() * selection->heads_a_layer_);
+  if (selection->page_lists_ == nullptr) {
+    selection->list_maker_ =
+        std::make_unique<ListMaker>(static_cast<std::int32_t>(layers.size()), model.config().num_kv_heads,
+                                    rows.num_slots(), selection->head_dim_);
+  }
   return selection;
 }
 
@@ -158,7 +162,6 @@ ChooseRule Selection::rule_of(const Sequence& sequence, std::int32_t tokens) con
 Status Selection::begin(const Step& step, std::span<const std::int32_t> positions) {
   queries_.clear();
   selecting_.clear();
-  chained_ = false;
   kv_bytes_ = kv_bytes_unshared_ = statistics_read_ = 0;
   std::int32_t row = 0;
   decodes_ = true;
@@ -231,7 +234,7 @@ std::int32_t Selection::begin_item(const StepItem& item, std::int32_t row) {
       scan = static_cast<std::int32_t>(queries_.size());
     } else if (scan >= 0) {
       query.scan = scan;
-      queries_[static_cast<std::size_t>(scan)].kept = chained_ = true;
+      queries_[static_cast<std::size_t>(scan)].kept = true;
     }
     queries_.push_back(query);
   }
@@ -239,8 +242,6 @@ std::int32_t Selection::begin_item(const StepItem& item, std::int32_t row) {
     queries_[static_cast<std::size_t>(scan)].kept = queries_[static_cast<std::size_t>(scan)].remembered = true;
   }
   if (page_lists_ != nullptr) say_memories(memory, before, scan);
-  const std::int32_t most = num_units(item.begin + item.count, kEntryTokens);
-  for (auto unit = static_cast<std::int32_t>(all_units_.size()); unit < most; ++unit) all_units_.push_back(unit);
   return static_cast<std::int32_t>(queries_.size() - before);
 }
 
@@ -296,64 +297,36 @@ std::uint64_t Selection::replay_key() const {
   return key;
 }
 
-SelectMemory& Selection::memory_of(const Query& query, std::int32_t layer, std::int32_t head) {
-  const auto index = static_cast<std::size_t>(layer_index_[static_cast<std::size_t>(layer)]);
-  Memory& memory = memory_[static_cast<std::size_t>(query.sequence->slot)];
-  return memory.heads[index * heads_a_layer_ + static_cast<std::size_t>(head)];
-}
-
-void Selection::add_job(std::int32_t layer, const FullHeads& full, std::int32_t head, std::size_t index) {
-  const Query& query = queries_[index];
+ListQuery Selection::list_query(const Query& query, const FullHeads& full) const {
   const Sequence& sequence = *query.sequence;
-  List& list = list_of(index, head);
-  SelectJob job;
+  ListQuery made;
+  SelectJob& job = made.job;
   job.policy = sequence.sparse.policy;
   job.rule = rule_of(sequence, query.tokens);
   job.row = query.row;
-  job.head = head - full.heads.head_begin;
   job.pages = rows_.row(sequence.slot, static_cast<std::int32_t>(full.heads.kv_group)).data();
   job.tokens = query.tokens;
-  job.seed = hash_combine(hash_combine(static_cast<std::uint64_t>(layer), static_cast<std::uint64_t>(head)),
-                          static_cast<std::uint64_t>(query.tokens));
-  job.chosen = &list.chosen;
-  if (query.prompt) set_prompt_job(query, job);
-  if (query.work == SelectWork::kScan) {
-    job.units = std::span(all_units_).first(static_cast<std::size_t>(num_units(job.tokens, job.rule.unit_tokens)));
-    if (query.kept) {
-      const std::int32_t most = job.rule.budget_tokens / job.rule.unit_tokens;
-      // Lists that are kept as they are leave room for what will be written.
-      const std::int32_t room = num_units(options_.reuse.interval, job.rule.unit_tokens) + 1;
-      job.num_candidates =
-          options_.reuse.candidate_factor > 0 ? options_.reuse.candidate_factor * most : std::max(most - room, 1);
-      job.candidates = &list.scan.candidates;
-      list.scan.scanned_tokens = query.tokens;
-    }
-    ++counts_.refreshes;
-  } else {
-    const SelectMemory& scan =
-        query.scan < 0 ? memory_of(query, layer, head) : list_of(static_cast<std::size_t>(query.scan), head).scan;
-    units_to_rescore(scan, job.rule, query.tokens, &list.units);
-    job.units = list.units;
-    ++(query.work == SelectWork::kRescore ? counts_.rescorings : counts_.reuses);
+  made.seen = query.tokens;
+  made.memory = sequence.slot;
+  made.work = query.work;
+  made.scan = query.scan;
+  made.remembered = query.remembered;
+  if (query.kept) {
+    const std::int32_t most = job.rule.budget_tokens / job.rule.unit_tokens;
+    // Lists that are kept as they are leave room for what will be written.
+    const std::int32_t room = num_units(options_.reuse.interval, job.rule.unit_tokens) + 1;
+    made.num_candidates =
+        options_.reuse.candidate_factor > 0 ? options_.reuse.candidate_factor * most : std::max(most - room, 1);
   }
-  if (query.work == SelectWork::kKeep) {
-    list.chosen = list.units;
-    return;
-  }
-  const std::size_t records = job.units.size() * static_cast<std::size_t>(job.rule.unit_tokens / kEntryTokens);
-  counts_.records_read += records;
-  statistics_read_ += records * static_cast<std::size_t>(abi::stat_bytes(job.policy->stat, head_dim_));
-  jobs_.push_back(job);
-}
-
-// Chosen are whole units before the block; what is left of the budget goes to them.
-void Selection::set_prompt_job(const Query& query, SelectJob& job) const {
-  job.rule = prompt_rule(*query.sequence, query.tokens);
+  if (!query.prompt) return made;
+  // Chosen are whole units before the block; what is left of the budget goes to them.
+  job.rule = prompt_rule(sequence, query.tokens);
   const std::int32_t unit = job.rule.unit_tokens;
   job.tokens = (query.tokens - query.rows) / unit * unit;
   job.rule.budget_tokens -= query.tokens - job.tokens;
   job.rows = query.rows;
   job.mean_rows = options_.prompt_mean;
+  return made;
 }
 
 // The query heads of KV heads that select.
@@ -367,25 +340,24 @@ TensorView Selection::queries_of(const TensorView& q, const HeadRange& heads, co
 }
 
 Status Selection::make_lists(std::int32_t layer, const Group& group, const TensorView& q) {
-  if (lists_.size() < queries_.size() * heads_a_layer_) lists_.resize(queries_.size() * heads_a_layer_);
-  const AttentionOptions& options = group.config.options;
-  // What goes by a scan of this forward comes after it.
-  for (const bool after : {false, true}) {
-    if (after && !chained_) break;
-    for (const FullHeads& full : group.full) {
-      jobs_.clear();
-      for (std::size_t i = 0; i < queries_.size(); ++i) {
-        if ((queries_[i].scan >= 0) != after) continue;
-        for (std::int32_t head = full.heads.head_begin; head < full.heads.head_end; ++head) {
-          add_job(layer, full, head, i);
-        }
-      }
-      if (jobs_.empty()) continue;
-      const TensorView part = queries_of(q, full.heads, group);
-      FOVEA_RETURN_IF_ERROR(
-          device_->select_pages(part, options.sm_scale, pool_of(layer, full), stats_->view(layer, full.heads), jobs_));
-    }
+  const ListCounts before = list_maker_->counts();
+  for (const FullHeads& full : group.full) {
+    list_queries_.clear();
+    for (const Query& query : queries_) list_queries_.push_back(list_query(query, full));
+    const TensorView part = queries_of(q, full.heads, group);
+    FOVEA_RETURN_IF_ERROR(list_maker_->make(
+        layer_index_[static_cast<std::size_t>(layer)], static_cast<std::uint64_t>(layer), full.heads.head_begin,
+        full.heads.head_end, list_queries_, [&](std::span<const SelectJob> jobs) {
+          return device_->select_pages(part, group.config.options.sm_scale, pool_of(layer, full),
+                                       stats_->view(layer, full.heads), jobs);
+        }));
   }
+  const ListCounts& after = list_maker_->counts();
+  counts_.refreshes += after.scans - before.scans;
+  counts_.rescorings += after.rescorings - before.rescorings;
+  counts_.reuses += after.reuses - before.reuses;
+  counts_.records_read += after.records - before.records;
+  statistics_read_ += after.record_bytes - before.record_bytes;
   return ok_status();
 }
 
@@ -395,14 +367,6 @@ Result<bool> Selection::attend(std::int32_t layer, const TensorView& q, const Te
   if (page_lists_ != nullptr) return attend_page_lists(layer, group, q, out);
   FOVEA_RETURN_IF_ERROR(make_lists(layer, group, q));
   FOVEA_RETURN_IF_ERROR(run_plan(layer, group, q, out));
-  for (std::size_t i = 0; i < queries_.size(); ++i) {
-    if (!queries_[i].remembered) continue;
-    for (const FullHeads& full : group.full) {
-      for (std::int32_t head = full.heads.head_begin; head < full.heads.head_end; ++head) {
-        std::swap(memory_of(queries_[i], layer, head), list_of(i, head).scan);
-      }
-    }
-  }
   ++group.layers_selected;
   return true;
 }

@@ -1,5 +1,5 @@
-// Selection: the stage between append and attention of layers whose queries read selected pages only. Keeps the pages'
-// statistics up to date, makes a list for each query that selects and each KV head, and runs the layer as one plan of
+// Selection: the stage between append and attention of layers whose queries read selected pages only. Says which queries
+// select, has a list made for each of them and each KV head (core/select/list_maker.h), and runs the layer as one plan of
 // block rows, dense queries of the same forward and streaming heads of the layer among them. Owned by ModelRunner;
 // called by the model, layer by layer.
 //
@@ -20,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "core/select/reuse.h"
+#include "core/select/list_maker.h"
 #include "device/device.h"
 #include "engine/cache/page_stats.h"
 #include "engine/cache/req_to_token_pool.h"
@@ -125,18 +125,13 @@ class Selection final : public LayerSelection {
     std::uint32_t reads = abi::kNone, writes = abi::kNone;
     std::uint32_t records = 0;
   };
-  // By slot of the request: what it and each (layer, head) remember, and for whom.
+  // By slot of the request: what it remembers, and for whom.
   struct Memory {
     std::uint64_t sequence = 0;
     std::int32_t selected_tokens = 0;  // seen by the last query that selected
     std::int32_t scanned_tokens = 0;   // seen by the last that scanned, or 0
     // Of the two that a device has: where the last scan is, what it kept, and the tokens that it saw.
     std::uint32_t bank = 0, candidates = 0, last_scan = 0;
-    std::vector<SelectMemory> heads;   // [layers][KV heads]
-  };
-  struct List {
-    std::vector<std::int32_t> units, chosen;
-    SelectMemory scan;
   };
 
   Selection(const KvPool& pool, const ReqToTokenPool& rows, const KvFormat& format, std::size_t kv_groups,
@@ -153,18 +148,13 @@ class Selection final : public LayerSelection {
   }
   ChooseRule rule_of(const Sequence& sequence, std::int32_t tokens) const;
   ChooseRule prompt_rule(const Sequence& sequence, std::int32_t tokens) const;
-  SelectMemory& memory_of(const Query& query, std::int32_t layer, std::int32_t head);
-  List& list_of(std::size_t query, std::int32_t head) {
-    return lists_[query * heads_a_layer_ + static_cast<std::size_t>(head)];
-  }
   std::int32_t begin_prompt(const StepItem& item, std::int32_t row);
   std::int32_t begin_item(const StepItem& item, std::int32_t row);
   void say_memories(Memory& memory, std::size_t first_query, std::int32_t scan);
   void copy_tables(const Step& step);
-  void add_job(std::int32_t layer, const FullHeads& full, std::int32_t head, std::size_t index);
+  ListQuery list_query(const Query& query, const FullHeads& full) const;
   Status make_lists(std::int32_t layer, const Group& group, const TensorView& q);
   static TensorView queries_of(const TensorView& q, const HeadRange& heads, const Group& of);
-  void set_prompt_job(const Query& query, SelectJob& job) const;
   void add_selected(const FullHeads& full, std::size_t index);
   Status run_plan(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
   Status run_attention(std::int32_t layer, Group& group, const TensorView& q, const TensorView& out);
@@ -181,7 +171,8 @@ class Selection final : public LayerSelection {
   KvFormat format_;
   Device* device_ = nullptr;
   std::unique_ptr<PageStats> stats_;
-  std::unique_ptr<PageLists> page_lists_;  // null: lists are made in the host's memory
+  std::unique_ptr<ListMaker> list_maker_;  // of lists in the host's memory, else null
+  std::unique_ptr<PageLists> page_lists_;  // of lists in the device's, else null
   bool decodes_ = false;                   // page_lists_: every item of the forward is one token
   std::vector<abi::SelectRow> select_rows_;
   std::vector<Group> groups_;
@@ -199,14 +190,11 @@ class Selection final : public LayerSelection {
   // Of the forward.
   std::vector<Query> queries_;
   std::vector<std::int32_t> selecting_;  // by item of the step: queries of it that select
-  bool chained_ = false;                 // some query goes by the scan of another one of this forward
   PageTables tables_;                    // in entries of 16 tokens; behind them the layer's lists
   std::size_t num_entries_ = 0;          // of the tables
 
   // Of the layer.
-  std::vector<std::int32_t> all_units_;  // 0, 1, ..
-  std::vector<List> lists_;              // [queries][KV heads]
-  std::vector<SelectJob> jobs_;
+  std::vector<ListQuery> list_queries_;
   std::vector<std::int32_t> positions_;  // parallel to the entries
   std::vector<abi::BlockRow> block_rows_;
   std::vector<abi::KvPoolView> pools_;

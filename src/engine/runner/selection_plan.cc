@@ -61,7 +61,7 @@ void Selection::add_selected(const FullHeads& full, std::size_t index) {
         positions_.push_back(e * kEntryTokens);
       }
     };
-    for (const std::int32_t chosen : list_of(index, head).chosen) {
+    for (const std::int32_t chosen : list_maker_->chosen(index, head)) {
       list(chosen * unit_entries, std::min((chosen + 1) * unit_entries, last + 1));
     }
     if (query.prompt) list(own, last + 1);
