@@ -46,8 +46,8 @@ struct SelectRow {
   uint32_t table;       // entry of page_entries at which its request's pages begin
   uint32_t budget;      // units of its list, at most
   uint32_t candidates;  // units that its full scan keeps, at most SelectArgs::num_candidates
-  // Memories [.., num_heads] of candidates and states: the scan whose candidates it scores, or kNone: it scans; and where
-  // its own scan is kept, or kNone. Nobody reads in a launch what is written in it.
+  // Memories [.., num_heads] of candidates and states: the scan whose candidates it scores, or kNone: it scans; and
+  // where its own scan is kept, or kNone. Nobody reads in a launch what is written in it.
   uint32_t reads;
   uint32_t writes;
   uint32_t reserved;
@@ -68,12 +68,12 @@ struct SelectArgs {
   int32_t* lists;          // [requests * num_heads, list_stride] chosen units as page * subs_per_page + sub, ascending
   long long list_stride;   // at least budget_units
   long long list_row_stride;  // from one request's lists to the next's; 0: num_heads * list_stride
-  int32_t* list_tokens;    // [requests] tokens in each list of a request; only the last unit may be short of tokens
-  uint32_t* keys;          // [requests * num_heads, max_units], scratch; unused from sm_90 on
-  int32_t* candidates;     // [requests * num_heads, num_candidates]; null where interval is 1
-  SelectState* states;     // [requests * num_heads], zero: nothing is remembered; null where interval is 1
-  const SelectRow* rows;   // [requests] or null: then kv_lens, page_stride, phases and budgets below are not read,
-                           // list_tokens is not written, and memories are those that rows name
+  int32_t* list_tokens;       // [requests] tokens in each list of a request; only the last unit may be short of tokens
+  uint32_t* keys;             // [requests * num_heads, max_units], scratch; unused from sm_90 on
+  int32_t* candidates;        // [requests * num_heads, num_candidates]; null where interval is 1
+  SelectState* states;        // [requests * num_heads], zero: nothing is remembered; null where interval is 1
+  const SelectRow* rows;      // [requests] or null: then kv_lens, page_stride, phases and budgets below are not read,
+                              // list_tokens is not written, and memories are those that rows name
   float sm_scale;
   uint32_t requests;
   uint32_t num_heads;
@@ -133,7 +133,7 @@ constexpr SelectRow select_row(const SelectArgs& args, uint32_t request) {
   const int32_t tokens = args.kv_lens[request];
   const uint32_t memory = args.interval > 1 ? request : kNone;
   return {tokens, request, 0, budget_at(args, tokens < 0 ? 0 : static_cast<uint32_t>(tokens)), args.num_candidates,
-          memory, memory, 0};
+          memory, memory,  0};
 }
 
 constexpr uint32_t recent_unit(const SelectArgs& args, uint32_t tokens) {

@@ -155,8 +155,8 @@ class CudaPagedAttention : public PagedAttention {
   std::int64_t most_tokens_ = 0;       // of a request, by its page list; known where can_recut_
   std::vector<std::int32_t> kv_lens_;  // of the last plan() or grow()
   bool lists_on_device_ = false;
-  bool lens_known_ = false;                       // false after grow_on_device(),
-  bool graph_grows_ = false;                      // and whenever a graph recorded it: a replay may have come in between
+  bool lens_known_ = false;   // false after grow_on_device(),
+  bool graph_grows_ = false;  // and whenever a graph recorded it: a replay may have come in between
   std::vector<bool> pairs_read_;
   const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
   bool planned_ = false;

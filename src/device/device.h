@@ -154,7 +154,8 @@ class Device {
   virtual Status fuse(Linear&, const LinearFusion&) { return ok_status(); }
 
   // Norms of q and k, rotary embedding of both, and k and v into the pools, converted to their formats, with the
-  // statistics of the sub-pages that were written to. q is written back; what becomes of k in qkv is the device's affair.
+  // statistics of the sub-pages that were written to. q is written back; what becomes of k in qkv is the device's
+  // affair.
   virtual Status rope_append(const QkvHeads& heads, std::span<const KvTarget> targets) = 0;
   // Page selection. Where reads_host_memory(), select_pages fills the jobs' lists for queries q [rows, num_qo_heads,
   // head_dim] that have gone through RoPE; elsewhere the device makes lists in its own memory. kUnsupported says what a

@@ -45,18 +45,20 @@ class CudaPageLists final : public PageLists {
     const std::int64_t lists = std::int64_t{options_.max_rows} * options_.num_kv_heads * options_.budget_units;
     if (options_.max_entries + lists > std::int64_t{UINT32_MAX}) {
       return unsupported(
-          "page tables of {} entries and lists of {}, at most 2^32 of both; lower max_context, kv_budget, max_running or "
+          "page tables of {} entries and lists of {}, at most 2^32 of both; lower max_context, kv_budget, max_running "
+          "or "
           "chunk_tokens",
           options_.max_entries, lists);
     }
-    const auto tables = static_cast<std::size_t>(options_.max_entries), rows = static_cast<std::size_t>(options_.max_rows);
+    const auto tables = static_cast<std::size_t>(options_.max_entries),
+               rows = static_cast<std::size_t>(options_.max_rows);
     FOVEA_ASSIGN_OR_RETURN(
-        entries_, cuda::DeviceBuffer::create(device_, (tables + static_cast<std::size_t>(lists)) * sizeof(std::int32_t),
-                                             true));
+        entries_,
+        cuda::DeviceBuffer::create(device_, (tables + static_cast<std::size_t>(lists)) * sizeof(std::int32_t), true));
     FOVEA_ASSIGN_OR_RETURN(rows_, cuda::DeviceBuffer::create(device_, rows * sizeof(abi::SelectRow), true));
     for (Stage& stage : stages_) {
-      FOVEA_ASSIGN_OR_RETURN(stage.memory, cuda::PinnedBuffer::create(device_, rows * sizeof(abi::SelectRow) +
-                                                                                   tables * sizeof(std::int32_t)));
+      FOVEA_ASSIGN_OR_RETURN(stage.memory, cuda::PinnedBuffer::create(
+                                               device_, rows * sizeof(abi::SelectRow) + tables * sizeof(std::int32_t)));
       FOVEA_ASSIGN_OR_RETURN(stage.copied, cuda::Event::create(device_));
     }
     return ok_status();
@@ -155,8 +157,7 @@ Result<std::unique_ptr<PageLists>> create_cuda_page_lists(const PageListsOptions
                        std::int64_t{abi::kMostSelectUnits} * 16);
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Device device, cuda_device(place.index));
-  FOVEA_ASSIGN_OR_RETURN(CudaSelector selector,
-                         CudaSelector::create(device, selector_options(options), options.codes));
+  FOVEA_ASSIGN_OR_RETURN(CudaSelector selector, CudaSelector::create(device, selector_options(options), options.codes));
   auto lists = std::make_unique<CudaPageLists>(options, std::move(device), stream.handle, std::move(selector));
   FOVEA_RETURN_IF_ERROR(lists->allocate());
   return std::unique_ptr<PageLists>(std::move(lists));

@@ -21,15 +21,15 @@ struct PageListsOptions {
   DType q_dtype = DType::kBF16;
   float sm_scale = 1.0f;
   std::int32_t head_dim = 128;
-  std::int32_t num_layers = 1;    // that select
-  std::int32_t num_kv_heads = 8;  // of a layer
-  std::int32_t group = 1;         // query heads a KV head
+  std::int32_t num_layers = 1;          // that select
+  std::int32_t num_kv_heads = 8;        // of a layer
+  std::int32_t group = 1;               // query heads a KV head
   std::span<const abi::KeyCode> codes;  // [num_layers, num_kv_heads]; read by create() alone
-  std::int32_t max_rows = 1;      // queries of a forward
-  std::int32_t max_units = 1;     // of 16 tokens, of a request
-  std::int64_t max_entries = 0;   // of the page tables of a forward
-  std::int32_t budget_units = 16;  // of a list, at most
-  std::int32_t memories = 1;      // of candidates, for each layer and KV head
+  std::int32_t max_rows = 1;            // queries of a forward
+  std::int32_t max_units = 1;           // of 16 tokens, of a request
+  std::int64_t max_entries = 0;         // of the page tables of a forward
+  std::int32_t budget_units = 16;       // of a list, at most
+  std::int32_t memories = 1;            // of candidates, for each layer and KV head
   std::int32_t sink_tokens = 16;
   std::int32_t recent_tokens = 16;
   std::int32_t interval = 1;  // 1: nothing is remembered

@@ -200,7 +200,8 @@ inline void draw(const abi::DrawArgs& a, std::uint32_t rows) {
   }
 }
 
-inline std::uint8_t* record_of(const abi::PageStatsView& stats, std::int32_t page, std::int32_t head, std::int32_t sub) {
+inline std::uint8_t* record_of(const abi::PageStatsView& stats, std::int32_t page, std::int32_t head,
+                               std::int32_t sub) {
   return static_cast<std::uint8_t*>(stats.data) + page * stats.page_stride + head * stats.head_stride +
          sub * std::int64_t{abi::kCodeRecordBytes};
 }
@@ -260,9 +261,12 @@ inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
         const abi::KeyCode& code = target.stats.codes[nth];
         for (std::uint32_t i = 0; i < abi::kCodeChannels; ++i) {
           const float x = load(pool.k, to + code.channel[i]);
-          const std::uint32_t level = abi::key_code((abi::key_element(x) - code.mean[i]) * (1.0f / code.step[i]) + 8.0f);
-          std::uint8_t& byte = record_of(target.stats, slot / pool.page_tokens, nth, token / abi::kSubPageTokens)
-              [abi::code_place(i / 2, static_cast<std::uint32_t>(token % abi::kSubPageTokens))];
+          const std::uint32_t level =
+              abi::key_code((abi::key_element(x) - code.mean[i]) * (1.0f / code.step[i]) + 8.0f);
+          std::uint8_t& byte = record_of(
+              target.stats, slot / pool.page_tokens, nth,
+              token /
+                  abi::kSubPageTokens)[abi::code_place(i / 2, static_cast<std::uint32_t>(token % abi::kSubPageTokens))];
           byte = static_cast<std::uint8_t>(i % 2 == 0 ? (byte & 0xf0u) | level : (byte & 0x0fu) | level << 4);
         }
       }
@@ -281,7 +285,8 @@ inline float score(const abi::SelectArgs& a, const abi::SelectRow& row, std::int
   const std::uint8_t* const record = record_of(a.stats, page, head, unit % subs);
   float best = -INFINITY;
   for (std::uint32_t g = 0; g < a.group; ++g) {
-    const long long at = row.q_row * a.q_row_stride + (static_cast<std::uint32_t>(head) * a.group + g) * a.q_head_stride;
+    const long long at =
+        row.q_row * a.q_row_stride + (static_cast<std::uint32_t>(head) * a.group + g) * a.q_head_stride;
     float by_step[abi::kCodeChannels], most = 0.0f, constant = 0.0f;
     for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
       const float q = load(a.q, at + code.channel[i]) * a.sm_scale;
@@ -302,8 +307,8 @@ inline float score(const abi::SelectArgs& a, const abi::SelectRow& row, std::int
       }
       largest = std::max(largest, sum);
     }
-    best = std::max(best, constant - 7.5f * scale * static_cast<float>(sum_of_weights) +
-                              scale * static_cast<float>(largest));
+    best = std::max(best,
+                    constant - 7.5f * scale * static_cast<float>(sum_of_weights) + scale * static_cast<float>(largest));
   }
   return best;
 }

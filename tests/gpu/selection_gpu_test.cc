@@ -191,8 +191,8 @@ class SelectionGpuTest : public ::testing::Test {
       for (Sequence& sequence : sequences) {
         for (std::size_t g = 0; g < groups.size(); ++g) {
           const KvGroupSpec& group = groups[g];
-          const bool kept = group.window_tokens == 0 || p * 16 < group.sink_tokens ||
-                            (p + 2) * 16 > kContext - group.window_tokens;
+          const bool kept =
+              group.window_tokens == 0 || p * 16 < group.sink_tokens || (p + 2) * 16 > kContext - group.window_tokens;
           rows.push(sequence.slot, static_cast<std::int32_t>(g), kept ? pool->pages(g).allocate() : 0);
         }
       }
@@ -256,8 +256,9 @@ TEST_F(SelectionGpuTest, RecordedStepsHaveTheBitsOfEnqueuedOnes) {
             const auto& b = (*enqueued)[static_cast<std::size_t>(i)];
             equal += std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0 && std::isfinite(a[0]) ? 1 : 0;
           }
-          printf("%s, %s KV, a scan every %d steps, %d requests: %d of %d steps equal\n", half ? "half streams" : "all keep",
-                 kv == DType::kBF16 ? "bf16" : "fp8", interval, batch, equal, kSteps);
+          printf("%s, %s KV, a scan every %d steps, %d requests: %d of %d steps equal\n",
+                 half ? "half streams" : "all keep", kv == DType::kBF16 ? "bf16" : "fp8", interval, batch, equal,
+                 kSteps);
           EXPECT_EQ(equal, kSteps);
         }
       }

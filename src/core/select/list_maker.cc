@@ -34,8 +34,9 @@ void ListMaker::add_job(std::int32_t layer, std::uint64_t seed, std::int32_t hea
     ++counts_.scans;
   } else {
     const SelectMemory& scan =
-        query.scan < 0 ? memory(layer, query.memory, head)
-                       : lists_[static_cast<std::size_t>(query.scan) * num_heads_ + static_cast<std::size_t>(head)].scan;
+        query.scan < 0
+            ? memory(layer, query.memory, head)
+            : lists_[static_cast<std::size_t>(query.scan) * num_heads_ + static_cast<std::size_t>(head)].scan;
     units_to_rescore(scan, job.rule, query.seen, &list.units);
     job.units = list.units;
     ++(query.work == SelectWork::kRescore ? counts_.rescorings : counts_.reuses);

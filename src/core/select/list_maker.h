@@ -1,7 +1,7 @@
 // ListMaker: from queries to lists of units, for one layer after the other, on a device that scores in the host's
 // memory: which jobs there are, in which order, and what scans leave for later steps. Both the engine's selection stage
-// (engine/runner) and the public selector on the CPU (select/) make their lists with it; who says which queries scan are
-// its callers, by select_work(). Scores are the caller's function.
+// (engine/runner) and the public selector on the CPU (select/) make their lists with it; who says which queries scan
+// are its callers, by select_work(). Scores are the caller's function.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace fovea {
 
 // A query, or neighbouring ones that share a list, under every head that is asked for.
 struct ListQuery {
-  SelectJob job;           // all but head, seed, units and what is written
-  std::int32_t seen = 0;   // tokens that it sees, or the last of them
+  SelectJob job;            // all but head, seed, units and what is written
+  std::int32_t seen = 0;    // tokens that it sees, or the last of them
   std::int32_t memory = 0;  // whose scans it goes by
   SelectWork work = SelectWork::kScan;
   std::int32_t scan = -1;           // kRescore, kKeep: the query of this call whose scan it goes by; -1: the memory's
@@ -49,7 +49,7 @@ class ListMaker {
   const SelectMemory& memory(std::int32_t layer, std::int32_t number, std::int32_t head) const {
     return memory_[index(layer, number, head)];
   }
-  void forget(std::int32_t begin, std::int32_t end);  // memories of all layers and heads
+  void forget(std::int32_t begin, std::int32_t end);    // memories of all layers and heads
   const ListCounts& counts() const { return counts_; }  // since it was made
   std::size_t memory_bytes() const;
 

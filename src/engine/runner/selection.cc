@@ -70,16 +70,16 @@ Result<std::unique_ptr<Selection>> Selection::create(Device& device, const Model
   std::vector<const abi::KeyCode*> codes;
   if (!device.reads_host_memory()) FOVEA_RETURN_IF_ERROR(selection->create_page_lists(model, attention, layers));
   for (std::size_t i = 0; i < layers.size() && options.stat == abi::StatKind::kCodes; ++i) {
-    codes.push_back(selection->page_lists_ == nullptr ? selection->options_.codes.of_layer(layers[i])
-                                                      : selection->page_lists_->codes() + i * selection->heads_a_layer_);
+    codes.push_back(selection->page_lists_ == nullptr
+                        ? selection->options_.codes.of_layer(layers[i])
+                        : selection->page_lists_->codes() + i * selection->heads_a_layer_);
   }
   FOVEA_ASSIGN_OR_RETURN(selection->stats_, PageStats::create(device, model.kv_groups(), pool, options.stat, codes,
                                                               options.rotary_dim, layers));
   selection->memory_.resize(static_cast<std::size_t>(rows.num_slots()));
   if (selection->page_lists_ == nullptr) {
-    selection->list_maker_ =
-        std::make_unique<ListMaker>(static_cast<std::int32_t>(layers.size()), model.config().num_kv_heads,
-                                    rows.num_slots(), selection->head_dim_);
+    selection->list_maker_ = std::make_unique<ListMaker>(
+        static_cast<std::int32_t>(layers.size()), model.config().num_kv_heads, rows.num_slots(), selection->head_dim_);
   }
   return selection;
 }
@@ -271,8 +271,8 @@ void Selection::say_memories(Memory& memory, std::size_t first_query, std::int32
   memory.bank ^= 1;
   last.writes = 2 * slot + memory.bank;
   const std::int32_t budget = rule_of(*last.sequence, last.tokens).budget_tokens / kEntryTokens;
-  memory.candidates =
-      static_cast<std::uint32_t>(std::min(options_.reuse.candidate_factor * budget, num_units(last.tokens, kEntryTokens)));
+  memory.candidates = static_cast<std::uint32_t>(
+      std::min(options_.reuse.candidate_factor * budget, num_units(last.tokens, kEntryTokens)));
   memory.last_scan = static_cast<std::uint32_t>(last.tokens);
 }
 
@@ -334,8 +334,7 @@ TensorView Selection::queries_of(const TensorView& q, const HeadRange& heads, co
   const std::int64_t group = of.config.options.num_qo_heads / of.config.options.num_kv_heads;
   TensorView part = q;
   part.shape[1] = (heads.head_end - heads.head_begin) * group;
-  part.data =
-      static_cast<std::byte*>(q.data) + heads.head_begin * group * q.strides[1] * dtype_bits(q.dtype) / 8;
+  part.data = static_cast<std::byte*>(q.data) + heads.head_begin * group * q.strides[1] * dtype_bits(q.dtype) / 8;
   return part;
 }
 

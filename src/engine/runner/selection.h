@@ -1,7 +1,7 @@
-// Selection: the stage between append and attention of layers whose queries read selected pages only. Says which queries
-// select, has a list made for each of them and each KV head (core/select/list_maker.h), and runs the layer as one plan of
-// block rows, dense queries of the same forward and streaming heads of the layer among them. Owned by ModelRunner;
-// called by the model, layer by layer.
+// Selection: the stage between append and attention of layers whose queries read selected pages only. Says which
+// queries select, has a list made for each of them and each KV head (core/select/list_maker.h), and runs the layer as
+// one plan of block rows, dense queries of the same forward and streaming heads of the layer among them. Owned by
+// ModelRunner; called by the model, layer by layer.
 //
 // With a scan every few steps, which queries scan depends on their position, the prompt's length and the request's own
 // phase alone: tokens that are computed again after a retraction, in chunks, get the lists that they had.
@@ -10,9 +10,9 @@
 // has the bits of dense attention.
 //
 // A device with memory of its own makes the lists there (select/page_lists.h), after the plan and in the graph of the
-// step: lists have as many pages as the budget, so the plan knows their places and lengths. Which queries scan is decided
-// here for it too, by the same rule; only where several generated tokens of a request stand in one forward (drafts, or
-// tokens that are computed again) those behind a scan scan too, for a launch reads no scan that it makes.
+// step: lists have as many pages as the budget, so the plan knows their places and lengths. Which queries scan is
+// decided here for it too, by the same rule; only where several generated tokens of a request stand in one forward
+// (drafts, or tokens that are computed again) those behind a scan scan too, for a launch reads no scan that it makes.
 #pragma once
 
 #include <cstdint>

@@ -142,14 +142,10 @@ class Select {
     const uint32_t tokens = row.tokens < 0                             ? 0
                             : static_cast<uint32_t>(row.tokens) < most ? static_cast<uint32_t>(row.tokens)
                                                                        : most;
-    const SelectWork work{args_,
-                          list,
-                          request,
-                          head,
-                          tokens,
-                          abi::recent_unit(args_, tokens),
-                          row,
-                          abi::select_span(args_, row, tokens, state, phase)};
+    const SelectWork work{args_,   list,
+                          request, head,
+                          tokens,  abi::recent_unit(args_, tokens),
+                          row,     abi::select_span(args_, row, tokens, state, phase)};
     if (work.span.all) {
       if (cta_.rank() == 0) take_all(work);
       return;
