@@ -2,6 +2,7 @@
 #include "engine/runner/model_runner.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/hash.h"
 #include "base/status.h"
@@ -10,6 +11,11 @@
 #include "device/group/process_group.h"
 
 namespace fovea {
+
+std::uint64_t ModelRunner::next_number() {
+  static std::atomic<std::uint64_t> numbers{0};
+  return ++numbers;
+}
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& model, KvPool& pool,
                                                          const ReqToTokenPool& rows,
@@ -199,7 +205,8 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
 std::uint64_t ModelRunner::replay_key() const {
   // Steps of decode alone come again with the same sizes.
   if (!options_.repeats_steps || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
-  std::uint64_t key = hash_combine(some_draw_ ? 2 : 1, tokens_.size());
+  // What a device recorded for one runner has the addresses of that one's buffers.
+  std::uint64_t key = hash_combine(hash_combine(number_, some_draw_ ? 2 : 1), tokens_.size());
   for (const AttentionGroup& attention : attention_) {
     key = hash_combine(key, static_cast<std::uint64_t>(attention.op->run_kind()));
   }

@@ -121,6 +121,9 @@ class ModelRunner {
   void keep_snapshot(const AttentionGroup& attention, const BlockRowBatch* head_rows);
   Result<Planner> plan_snapshot() const;
 
+  static std::uint64_t next_number();
+
+  const std::uint64_t number_ = next_number();  // of all runners of the process
   ModelRunnerOptions options_;
   Device& device_;
   Model& model_;
