@@ -43,21 +43,20 @@ __device__ __forceinline__ void wait_both(const TileBarriers<kFirst>& first, uin
   ptx::mbarrier_wait(bt, b.parity);
 }
 template <int kSlots>
-__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t& use, uint32_t lane) {
+__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
-  ++use;
 }
 
 // Where the products of a tile find their matrices; known before it is the group's turn.
 struct Operands {
   uint32_t q, k, v;
 
-  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
-                                                uint32_t v_use) {
+  // Of the tile whose logits the group has, and of the one behind it.
+  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use) {
     const uint32_t rows = ptx::smem_address(shared.q[q_use % kQuerySlots]) + group.index * kGroupRows * 128;
     return {ptx::wgmma_base(rows), ptx::wgmma_base(ptx::smem_address(shared.k[group.k_use % kKvSlots])),
-            ptx::wgmma_base(ptx::smem_address(shared.v[v_use % kKvSlots]), kKvPanelBytes)};
+            ptx::wgmma_base(ptx::smem_address(shared.v[(group.k_use - 1) % kKvSlots]), kKvPanelBytes)};
   }
 };
 
@@ -74,8 +73,7 @@ __device__ __forceinline__ void issue_logits(const Operands& at, float (&s)[kLog
 }
 
 // o += P V of a tile.
-__device__ __forceinline__ void issue_outputs(const Operands& at, const uint32_t (&p)[kBlockTokens / 16][4],
-                                              State& state) {
+__device__ __forceinline__ void issue_outputs(const Operands& at, const Weights& p, State& state) {
   auto& o = reinterpret_cast<float(&)[kHeadDim / 2]>(state.o);
   ptx::wgmma_fence();
 #pragma unroll
@@ -92,8 +90,11 @@ __device__ __forceinline__ void settle(State& state) {
 // Zeros in the values of a tile outside of the run, whose memory may hold NaN: their weights are 0. By a warpgroup;
 // both may do it at once.
 __device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
-  uint8_t* const v = shared.v[group.v_use % kKvSlots];
-  for (uint32_t i = group.warp * 32 + group.lane; i < kBlockTokens * kRowChunks; i += kGroupThreads) {
+  uint8_t* const v = shared.v[(group.k_use - 1) % kKvSlots];
+  uint32_t lane = group.lane;
+  asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+#pragma unroll 1
+  for (uint32_t i = group.warp * 32 + lane; i < kBlockTokens * kRowChunks; i += kGroupThreads) {
     const uint32_t token = tile_token + i / kRowChunks;
     if (token >= run.begin && token < run.end) continue;
     *reinterpret_cast<uint4*>(v + tile_offset(i / kRowChunks, i % kRowChunks, kKvPanelBytes)) = uint4{0, 0, 0, 0};
@@ -114,56 +115,82 @@ __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, c
 #pragma unroll
     for (int i = 0; i < kLogits; ++i) s[i] = -s[i];
   }
-  if (!item.plain(tile)) hide(args, shared, group, item, token_of(run, tile), s);
+  const Places& places = shared.places[group.thread()];
+  if (tile < places.plain_begin || tile >= places.plain_end) hide(args, shared, group, item, token_of(run, tile), s);
 }
 
 // What a warpgroup holds of the items it works on.
 struct Sums {
   State state;
   Running now;
-  float s[kLogits];                  // logits, then weights, of a tile
-  uint32_t p[kBlockTokens / 16][4];  // weights of the tile before, as the second product takes them
-  bool multiplies = false;           // outputs of the tile before are under way
+  float s[kLogits];  // logits of a tile
+  Weights p;         // weights of the tile before
 };
 
-// Logits become weights, while the outputs of the tile before are under way; then weights wait for their values.
-__device__ __forceinline__ void weigh_tile(const Memory& shared, Group& group, float scale, Sums& sums) {
-  float alpha[2];
-  const bool moved = weigh(sums.s, sums.now, scale, alpha);
-  ptx::wgmma_wait<0>();
-  settle(sums.state);
-  if (sums.multiplies) release(shared.v_ring, group.v_use, group.lane);
-  if (moved) scale_outputs(sums.state, alpha);
-  pack_weights(sums.s, sums.p);
+// Logits become weights. Returns whether they are counted from larger logits than those before, which sums are by then.
+__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, const Item& item, float scale,
+                                             float (&alpha)[2], Sums& sums) {
+  const bool small = find_exponents(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
+  const bool raised = !small || !sums.now.settled;
+  if (raised) raise(sums.s, shared.places[group.thread()], sums.now, alpha);
+  weigh(sums.s, sums.now);
+  return raised;
 }
 
-// The logits of the next tile, then the outputs of this one; until the logits are there.
-template <class Meanwhile>
+// Behind the outputs under way, if any (multiplies), whose values and weights are free then.
+__device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies, Sums& sums) {
+  ptx::wgmma_wait<0>();
+  settle(sums.state);
+  if (multiplies) release(shared.v_ring, group.k_use - 2, group.lane);
+}
+
+// The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
 __device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, bool paired, const Operands& at,
-                                              Sums& sums, const Meanwhile& meanwhile) {
-  wait_both(shared.k_ring, group.k_use, shared.v_ring, group.v_use);
+                                              Sums& sums) {
   if (paired) wait_turn(group);
   issue_logits(at, sums.s);
   issue_outputs(at, sums.p, sums.state);
   if (paired) pass_turn(group);
-  meanwhile();
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
-  release(shared.k_ring, group.k_use, group.lane);
+  release(shared.k_ring, group.k_use++, group.lane);
+}
+
+// Tiles from `tile` down that all rows see whole. The warps of a group must not part here: products are one instruction
+// of all four.
+__device__ __forceinline__ void run_plain_tiles(const Memory& shared, Group& group, const Item& item, float scale,
+                                                uint32_t& tile, Sums& sums) {
+  const Places& places = shared.places[group.thread()];
+  if (tile >= places.plain_end) return;
+  const uint32_t until = max(places.plain_begin, 1u);
+#pragma unroll 1
+  for (; tile >= until; --tile) {
+    const Operands at = Operands::of(shared, group, group.q_use);
+    float alpha[2];
+    const bool raised = find_weights(shared, group, item, scale, alpha, sums);
+    need_weights(sums.now);
+    wait_full(shared.v_ring, group.k_use - 1);
+    end_outputs(shared, group, true, sums);
+    if (raised) scale_outputs(sums.state, alpha);
+    pack_weights(sums.s, sums.p);
+    wait_full(shared.k_ring, group.k_use);
+    multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums);
+  }
 }
 
 // A warpgroup without rows of the item lets its tiles pass.
 __device__ __forceinline__ void pass_tiles(const Memory& shared, Group& group, uint32_t count) {
   wait_full(shared.q_ring, group.q_use);
-  release(shared.q_ring, group.q_use, group.lane);
+  release(shared.q_ring, group.q_use++, group.lane);
   for (uint32_t j = 0; j <= count; ++j) {
     if (j < count) {
       wait_full(shared.k_ring, group.k_use);
-      release(shared.k_ring, group.k_use, group.lane);
+      release(shared.k_ring, group.k_use++, group.lane);
     }
     if (j == 0) continue;
-    wait_full(shared.v_ring, group.v_use);
-    release(shared.v_ring, group.v_use, group.lane);
+    const uint32_t v_use = group.k_use - (j < count ? 2 : 1);
+    wait_full(shared.v_ring, v_use);
+    release(shared.v_ring, v_use, group.lane);
   }
 }
 
@@ -173,10 +200,10 @@ __device__ __forceinline__ void release_record(Memory& shared, uint32_t n, uint3
 }
 
 // Maxima as finish_row() takes them, and sums of all lanes.
-__device__ __forceinline__ void close(const Running& now, const LogitScale& scale, State& state) {
+__device__ __forceinline__ void close(const Running& now, State& state) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    state.max[h] = Variant::kHasLogit || now.max[h] == kMinusInf ? now.max[h] : now.max[h] * scale.factor;
+    state.max[h] = now.shift[h] != 0.0f ? now.shift[h] : kMinusInf;
     state.sum[h] = now.sum[h];
   }
   finish_sums(state);
@@ -204,46 +231,38 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     // 1. The first logits of an item, with nothing beside them.
     wait_full(shared.q_ring, group.q_use);
     wait_full(shared.k_ring, group.k_use);
-    issue_logits(Operands::of(shared, group, group.q_use, group.v_use), sums.s);
+    issue_logits(Operands::of(shared, group, group.q_use), sums.s);
     find_limits(args, shared, group, item);
     clear(sums.state);
     ptx::wgmma_wait<0>();
     ptx::wgmma_settle(sums.s);
-    release(shared.k_ring, group.k_use, group.lane);
+    release(shared.k_ring, group.k_use++, group.lane);
     for (uint32_t tile = item.tiles - 1;;) {
-      // 2. Tiles that all rows see whole, where registers are enough for a loop of their own.
-      if (kPlainLoop && !scale.negative) {
-        const uint32_t until = max(item.plain_begin, 1u);
-        const uint32_t count = tile >= until && tile < item.plain_end ? tile - until + 1 : 0;
-        tile -= count;
-        for (uint32_t i = count; i > 0; --i) {
-          const Operands at = Operands::of(shared, group, group.q_use, group.v_use + (sums.multiplies ? 1 : 0));
-          weigh_tile(shared, group, factor, sums);
-          multiply_tile(shared, group, item.paired, at, sums, [] {});
-          sums.multiplies = true;
-        }
+      // 2. Tiles that all rows see whole.
+      if (!scale.negative && !Variant::kHasLogit && tile + 1 < item.tiles) {
+        run_plain_tiles(shared, group, item, factor, tile, sums);
       }
       // 3. A tile that a mask divides, the item's last, or any.
       const bool last = tile == 0;
-      const Operands at =
-          Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.v_use + (sums.multiplies ? 1 : 0));
       prepare_logits(args, shared, group, item, tile, scale, sums.s);
-      weigh_tile(shared, group, factor, sums);
       const Run run = run_of(args, record_of(shared, item));
+      float alpha[2];
+      const bool raised = find_weights(shared, group, item, factor, alpha, sums);
+      end_outputs(shared, group, tile + 1 < Tiles::of(run).count, sums);
+      if (raised) scale_outputs(sums.state, alpha);
+      pack_weights(sums.s, sums.p);
       const uint32_t token = token_of(run, tile);
       if (token < run.begin || token + kBlockTokens > run.end) {
-        wait_full(shared.v_ring, group.v_use);
+        wait_full(shared.v_ring, group.k_use - 1);
         clear_values(shared, group, run, token);
       }
-      Rows rows;
       if (last) {
         if (kQuerySlots == 1 || !is_direct(shared, item) || !touch_item(args, shared, group, item.nth + 1)) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
-      multiply_tile(shared, group, item.paired, at, sums, [&] {
-        if (last) rows = rows_of(args, shared, group, item);
-      });
-      sums.multiplies = !last;
+      const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0));
+      wait_both(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
+      multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums);
       if (!last) {
         --tile;
         continue;
@@ -251,10 +270,11 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       // 4. The rows of an item behind which another one follows, whose first logits are there.
       ptx::wgmma_wait<0>();
       settle(sums.state);
-      release(shared.v_ring, group.v_use, group.lane);
-      close(sums.now, scale, sums.state);
+      release(shared.v_ring, group.k_use - 2, group.lane);
+      const Rows rows = rows_of(args, shared, group, item);
+      close(sums.now, sums.state);
       write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
-      release(shared.q_ring, group.q_use, group.lane);
+      release(shared.q_ring, group.q_use++, group.lane);
       release_record(shared, item.nth, group.lane);
       (void)open_item(args, shared, group, item.nth + 1, item);
       find_limits(args, shared, group, item);
@@ -263,21 +283,21 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       clear(sums.state);
     }
     // 5. The last outputs, and their rows.
-    wait_full(shared.v_ring, group.v_use);
-    if (item.paired) wait_turn(group);
-    issue_outputs(Operands::of(shared, group, group.q_use, group.v_use), sums.p, sums.state);
-    if (item.paired) pass_turn(group);
-    const Rows rows = rows_of(args, shared, group, item);
+    wait_full(shared.v_ring, group.k_use - 1);
+    if (item.flags & kPaired) wait_turn(group);
+    issue_outputs(Operands::of(shared, group, group.q_use), sums.p, sums.state);
+    if (item.flags & kPaired) pass_turn(group);
     ptx::wgmma_wait<0>();
     settle(sums.state);
-    release(shared.v_ring, group.v_use, group.lane);
-    close(sums.now, scale, sums.state);
+    release(shared.v_ring, group.k_use - 1, group.lane);
+    const Rows rows = rows_of(args, shared, group, item);
+    close(sums.now, sums.state);
     if (is_direct(shared, item)) {
       write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
     } else {
       end_parts(args, shared, group, item, rows, sums.state);
     }
-    release(shared.q_ring, group.q_use, group.lane);
+    release(shared.q_ring, group.q_use++, group.lane);
     release_record(shared, item.nth, group.lane);
   }
 }

@@ -26,10 +26,6 @@ inline constexpr int kQueryPanelBytes = kBlockRows * 128;
 inline constexpr int kKvPanelBytes = kBlockTokens * 128;
 inline constexpr int kRowChunks = kRowBytes / 16;
 
-// Tiles without a mask have a loop of their own: at head dim 64, where it saves 8 %. At 128 it saves nothing and
-// spills.
-inline constexpr bool kPlainLoop = kHeadDim == 64 && !Variant::kHasLogit;
-
 // Warps of the warpgroup that loads: keys, values, queries; the fourth reads the plan.
 inline constexpr int kTileLoaders = 3;
 inline constexpr int kLoadRegisters = 40;

@@ -8,12 +8,13 @@
 
 namespace fovea::prefill {
 
-// One warpgroup: who it is, and how many tiles it has taken from each ring.
+// One warpgroup: who it is, and how many tiles it has taken from the rings: values are one behind keys while a tile's
+// logits become weights, and two while the outputs of the one before are under way.
 struct Group {
   uint32_t index;
   uint32_t warp;  // of the group
   uint32_t lane;
-  uint32_t q_use = 0, k_use = 0, v_use = 0;
+  uint32_t q_use = 0, k_use = 0;
 
   __device__ __forceinline__ uint32_t first_row() const { return index * kGroupRows + warp * 16; }  // of the warp
   __device__ __forceinline__ uint32_t thread() const { return (index * 4 + warp) * 32 + lane; }
@@ -41,19 +42,16 @@ __device__ __forceinline__ const abi::DevicePlanHeader* header_here(const abi::A
   return reinterpret_cast<const abi::DevicePlanHeader*>(plan);
 }
 
+inline constexpr uint32_t kListed = 1;  // what is seen stands in bits, or positions in a list
+inline constexpr uint32_t kPaired = 2;  // all groups have rows
+inline constexpr uint32_t kIdle = 4;    // the warp has none
+
 // What every tile asks for; the rest stands in the record.
 struct Item {
   uint32_t nth;  // of the queue
   uint32_t tiles;
-  // Tokens [low, high) of the run that each of the lane's rows sees; not where the mask is listed.
-  uint32_t low[2], high[2];
-  // Tiles [plain_begin, plain_end) are seen whole by all 64 rows.
-  uint32_t plain_begin, plain_end;
-  bool listed;                             // what is seen stands in bits, or positions in a list
-  bool paired;                             // all groups have rows
+  uint32_t flags;                          // in one register
   Row hooked[Variant::kHasLogit ? 2 : 1];  // the lane's rows, for hooks on logits
-
-  __device__ __forceinline__ bool plain(uint32_t tile) const { return tile >= plain_begin && tile < plain_end; }
 };
 
 __device__ __forceinline__ const ItemRecord& record_of(const Memory& shared, const Item& item) {
@@ -83,7 +81,7 @@ __device__ __forceinline__ Work work_of(const abi::AttentionArgs& args, const Me
   return work;
 }
 
-// The lane's rows. Reads memory that nobody has read yet: between products and their wait.
+// The lane's rows. Reads memory that touch_item() asked for, as a rule.
 struct Rows {
   Row row[2];
 };
@@ -120,7 +118,7 @@ __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, cons
   const uint32_t rows = record.item.row_count * shared.places[group.thread()].heads;
   item.nth = n;
   item.tiles = Tiles::of(run_of(args, record)).count;
-  item.paired = rows > kGroupRows * (kGroups - 1);
+  item.flags = (rows > kGroupRows * (kGroups - 1) ? kPaired : 0) | (rows <= group.first_row() ? kIdle : 0);
   if (rows <= group.index * kGroupRows) return item.tiles != 0 ? Opened::kPassed : Opened::kNothing;
   return item.tiles != 0 ? Opened::kWorks : Opened::kEmpty;
 }
@@ -163,20 +161,21 @@ __device__ __forceinline__ PositionRange group_positions(const abi::AttentionArg
 }
 
 // Finds what the rows of an item see. Reads memory, as rows_of().
-__device__ __forceinline__ void find_limits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+__device__ __forceinline__ void find_limits(const abi::AttentionArgs& args, Memory& shared, const Group& group,
                                             Item& item) {
   const ItemRecord& record = record_of(shared, item);
   const Run run = run_of(args, record);
   const uint32_t base = Tiles::of(run).base;
   const abi::BlockRow& block_row = record.block_row;
   const abi::MaskKind mask = record.item.flags & abi::kItemMasked ? block_row.mask : abi::MaskKind::kNone;
-  item.listed =
+  const bool listed =
       mask == abi::MaskKind::kBits || (mask != abi::MaskKind::kNone && block_row.positions_begin != abi::kNone);
-  item.low[0] = item.low[1] = run.begin;
-  item.high[0] = item.high[1] = run.end;
+  if (listed) item.flags |= kListed;
+  uint32_t low[2] = {run.begin, run.begin};
+  uint32_t high[2] = {run.end, run.end};
   uint32_t most_low = run.begin;
   uint32_t least_high = run.end;
-  const bool by_position = mask != abi::MaskKind::kNone && !item.listed;
+  const bool by_position = mask != abi::MaskKind::kNone && !listed;
   if (by_position || Variant::kHasLogit) {
     const Rows rows = rows_of(args, shared, group, item);
     if constexpr (Variant::kHasLogit) {
@@ -196,20 +195,23 @@ __device__ __forceinline__ void find_limits(const abi::AttentionArgs& args, cons
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if (!rows.row[h].valid) continue;
-        item.high[h] = high_of(rows.row[h].position);
-        item.low[h] = low_of(rows.row[h].position);
+        high[h] = high_of(rows.row[h].position);
+        low[h] = low_of(rows.row[h].position);
       }
       const PositionRange range = group_positions(args, shared, group, record);
       least_high = high_of(range.low);
       most_low = low_of(range.high);
     }
   }
-  item.plain_begin = item.tiles;
-  item.plain_end = 0;
-  if (!item.listed && least_high > base) {
-    item.plain_end = (least_high - base) / kBlockTokens;
-    item.plain_begin = (most_low - base + kBlockTokens - 1) / kBlockTokens;
+  Places& places = shared.places[group.thread()];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    places.low[h] = low[h];
+    places.high[h] = places.token[h] < record.item.row_count ? high[h] : low[h];
   }
+  const bool plain = !listed && least_high > base;
+  places.plain_begin = plain ? (most_low - base + kBlockTokens - 1) / kBlockTokens : item.tiles;
+  places.plain_end = plain ? (least_high - base) / kBlockTokens : 0;
 }
 
 }  // namespace fovea::prefill

@@ -13,12 +13,17 @@ struct TileBarriers {
   uint64_t empty[kSlots];
 };
 
-// Of a thread that computes: where its two rows are in every tile, and its group's query tokens.
+// Of a thread that computes: where its two rows are in every tile, its group's query tokens, and what its rows see of
+// the item, which few tiles ask for.
 struct Places {
   uint16_t token[2];  // query token of the tile
   uint16_t head[2];   // of those of the KV head
   uint16_t first_token, last_token;
   uint32_t heads;  // query heads a KV head
+  // Tokens [low, high) of the run that each row sees; not where the mask is listed.
+  uint32_t low[2], high[2];
+  // Tiles [plain_begin, plain_end) are seen whole by all rows of the group.
+  uint32_t plain_begin, plain_end;
 };
 
 struct Memory {

@@ -87,21 +87,24 @@ __device__ __forceinline__ uint32_t listed_bits(const abi::AttentionArgs& args, 
 __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                      const Item& item, uint32_t tile_token, float (&s)[kLogits]) {
   const uint32_t first_token = tile_token + 2 * (group.lane & 3);
-  if (item.listed) {
+  if (item.flags & kListed) {
     const ItemRecord& record = record_of(shared, item);
+    uint32_t bits[2] = {0, 0};
+#pragma unroll 1
+    for (uint32_t h = 0; h < 2; ++h) {
+      bits[0] = bits[1];
+      bits[1] = listed_bits(args, shared, group, record, h, first_token);
+    }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const uint32_t bits = listed_bits(args, shared, group, record, h, first_token);
-#pragma unroll
-      for (int i = 0; i < kLogits / 2; ++i) {
-        if (!(bits >> i & 1)) s[i / 2 * 4 + 2 * h + i % 2] = kMinusInf;
-      }
+    for (int i = 0; i < kLogits; ++i) {
+      if (!(bits[i / 2 % 2] >> (i / 4 * 2 + i % 2) & 1)) s[i] = kMinusInf;
     }
     return;
   }
   const auto first = static_cast<int32_t>(first_token);
-  const int32_t high[2] = {static_cast<int32_t>(item.high[0]) - first, static_cast<int32_t>(item.high[1]) - first};
-  const int32_t low[2] = {static_cast<int32_t>(item.low[0]) - first, static_cast<int32_t>(item.low[1]) - first};
+  const Places& places = shared.places[group.thread()];
+  const int32_t high[2] = {static_cast<int32_t>(places.high[0]) - first, static_cast<int32_t>(places.high[1]) - first};
+  const int32_t low[2] = {static_cast<int32_t>(places.low[0]) - first, static_cast<int32_t>(places.low[1]) - first};
 #pragma unroll
   for (int i = 0; i < kLogits; ++i) {
     if (i / 4 * 8 + i % 2 >= high[i / 2 % 2]) s[i] = kMinusInf;
@@ -113,16 +116,37 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
   }
 }
 
-// Of the lane's rows over the tiles so far. max: in units of the logits as weigh() gets them, what weights are counted
-// from; sum: of this lane's tokens.
+// Weights of a tile as the A fragments of the second product, 16 tokens a step.
+using Weights = uint32_t[kBlockTokens / 16][4];
+
+// The largest weight may be two to the minus this, no less: halves end at 2^-24.
+inline constexpr float kMostHeadroom = kMmaBf16 ? 16.0f : 3.0f;
+
+// Of the lane's rows over the tiles so far.
 struct Running {
-  float max[2] = {kMinusInf, kMinusInf};
-  float sum[2] = {0.0f, 0.0f};
+  // What logits times the scale are less by as exponents of weights; 0 until a token was seen, and then never.
+  float shift[2] = {0.0f, 0.0f};
+  float sum[2] = {0.0f, 0.0f};  // of this lane's tokens
+  bool settled = false;         // no row of the warp waits for the first token that it sees
 };
 
-// Logits become weights. alpha: what outputs so far are to be multiplied by; returns whether it is not 1 for some row
-// of the warp.
-__device__ __forceinline__ bool weigh(float (&s)[kLogits], Running& now, float scale, float (&alpha)[2]) {
+// Logits become exponents of weights. Returns whether all of the warp are below zero, as they have to be; those of rows
+// that nobody asked for may be anything.
+__device__ __forceinline__ bool find_exponents(float (&s)[kLogits], const Running& now, bool idle, float scale) {
+  uint32_t signs = ~0u;
+#pragma unroll
+  for (int i = 0; i < kLogits; ++i) {
+    s[i] = fmaf(s[i], scale, -now.shift[i / 2 % 2]);
+    signs &= __float_as_uint(s[i]);
+  }
+  return __all_sync(~0u, idle || signs >> 31);
+}
+
+// Counts weights so that one that is more than all before it together, by then, would be above zero as an exponent:
+// such a token's weight has to be a power of two, because nearly all of the output shows what rounding does to it.
+// Smaller ones may be larger than any before, for which products do not wait. alpha: what sums and outputs of the tiles
+// before are to be multiplied by.
+__device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places, Running& now, float (&alpha)[2]) {
   // Chains that do not wait for one another, of both rows.
   float chains[2][4];
 #pragma unroll
@@ -136,46 +160,46 @@ __device__ __forceinline__ bool weigh(float (&s)[kLogits], Running& now, float s
       }
     }
   }
-  float top[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) top[h] = fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3]));
-#pragma unroll
-  for (int step = 1; step <= 2; ++step) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], step));
-  }
-  float shift[2];
-  bool moved = false;
+  float lift[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // Followed at once: a token that takes all then has a weight of 1, which rounding to 16 bits leaves alone.
-    const bool moves = top[h] > now.max[h];
-    alpha[h] = moves ? ptx::exp2_approx((now.max[h] - top[h]) * scale) : 1.0f;
-    now.max[h] = moves ? top[h] : now.max[h];
-    moved |= moves;
-    shift[h] = now.max[h] == kMinusInf ? 0.0f : now.max[h] * scale;
-  }
-  float even[2] = {0.0f, 0.0f};
-  float odd[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (int n = 0; n < kLogits / 4; ++n) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float& a = s[4 * n + 2 * h];
-      float& b = s[4 * n + 2 * h + 1];
-      a = ptx::exp2_approx(fmaf(a, scale, -shift[h]));
-      b = ptx::exp2_approx(fmaf(b, scale, -shift[h]));
-      even[h] += a;
-      odd[h] += b;
-    }
+    float top = fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3]));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    const bool seen = now.shift[h] != 0.0f;
+    float sum = now.sum[h];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float before = log2f(sum);  // -infinity of nothing
+    const bool lifts = seen ? top >= 0.0f : top != kMinusInf;
+    const float headroom = fminf(fmaxf(floorf(lifts ? before - top : before), lifts ? 1.0f : 0.0f), kMostHeadroom);
+    lift[h] = lifts ? top + headroom : kMmaBf16 ? headroom : 0.0f;
+    alpha[h] = seen ? ptx::exp2_approx(-lift[h]) : 1.0f;
+    now.shift[h] += lift[h];
+    if (lifts && now.shift[h] == 0.0f) now.shift[h] = 1e-30f;
+    now.sum[h] *= alpha[h];
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) now.sum[h] = now.sum[h] * alpha[h] + (even[h] + odd[h]);
-  return __any_sync(~0u, moved);
+  for (int i = 0; i < kLogits; ++i) s[i] -= lift[i / 2 % 2];
+  const auto settled = [&](int h) { return now.shift[h] != 0.0f || places.high[h] <= places.low[h]; };
+  now.settled = __all_sync(~0u, settled(0) && settled(1));
 }
 
-// Weights as the A fragments of the second product: 16 tokens a step.
-__device__ __forceinline__ void pack_weights(const float (&s)[kLogits], uint32_t (&p)[kBlockTokens / 16][4]) {
+// Exponents become weights, whose sums are added.
+__device__ __forceinline__ void weigh(float (&s)[kLogits], Running& now) {
+#pragma unroll
+  for (int i = 0; i < kLogits; ++i) {
+    s[i] = ptx::exp2_approx(s[i]);
+    now.sum[i / 2 % 2] += s[i];
+  }
+}
+// Weights are there behind this: a branch that all of them decide, taken for NaN alone. The compiler would move them
+// behind the wait for products that they are to be taken beside.
+__device__ __forceinline__ void need_weights(const Running& now) {
+  if (__any_sync(~0u, !(now.sum[0] + now.sum[1] >= 0.0f))) __nanosleep(0);
+}
+
+__device__ __forceinline__ void pack_weights(const float (&s)[kLogits], Weights& p) {
 #pragma unroll
   for (int step = 0; step < kBlockTokens / 16; ++step) {
 #pragma unroll
