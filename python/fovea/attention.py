@@ -240,7 +240,7 @@ class Attention:
         for name, value in sizes.items():
             lib.check_integer(name, value)
         lines = -(-num_rows // max(block_rows, 1)) * (self._kv_heads if heads_differ else 1)
-        if num_begins != lines + 1 or begins[lines] > num_columns:
+        if block_rows > 0 and (num_begins != lines + 1 or begins[lines] > num_columns):
             raise lib.InvalidArgument(f"indptr has {num_begins} entries up to {begins[num_begins - 1]}, and there are "
                                       f"{num_columns} indices; expected {lines + 1} entries up to that")
         borrow = lib.Borrowed()

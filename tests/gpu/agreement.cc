@@ -60,16 +60,7 @@ CaseBatch::CaseBatch(const AttentionCase& c) {
   view.mask = static_cast<AttentionMask>(c.spec.mask);
   view.window_left = c.spec.window_left;
   if (c.spec.mask != abi::MaskKind::kBits) return;
-  for (int r = 0; r < c.num_requests(); ++r) {
-    const auto rows = static_cast<std::size_t>(c.spec.q_lens[r]), tokens = static_cast<std::size_t>(c.spec.kv_lens[r]);
-    mask_offsets.push_back(static_cast<std::int64_t>(mask.size()) * 8);
-    mask.resize(mask.size() + (rows * tokens + 7) / 8);
-    for (std::size_t i = 0; i < rows * tokens; ++i) {
-      if (!c.sees(r, static_cast<int>(i / tokens), static_cast<int>(i % tokens))) continue;
-      mask[static_cast<std::size_t>(mask_offsets.back()) / 8 + i / 8] |= static_cast<std::uint8_t>(1u << (i % 8));
-    }
-  }
-  if (mask.empty()) mask.push_back(0);
+  mask_bits_of(c, mask_offsets, mask);
   view.mask_bits = mask.data();
   view.mask_bytes = static_cast<std::int64_t>(mask.size());
   view.mask_offsets = mask_offsets.data();

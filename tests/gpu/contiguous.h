@@ -10,6 +10,9 @@
 
 namespace fovea::gpu_test {
 
+// The case's mask as bits, one request behind another, each from a whole byte on.
+void mask_bits_of(const testing::AttentionCase& c, std::vector<std::int64_t>& offsets, std::vector<std::uint8_t>& bits);
+
 // The ragged batch of a case; owns what it names and borrows the case.
 struct RaggedLists {
   explicit RaggedLists(const testing::AttentionCase& c);

@@ -253,7 +253,7 @@ Status bench_prefill(const BenchAttentionFlags& s, const std::vector<PeerTime>& 
 Status bench_attention_cpu(const BenchAttentionFlags& s) {
   const bool all = s.suite == "all";
   if (!all && s.suite != "decode" && s.suite != "prefix" && s.suite != "prefill") {
-    return invalid_argument("--suite is {}, expected all, decode, prefix or prefill", quote(s.suite));
+    return invalid_argument("--suite is {}, expected all, decode, prefix, prefill, sweep or cliffs", quote(s.suite));
   }
   if (s.products != "bf16" && s.products != "f32") {
     return invalid_argument("--products is {}, expected bf16 or f32", quote(s.products));
