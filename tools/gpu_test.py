@@ -84,7 +84,7 @@ def main() -> int:
     args = parser.parse_args()
     stop_if_missing()
     env = {**environment(), "FOVEA_GPU_CASES": str(args.cases)}
-    for use, step in (("agreement", "agreement_gpu_test"), ("conformance", "conformance")):
+    for use, step in (("agreement", "agreement_gpu_test"), ("variants", "variants_gpu_test"), ("conformance", "conformance")):
         if args.only in step:  # what the bundle's cache lacks, on all cores; where that fails, the tests say why
             warmed = subprocess.run([str(BUNDLE / "bin" / "fovea_gpu_warm"), "sm_90a", use], env=env, capture_output=True, text=True)
             print((warmed.stdout + warmed.stderr).strip()[-600:], flush=True)

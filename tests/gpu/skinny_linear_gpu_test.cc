@@ -2,10 +2,12 @@
 // fused; the same bits whatever runs before and behind.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <optional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/fp8.h"
@@ -76,6 +78,33 @@ class SkinnyLinearGpuTest : public ::testing::Test {
     return std::move(*buffer);
   }
 
+  static SkinnyLinearSpec spec_of(const Case& c) {
+    SkinnyLinearSpec spec{.in = c.in, .out = c.out, .dtype = c.dtype, .fp8 = c.fp8, .most_rows = c.fp8 ? 8 : 16};
+    spec.norm = c.norm;
+    spec.norm_plus_one = true;
+    spec.norm_eps = 1e-5f;
+    spec.activation = c.activation;
+    return spec;
+  }
+
+  // Their kernels are compiled on all cores first: one after the other takes longer than all that they compute.
+  void check_all(const std::vector<Case>& cases) {
+    std::atomic<std::size_t> next{0};
+    const float scale = 1.0f;  // only told from none
+    const auto compile = [&] {
+      const cuda::ScopedContext context(*device_);
+      for (std::size_t i = next++; i < cases.size(); i = next++) {
+        (void)SkinnyLinear::create(*device_, spec_of(cases[i]), nullptr, cases[i].fp8 ? &scale : nullptr);
+      }
+    };
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < std::thread::hardware_concurrency(); ++t) threads.emplace_back(compile);
+    for (std::thread& thread : threads) thread.join();
+    for (const Case& c : cases) {
+      if (!HasFatalFailure()) check(c);
+    }
+  }
+
   // Runs it `times` times and returns y's bytes, which must be the same each time.
   void check(const Case& c) {
     SCOPED_TRACE(::testing::Message() << c.in << " in, " << c.out << " out, " << c.rows << " rows, "
@@ -103,12 +132,7 @@ class SkinnyLinearGpuTest : public ::testing::Test {
     const Numbers residual = random_numbers(rng, c.dtype, c.rows * y_stride, -1.0f, 1.0f);
     const DeviceBuffer dw = c.fp8 ? upload(codes) : upload(wide.bits), dscales = upload(scales), dx = upload(x.bits),
                        dnorm = upload(norm.bits), dbias = upload(bias.bits);
-    SkinnyLinearSpec spec{.in = c.in, .out = c.out, .dtype = c.dtype, .fp8 = c.fp8, .most_rows = c.fp8 ? 8 : 16};
-    spec.norm = c.norm;
-    spec.norm_plus_one = true;
-    spec.norm_eps = 1e-5f;
-    spec.activation = c.activation;
-    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, dw.data(), dscales.as<float>());
+    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec_of(c), dw.data(), dscales.as<float>());
     ASSERT_TRUE(linear.ok()) << linear.status().to_string();
 
     const std::size_t y_bytes = c.rows * y_stride * (c.f32 ? 4 : 2);
@@ -188,7 +212,8 @@ class SkinnyLinearGpuTest : public ::testing::Test {
 TEST_F(SkinnyLinearGpuTest, RandomSizes) {
   std::mt19937 rng(7);
   const auto up_to = [&](std::int64_t n) { return static_cast<std::int64_t>(rng() % n) + 1; };
-  for (int i = 0; i < 100 && !HasFatalFailure(); ++i) {
+  std::vector<Case> cases;
+  for (int i = 0; i < 100; ++i) {
     const bool fp8 = i >= 60;
     Case c{.in = (fp8 ? 64 : 32) * up_to(i % 4 == 0 ? (fp8 ? 225 : 450) : (fp8 ? 65 : 130)),
            .out = 8 * up_to(i % 5 == 0 ? 300 : 60),
@@ -204,20 +229,23 @@ TEST_F(SkinnyLinearGpuTest, RandomSizes) {
     } else {
       c.residual = i % 6 != 5;
     }
-    check(c);
+    cases.push_back(c);
   }
+  check_all(cases);
 }
 
 TEST_F(SkinnyLinearGpuTest, SizesOfModels) {
-  check({.in = 4096, .out = 6144, .rows = 1, .norm = true});
-  check({.in = 14336, .out = 4096, .rows = 8, .residual = true});
-  check({.in = 14336, .out = 1024, .rows = 16, .residual = true});
-  check({.in = 2048, .out = 16384, .rows = 4, .norm = true, .activation = abi::LinearActivation::kSilu});
-  check({.in = 8192, .out = 2048, .rows = 5, .norm = true, .bias = true});
-  check({.in = 28672, .out = 264, .rows = 7});
-  check({.in = 4096, .out = 6144, .rows = 1, .norm = true, .fp8 = true});
-  check({.in = 14336, .out = 4096, .rows = 8, .residual = true, .fp8 = true});
-  check({.in = 4096, .out = 28672, .rows = 4, .norm = true, .fp8 = true, .activation = abi::LinearActivation::kSilu});
+  check_all({
+      {.in = 4096, .out = 6144, .rows = 1, .norm = true},
+      {.in = 14336, .out = 4096, .rows = 8, .residual = true},
+      {.in = 14336, .out = 1024, .rows = 16, .residual = true},
+      {.in = 2048, .out = 16384, .rows = 4, .norm = true, .activation = abi::LinearActivation::kSilu},
+      {.in = 8192, .out = 2048, .rows = 5, .norm = true, .bias = true},
+      {.in = 28672, .out = 264, .rows = 7},
+      {.in = 4096, .out = 6144, .rows = 1, .norm = true, .fp8 = true},
+      {.in = 14336, .out = 4096, .rows = 8, .residual = true, .fp8 = true},
+      {.in = 4096, .out = 28672, .rows = 4, .norm = true, .fp8 = true, .activation = abi::LinearActivation::kSilu},
+  });
 }
 
 }  // namespace

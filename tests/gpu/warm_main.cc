@@ -1,7 +1,8 @@
 // Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
 // machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `prefill`: those of
-// its suite; `agreement`: tests/gpu (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `conformance`:
-// tests/conformance. Used by tools/gpu_bundle.sh, and by tools/gpu_test.py for what the bundle's cache lacks.
+// its suite; `agreement`: its test (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `variants`:
+// those of docs/variants.md's gallery; `conformance`: of tests/conformance. Used by tools/gpu_bundle.sh, and by
+// tools/gpu_test.py for what the bundle's cache lacks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
 #include "tests/gpu/agreement.h"
+#include "tests/gpu/gallery_options.h"
 #include "workload/attention_cases.h"
 
 namespace fovea::gpu_test {
@@ -34,8 +36,22 @@ AttentionOptions with_tensors(const Configuration& config) {
   return o;
 }
 
-// use: "measured", "prefill", "agreement", "conformance", or nothing for all.
-std::vector<AttentionOptions> wanted_options(const std::string& use) {
+// Pointers of tensors are not read, so that these may lie anywhere.
+std::vector<AttentionOptions> gallery_options(Place& place, std::vector<std::shared_ptr<void>>& kept) {
+  std::vector<AttentionOptions> all;
+  const std::map<std::string, jit::GalleryCase> cases = jit::gallery_cases();
+  for (const jit::GalleryEntry& entry : jit::read_gallery()) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const auto options = options_of(place, entry.spec, cases.at(entry.spec.name), dtype, kept);
+      if (options.ok()) all.push_back(*options);
+    }
+  }
+  return all;
+}
+
+// use: "measured", "prefill", "agreement", "variants", "conformance", or nothing for all.
+std::vector<AttentionOptions> wanted_options(const std::string& use, Place& place,
+                                             std::vector<std::shared_ptr<void>>& kept) {
   std::vector<AttentionOptions> all;
   const auto wanted = [&](const char* name) { return use.empty() || use == name; };
   const auto measured = measured_cases("decode,skew,single,fp8,integers,page,variant,append,prefix");
@@ -61,6 +77,9 @@ std::vector<AttentionOptions> wanted_options(const std::string& use) {
       if (filter == nullptr || config.name.find(filter) != std::string::npos) all.push_back(with_tensors(config));
     }
   }
+  if (wanted("variants")) {
+    for (AttentionOptions& o : gallery_options(place, kept)) all.push_back(std::move(o));
+  }
   if (!wanted("conformance")) return all;
   for (const std::int32_t head_dim : {64, 128, 256}) {
     for (const std::int32_t page : {1, 2, 4, 5, 8, 16, 32, 64}) {
@@ -85,7 +104,9 @@ std::vector<AttentionOptions> wanted_options(const std::string& use) {
 int warm(const std::string& arch, const std::string& use) {
   std::map<std::string, jit::KernelSource> sources;
   int unsupported = 0;
-  for (const AttentionOptions& options : wanted_options(use)) {
+  const auto place = Place::open("cpu");
+  std::vector<std::shared_ptr<void>> kept;
+  for (const AttentionOptions& options : wanted_options(use, **place, kept)) {
     const auto kernels = attention_kernels(options, arch);
     if (kernels.status().code() == StatusCode::kUnsupported) {
       ++unsupported;
@@ -128,9 +149,10 @@ int warm(const std::string& arch, const std::string& use) {
 
 int main(int argc, char** argv) {
   const std::string use = argc == 3 ? argv[2] : "";
-  const auto names = {"", "measured", "prefill", "agreement", "conformance"};
+  const auto names = {"", "measured", "prefill", "agreement", "variants", "conformance"};
   if (argc < 2 || argc > 3 || std::find(names.begin(), names.end(), use) == names.end()) {
-    std::fprintf(stderr, "usage: %s ARCH [measured|prefill|agreement|conformance], for example sm_90a\n", argv[0]);
+    std::fprintf(stderr, "usage: %s ARCH [measured|prefill|agreement|variants|conformance], for example sm_90a\n",
+                 argv[0]);
     return 2;
   }
   return fovea::gpu_test::warm(argv[1], use);
