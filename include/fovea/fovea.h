@@ -316,6 +316,30 @@ FOVEA_API fovea_status fovea_merge_state(const fovea_tensor* v_a, const fovea_te
                                          const fovea_tensor* lse_b, const fovea_tensor* out,
                                          const fovea_tensor* lse_out, const fovea_tensor* mask, void* stream);
 
+/* What a Python binding knows of a type of tensors, for fovea_lend(): functions of DLPack's C exchange API of that type
+ * and of CPython's stable ABI, so that this library links neither. */
+typedef struct fovea_lender {
+  void* lend;       /* DLPackExchangeAPI.dltensor_from_py_object_no_sync */
+  void* stream;     /* DLPackExchangeAPI.current_work_stream */
+  void* tuple_size; /* PyTuple_Size */
+  void* tuple_item; /* PyTuple_GetItem */
+  void* type_of;    /* PyObject_Type */
+  void* drop;       /* Py_DecRef */
+  void* type;       /* of the tensors */
+  void* none;       /* Py_None */
+} fovea_lender;
+/* Records that tensors are lent in, up to end; what fovea_lend() took lies below next. */
+typedef struct fovea_lending {
+  const fovea_lender* lender; /* NULL: of no type yet */
+  fovea_tensor* next;
+  const fovea_tensor* end;
+  void** addresses;
+} fovea_lending;
+/* addresses[i] becomes that of the record of object i of a Python tuple, NULL for None; the one behind them, the
+ * current stream of the device of object 0, NULL on a CPU. The caller holds the GIL. 0: done; 1: an object is of
+ * another type; 2: there are too few records; -1: a Python exception is set. */
+FOVEA_API int32_t fovea_lend(fovea_lending* lending, void* tuple);
+
 /* fovea::learn_key_codes: writes num_kv_heads codes, which is what keys has. queries may be NULL. */
 FOVEA_API fovea_status fovea_learn_key_codes(const fovea_tensor* keys, const fovea_tensor* queries,
                                              fovea_key_code* codes, int32_t num_kv_heads);

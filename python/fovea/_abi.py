@@ -282,6 +282,28 @@ class SelectStep(Structure):
     ]
 
 
+class Lender(Structure):
+    _fields_ = [
+        ("lend", c_void_p),
+        ("stream", c_void_p),
+        ("tuple_size", c_void_p),
+        ("tuple_item", c_void_p),
+        ("type_of", c_void_p),
+        ("drop", c_void_p),
+        ("type", c_void_p),
+        ("none", c_void_p),
+    ]
+
+
+class Lending(Structure):
+    _fields_ = [
+        ("lender", POINTER(Lender)),
+        ("next", c_void_p),
+        ("end", c_void_p),
+        ("addresses", POINTER(c_void_p)),
+    ]
+
+
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fovea_version": (c_char_p, []),
     "fovea_last_error": (c_char_p, []),
@@ -305,6 +327,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fovea_append_paged_kv": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, POINTER(PagedKv), c_void_p]),
     "fovea_merge_states": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "fovea_merge_state": (c_int32, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "fovea_lend": (c_int32, [POINTER(Lending), c_void_p]),
     "fovea_learn_key_codes": (c_int32, [c_void_p, c_void_p, POINTER(KeyCode), c_int32]),
     "fovea_page_selector_options_init": (None, [POINTER(PageSelectorOptions)]),
     "fovea_page_selector_create": (c_int32, [POINTER(PageSelectorOptions), POINTER(c_void_p)]),

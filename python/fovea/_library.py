@@ -1,8 +1,8 @@
 """libfovea_c through ctypes: its functions (declared in _abi.py), its errors as exceptions, and tensors lent to calls.
 
-Tensors cross as DLPack's DLTensor, which is what the library takes, so nothing is copied or converted here: by the functions
-that DLPack's C exchange API has for a framework's tensors where it has them, else by capsules. Works with any Python of any
-version; needs no compiler and imports no framework.
+Tensors cross as DLPack's DLTensor, which is what the library takes, so nothing is copied or converted here: all tensors of a
+call at once by the functions of DLPack's C exchange API where their framework has it, else by a capsule each. Works with any
+Python of any version; needs no compiler and imports no framework.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from ctypes import Structure, addressof, c_char_p, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import Structure, addressof, c_char_p, c_int32, c_int64, c_uint32, c_void_p, cast, pythonapi
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,7 +58,8 @@ _ERRORS = {abi.INVALID_ARGUMENT: InvalidArgument, abi.NOT_FOUND: Unavailable, ab
            abi.OUT_OF_RANGE: OutOfRange, abi.RESOURCE_EXHAUSTED: ResourceExhausted, abi.UNAVAILABLE: Unavailable}
 
 
-def _load() -> ctypes.CDLL:
+def _load() -> tuple[ctypes.CDLL, Any]:
+    """The library, and fovea_lend(), which needs the GIL that all others let go."""
     named = os.environ.get("FOVEA_LIBRARY")
     path = Path(named) if named else Path(__file__).parent / "lib" / "libfovea_c.so"
     if not path.exists():
@@ -68,10 +69,13 @@ def _load() -> ctypes.CDLL:
     for name, (result, arguments) in abi.FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    return library
+    lend = ctypes.PyDLL(str(path)).fovea_lend
+    lend.restype, (lending, _) = abi.FUNCTIONS["fovea_lend"]
+    lend.argtypes = [lending, ctypes.py_object]
+    return library, lend
 
 
-library = _load()
+library, _lend = _load()
 
 
 def check(code: int) -> None:
@@ -80,7 +84,7 @@ def check(code: int) -> None:
         raise _ERRORS.get(code, Error)(library.fovea_last_error().decode(errors="replace"))
 
 
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer = pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [ctypes.py_object, c_char_p]
 
 
@@ -97,16 +101,23 @@ class _ExchangeApi(Structure):
 
 
 class Framework:
-    """lend(tensor, address) writes a DLTensor, stream(device type, index, address) the current stream: a microsecond less
-    than a capsule each."""
-    __slots__ = ("lend", "stream")
+    """Of a type of tensors: the record for fovea_lend(), and stream(device type, index, address), which writes the current
+    stream."""
+    __slots__ = ("lender", "stream")
 
-    def __init__(self, api: Any) -> None:
-        self.lend = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, c_void_p)(api.lend)
+    def __init__(self, api: Any, kind: type) -> None:
+        functions = (pythonapi.PyTuple_Size, pythonapi.PyTuple_GetItem, pythonapi.PyObject_Type, pythonapi.Py_DecRef)
+        self.lender = ctypes.pointer(abi.Lender(api.lend, api.stream, *(cast(f, c_void_p).value for f in functions), id(kind),
+                                                id(None)))
         self.stream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, c_int32, c_void_p)(api.stream)
 
 
 _frameworks: dict[type, Framework | None] = {}  # by type of tensors; None: by capsules
+
+
+def _framework_of(x: Any) -> Framework | None:
+    kind = type(x)
+    return _frameworks[kind] if kind in _frameworks else _find_framework(kind)
 
 
 def _find_framework(kind: type) -> Framework | None:
@@ -115,53 +126,66 @@ def _find_framework(kind: type) -> Framework | None:
     if capsule is not None:
         try:
             api = _ExchangeApi.from_address(_capsule_pointer(capsule, b"dlpack_exchange_api"))
-            found = Framework(api) if api.major == 1 and api.lend and api.stream else None
+            found = Framework(api, kind) if api.major == 1 and api.lend and api.stream else None
         except (ValueError, TypeError, ctypes.ArgumentError):  # of another name: of a version to come
             pass
     _frameworks[kind] = found
     return found
 
 
-_TENSOR_BYTES = ctypes.sizeof(abi.Tensor)
+UNKNOWN = object()  # a stream that only stream_of() and stream_on() find
 
 
 class Borrowed:
-    """Tensors lent to one call: their DLTensors live as long as this object does."""
-    __slots__ = ("_at", "_begin", "_kept", "_room", "kv")
-    _ROOM = 10  # records made at once: no run or append has more
+    """Tensors lent to one call of the library: their DLTensors live as long as this object does."""
+    __slots__ = ("_addresses", "_kept", "_lending", "_pointer", "_room", "kv")
+    _ROOM = 12  # records made at once: no run or append has more
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
-        self._room = (abi.Tensor * self._ROOM)()
-        self._begin = addressof(self._room)
-        self._at = 0
+        self._addresses = (c_void_p * (self._ROOM + 1))()
+        self._lending = abi.Lending(addresses=self._addresses)
+        self._pointer = ctypes.pointer(self._lending)
+        self._make_room()
         self.kv = abi.PagedKv()
 
-    def __call__(self, x: Any) -> Any:
-        """Address of the DLTensor of x, or None for None."""
-        if x is None:
-            return None
-        kind = type(x)
-        framework = _frameworks[kind] if kind in _frameworks else _find_framework(kind)
-        if framework is None:
-            capsule = _capsule_of(x)
-            self._kept.append(capsule)
-            return _capsule_pointer(capsule, b"dltensor")
-        if self._at < self._ROOM:
-            address = self._begin + self._at * _TENSOR_BYTES
-            self._at += 1
-            self._kept.append(x)
-        else:
-            record = abi.Tensor()
-            address = addressof(record)
-            self._kept.append((x, record))
-        framework.lend(x, address)
-        return address
+    def _make_room(self) -> None:
+        self._room = (abi.Tensor * self._ROOM)()
+        self._lending.next = addressof(self._room)
+        self._lending.end = addressof(self._room) + ctypes.sizeof(self._room)
+
+    def __call__(self, *tensors: Any) -> list[Any]:
+        """Addresses of the DLTensors of at most 12 tensors, None for None; behind them the current stream of the first one's
+        device, or UNKNOWN."""
+        self._kept.append(tensors)
+        if _lend(self._pointer, tensors):
+            return self._lend_otherwise(tensors)
+        return self._addresses[:len(tensors) + 1]
+
+    def _lend_otherwise(self, tensors: tuple[Any, ...]) -> list[Any]:
+        """Where the tensors are not all of the last call's type, or there is no room."""
+        framework = _framework_of(tensors[0])
+        if framework is not None:
+            self._kept.append(self._room)
+            self._make_room()
+            self._lending.lender = framework.lender
+            code = _lend(self._pointer, tensors)
+            if code == 0:
+                return self._addresses[:len(tensors) + 1]
+            if code < 0:
+                raise InvalidArgument(f"tensors of type {type(tensors[0]).__name__} are not lent by their DLPack exchange API")
+        one = lambda x: None if x is None else self._by_capsule(x) if _framework_of(x) is None else self(x)[0]
+        return [*map(one, tensors), UNKNOWN]
+
+    def _by_capsule(self, x: Any) -> Any:
+        capsule = _capsule_of(x)
+        self._kept.append(capsule)
+        return _capsule_pointer(capsule, b"dltensor")
 
     def release(self) -> None:
         """After the call: room for the next one, since making records takes longer than filling them."""
         self._kept.clear()
-        self._at = 0
+        self._lending.next = addressof(self._room)
         _released.append(self)
 
 
@@ -306,9 +330,13 @@ def place_of(device: str) -> tuple[int, int]:
     return (CPU, 0) if device == "cpu" else (CUDA, int(device.partition(":")[2] or 0))
 
 
-def empty_like(x: Any, shape: Any, dtype: Any = None) -> Any:
-    """A new tensor of x's framework and device; dtype "float32", "int32" or None for x's own."""
+def empty_like(x: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """A new contiguous tensor of x's framework and device; dtype "float32", "int32" or None for x's own; its shape unless
+    given."""
     torch = _torch_tensor(x)
+    if torch is not None and shape is None and x.is_contiguous():
+        return torch.empty_like(x)  # a third of what others take
+    shape = x.shape if shape is None else shape
     if torch is not None:
         return x.new_empty(shape, dtype=getattr(torch, dtype) if dtype else x.dtype)
     module = sys.modules[type(x).__module__.split(".")[0]]

@@ -25,9 +25,10 @@ def _dtype(name: Any) -> int:
 
 
 def _number(table: dict[str, int], what: str, name: str) -> int:
-    if not isinstance(name, str) or name not in table:
-        raise lib.InvalidArgument(f"{what} is {str(name)[:200]!r}, expected one of {', '.join(table)}")
-    return table[name]
+    try:
+        return table[name]
+    except (KeyError, TypeError):
+        raise lib.InvalidArgument(f"{what} is {str(name)[:200]!r}, expected one of {', '.join(table)}") from None
 
 
 def split_kv(kv: Any) -> tuple[Tensor, Tensor]:
@@ -42,15 +43,11 @@ def split_kv(kv: Any) -> tuple[Tensor, Tensor]:
     return kv[:, 0], kv[:, 1]
 
 
-def _paged_kv(borrow: lib.Borrowed, kv: Any, layout: str, k_scale: Tensor | None = None, v_scale: Tensor | None = None,
-              kv_dtype: Any = None, rotated: bool = False) -> abi.PagedKv:
-    """The pool's record, which is a part of `borrow`."""
-    k, v = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
-    pool = borrow.kv
-    pool.k, pool.v, pool.k_scale, pool.v_scale = borrow(k), borrow(v), borrow(k_scale), borrow(v_scale)
+def fill_pool(pool: abi.PagedKv, addresses: list[Any], layout: str, kv_dtype: Any = None, rotated: bool = False) -> None:
+    """addresses: of k, v, k_scale and v_scale."""
+    pool.k, pool.v, pool.k_scale, pool.v_scale = addresses
     pool.layout = _number(lib.LAYOUTS, "kv_layout", layout)
     pool.kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (abi.ROTATED if rotated else 0)
-    return pool
 
 
 class Attention:
@@ -95,7 +92,7 @@ class Attention:
         o.q_dtype = _dtype(q_dtype)
         o.kv_dtype = o.q_dtype if kv_dtype is None else _dtype(kv_dtype)
         o.sm_scale, o.softcap = sm_scale or 0.0, softcap or 0.0
-        o.sinks, o.alibi_slopes = borrow(sinks), borrow(alibi_slopes)
+        o.sinks, o.alibi_slopes = borrow(sinks, alibi_slopes)[:2]
         o.sigmoid, o.sigmoid_bias = sigmoid_bias is not None, sigmoid_bias or 0.0
         o.max_requests, o.max_rows, o.max_pages_per_request = max_requests, max_rows, max_pages_per_request
         o.max_page_entries, o.max_cascade_levels, o.max_mask_bytes = max_page_entries, max_cascade_levels, max_mask_bytes
@@ -126,7 +123,7 @@ class Attention:
                 record.type = abi.PARAM_INT if isinstance(value, int) else abi.PARAM_FLOAT
                 record.number = value
             else:
-                record.tensor = borrow(value)
+                record.tensor = borrow(value)[0]
                 record.type = (abi.PARAM_FLOAT_TENSOR if lib.Described(record.tensor).code == lib.DL_FLOAT
                                else abi.PARAM_INT_TENSOR)
         o.variant_values, o.num_variant_values = records, len(values)
@@ -180,7 +177,7 @@ class Attention:
 
     @staticmethod
     def _lend_mask(record: Any, mask_bits: Tensor, borrow: lib.Borrowed) -> None:
-        bits = lib.Described(borrow(mask_bits))
+        bits = lib.Described(borrow(mask_bits)[0])
         if bits.bits != 8 or len(bits.shape) != 1 or bits.place[0] == lib.CUDA:
             raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
         record.mask_bits, record.mask_bytes = bits.address, bits.shape[0]
@@ -268,7 +265,7 @@ class Attention:
             record.page_indices, record.page_indices_device = ctypes.addressof(array), lib.CPU
             record.num_page_indices = count
             return shape
-        t = lib.Described(borrow(page_indices))
+        t = lib.Described(borrow(page_indices)[0])
         if t.place[0] == lib.CUDA and t.place != self._place:
             raise lib.InvalidArgument(f"page_indices is on cuda:{t.place[1]}, expected it on the host or where the attention is")
         if t.code != lib.DL_INT or t.bits != 32 or not t.contiguous:
@@ -351,7 +348,7 @@ class Attention:
         place = lib.device_of(x)
         if place != self._place:
             raise lib.InvalidArgument(f"{name} is on {lib.device_name(place)}, expected it on {lib.device_name(self._place)}")
-        t = lib.Described(borrow(x))
+        t = lib.Described(borrow(x)[0])
         if t.code != lib.DL_INT or t.bits != 32 or not t.contiguous:
             raise lib.InvalidArgument(f"{name} must be a contiguous int32 tensor")
         return t.address, t.shape[0]
@@ -368,7 +365,7 @@ class Attention:
         """grow() for lengths that only the device knows: int32 [requests] there. On CUDA one launch, which a graph may
         record ahead of run(). Lengths that the device refuses leave the plan as it was; growth_status() tells."""
         borrow = lib.Borrowed()
-        lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens),
+        lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens)[0],
                                                              lib.stream_on(stream, self._place, kv_lens)))
 
     def growth_status(self, *, stream: Stream = None) -> None:
@@ -391,25 +388,31 @@ class Attention:
         of those that the attention was made with. On CUDA this only enqueues, on the caller's
         current stream unless one is given, and can be captured in a graph.
         """
-        lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
+        if out is None or (lse is None and return_lse):
+            lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
         if out is None:
-            out = lib.empty_like(q, q.shape)
+            out = lib.empty_like(q)
         if lse is None and return_lse:
             lse = lib.empty_like(q, tuple(q.shape[:2]), "float32")
+        k, v = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
         borrow = lib.borrowed()
         try:
-            pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale)
-            record = borrow(q)
-            stream = lib.stream_on(stream, self._place, q)
+            q_at, out_at, lse_at, sinks_at, *pool, current = borrow(q, out, lse, sinks, k, v, k_scale, v_scale)
+            fill_pool(borrow.kv, pool, kv_layout)
+            stream = current if stream is None and current is not lib.UNKNOWN else lib.stream_on(stream, self._place, q)
             if sinks is None and logit_scale == 1.0:
-                code = lib.library.fovea_attention_run(self._handle, record, pool, borrow(out), borrow(lse), stream)
+                code = lib.library.fovea_attention_run(self._handle, q_at, borrow.kv, out_at, lse_at, stream)
             else:
-                values = abi.RunValues(ctypes.sizeof(abi.RunValues), logit_scale, borrow(sinks))
-                code = lib.library.fovea_attention_run_values(self._handle, record, pool, borrow(out), borrow(lse), values,
-                                                              stream)
+                values = abi.RunValues(ctypes.sizeof(abi.RunValues), logit_scale, sinks_at)
+                code = lib.library.fovea_attention_run_values(self._handle, q_at, borrow.kv, out_at, lse_at, values, stream)
+        except lib.InvalidArgument:
+            lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
+            raise
         finally:
             borrow.release()
-        lib.check(code)
+        if code:
+            lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
+            lib.check(code)
         return (out, lse) if return_lse else out
 
     @property
@@ -462,14 +465,19 @@ def append_paged_kv(k: Tensor, v: Tensor, kv: Any, *, slots: Tensor | None = Non
     Either slots (int32 [rows]: page * page_tokens + token in the page; negative skips the row), or batch_indices and
     positions (int32 [rows]) with the lists page_indices, page_indptr (int32). All on the device of kv.
     """
+    k_pool, v_pool = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
     borrow = lib.borrowed()
     try:
-        pool = _paged_kv(borrow, kv, kv_layout, k_scale, v_scale, kv_dtype, rotated)
-        code = lib.library.fovea_append_paged_kv(borrow(k), borrow(v), borrow(slots), borrow(batch_indices), borrow(positions),
-                                                 borrow(page_indices), borrow(page_indptr), pool, lib.stream_of(stream, k))
+        k_at, v_at, slots_at, batch_at, positions_at, indices_at, indptr_at, *pool, current = borrow(
+            k, v, slots, batch_indices, positions, page_indices, page_indptr, k_pool, v_pool, k_scale, v_scale)
+        fill_pool(borrow.kv, pool, kv_layout, kv_dtype, rotated)
+        stream = current if stream is None and current is not lib.UNKNOWN else lib.stream_of(stream, k)
+        code = lib.library.fovea_append_paged_kv(k_at, v_at, slots_at, batch_at, positions_at, indices_at, indptr_at, borrow.kv,
+                                                 stream)
     finally:
         borrow.release()
-    lib.check(code)
+    if code:
+        lib.check(code)
 
 
 def merge_states(v: Tensor, lse: Tensor, *, stream: Stream = None) -> Any:
@@ -478,7 +486,7 @@ def merge_states(v: Tensor, lse: Tensor, *, stream: Stream = None) -> Any:
     borrow = lib.Borrowed()
     rows, _, heads, dim = v.shape
     out, lse_out = lib.empty_like(v, (rows, heads, dim)), lib.empty_like(v, (rows, heads), "float32")
-    lib.check(lib.library.fovea_merge_states(borrow(v), borrow(lse), borrow(out), borrow(lse_out), lib.stream_of(stream, v)))
+    lib.check(lib.library.fovea_merge_states(*borrow(v, lse, out, lse_out)[:4], lib.stream_of(stream, v)))
     return out, lse_out
 
 
@@ -499,5 +507,4 @@ def merge_state_in_place(v: Tensor, lse: Tensor, v_other: Tensor, lse_other: Ten
 def _merge_pair(v_a: Tensor, lse_a: Tensor, v_b: Tensor, lse_b: Tensor, out: Any, lse_out: Any, mask: Any,
                 stream: Stream) -> None:
     borrow = lib.Borrowed()
-    pointers = [borrow(x) for x in (v_a, lse_a, v_b, lse_b, out, lse_out, mask)]
-    lib.check(lib.library.fovea_merge_state(*pointers, lib.stream_of(stream, v_a)))
+    lib.check(lib.library.fovea_merge_state(*borrow(v_a, lse_a, v_b, lse_b, out, lse_out, mask)[:7], lib.stream_of(stream, v_a)))

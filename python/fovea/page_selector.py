@@ -9,7 +9,7 @@ from typing import Any
 from . import _abi as abi
 from . import _library as lib
 from ._library import Integers, Stream, Tensor
-from .attention import Attention, _dtype, _paged_kv
+from .attention import Attention, _dtype, fill_pool, split_kv
 
 PAGE_TOKENS = 16  # of the pages that lists name
 _CHANNELS = 32
@@ -26,7 +26,7 @@ def learn_key_codes(keys: Tensor, queries: Tensor | None = None) -> list[dict[st
     lib.check_tensor("keys", keys, "[tokens, num_kv_heads, head_dim]")
     borrow = lib.Borrowed()
     codes = (abi.KeyCode * max(keys.shape[1], 1))()
-    lib.check(lib.library.fovea_learn_key_codes(borrow(keys), borrow(queries), codes, keys.shape[1]))
+    lib.check(lib.library.fovea_learn_key_codes(*borrow(keys, queries)[:2], codes, keys.shape[1]))
     return [{"channels": list(c.channel), "mean": list(c.mean), "step": list(c.step)} for c in codes]
 
 
@@ -110,10 +110,11 @@ class PageSelector:
         it as in append_paged_kv(), and need num_pages of them.
         """
         borrow = lib.Borrowed()
-        pool = None if kv is None else byref(_paged_kv(borrow, kv, kv_layout, k_scale, v_scale, kv_dtype, rotated))
-        places = [borrow(x) for x in (slots, batch_indices, positions, page_indices, page_indptr)]
+        if kv is not None:
+            fill_pool(borrow.kv, borrow(*split_kv(kv), k_scale, v_scale)[:4], kv_layout, kv_dtype, rotated)
         lib.check_integer("layer", layer)
-        lib.check(lib.library.fovea_page_selector_append(self._handle, layer, borrow(k), *places, pool,
+        lent = borrow(k, slots, batch_indices, positions, page_indices, page_indptr)[:6]
+        lib.check(lib.library.fovea_page_selector_append(self._handle, layer, *lent, None if kv is None else borrow.kv,
                                                          lib.stream_of(stream, k)))
 
     def allocate(self, like: Tensor, requests: int | None = None) -> Any:
@@ -130,7 +131,7 @@ class PageSelector:
     def _step(self, borrow: lib.Borrowed, page_table: Tensor, lists: Tensor, list_tokens: Tensor, kv_lens: Tensor | None = None,
               phases: Tensor | None = None) -> Any:
         return abi.SelectStep(ctypes.sizeof(abi.SelectStep),
-                              *(borrow(x) for x in (kv_lens, page_table, lists, list_tokens, phases)))
+                              *borrow(kv_lens, page_table, lists, list_tokens, phases)[:5])
 
     def select(self, q: Tensor, kv_lens: Integers, page_table: Tensor, lists: Tensor, list_tokens: Tensor, *,
                phases: Tensor | None = None, layer: int = 0, stream: Stream = None) -> None:
@@ -145,7 +146,7 @@ class PageSelector:
         borrow = lib.Borrowed()
         lib.check_integer("layer", layer)
         step = self._step(borrow, page_table, lists, list_tokens, kv_lens, phases)
-        lib.check(lib.library.fovea_page_selector_select(self._handle, layer, borrow(q), byref(step),
+        lib.check(lib.library.fovea_page_selector_select(self._handle, layer, borrow(q)[0], byref(step),
                                                          lib.stream_of(stream, q)))
 
     def plan(self, attention: Attention, kv_lens: Integers, page_table: Tensor, lists: Tensor, list_tokens: Tensor, *,

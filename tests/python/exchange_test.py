@@ -21,9 +21,11 @@ lent = []
 
 @LEND
 def lend(x, address):
+    if x.place is None:
+        return -1
     record = abi.Tensor.from_address(address)
     record.data, record.byte_offset, record.ndim = x.array.ctypes.data, 0, x.array.ndim
-    record.device.type, record.device.id = lib.CPU, 0
+    record.device.type, record.device.id = x.place
     record.dtype.code, record.dtype.bits, record.dtype.lanes = DTYPES[x.array.dtype.kind], 8 * x.array.itemsize, 1
     record.shape, record.strides = addressof(x.sizes), addressof(x.strides)
     lent.append(x)
@@ -42,6 +44,7 @@ NEXT = lib._ExchangeApi(major=2, minor=0, lend=1, stream=1)
 
 class Lent:
     __dlpack_c_exchange_api__ = new_capsule(addressof(API), NAME, None)
+    place = lib.CPU, 0
 
     def __init__(self, array):
         self.array, self.shape = array, array.shape
@@ -53,6 +56,14 @@ class Lent:
 
     def __dlpack_device__(self):
         return lib.CPU, 0
+
+
+class OnDevice(Lent):
+    place = lib.CUDA, 5
+
+
+class NotLent(Lent):
+    place = None
 
 
 class OfNextVersion(Lent):
@@ -86,6 +97,7 @@ def test_the_same_answers_as_by_capsules(kind):
 
 def test_the_stream_of_the_framework():
     lib.Borrowed()(Lent(np.zeros(1, np.float32)))
+    assert lib.Borrowed()(OnDevice(np.zeros(1, np.float32)))[1] == 205
     assert lib.stream_on(None, (lib.CUDA, 3), Lent(np.zeros(1, np.float32))).value == 203
     assert lib.stream_on(None, (lib.CPU, 0), Lent(np.zeros(1, np.float32))) is None
 
@@ -93,7 +105,7 @@ def test_the_stream_of_the_framework():
 def test_more_tensors_than_room_and_refusals_leave_records_whole():
     borrow = lib.Borrowed()
     arrays = [Lent(np.full(1, i, np.int32)) for i in range(25)]
-    addresses = [borrow(x) for x in arrays]
+    addresses = [borrow(x)[0] for x in arrays[:5]] + borrow(*arrays[5:16])[:11] + borrow(*arrays[16:])[:9]
     assert len(set(addresses)) == 25
     assert [lib.Described(a).address for a in addresses] == [x.array.ctypes.data for x in arrays]
     attention = fovea.Attention(num_qo_heads=1, num_kv_heads=1, head_dim=32, q_dtype="f32")
@@ -102,6 +114,18 @@ def test_more_tensors_than_room_and_refusals_leave_records_whole():
         attention.run(q, (q, "pages"))
     with pytest.raises(fovea.InvalidArgument, match="q has shape"):
         attention.run(Lent(q[0]), (q, q), Lent(q))
+    for wrong, words in ((None, "q is None"), ([1], "q is a list"), (Lent(q[0]), "q has shape"), (NotLent(q), "are not lent")):
+        with pytest.raises(fovea.InvalidArgument, match=words):
+            attention.run(wrong, (Lent(q), Lent(q)), Lent(q))
+
+
+def test_tensors_of_several_types_in_one_call():
+    borrow, arrays = lib.Borrowed(), [np.full(1, i, np.int32) for i in range(4)]
+    given = [Lent(arrays[0]), None, arrays[1], OnDevice(arrays[2]), Lent(arrays[3])]
+    *addresses, current = borrow(*given)
+    assert addresses[1] is None and current is lib.UNKNOWN
+    assert [lib.Described(a).address for a in addresses if a] == [x.ctypes.data for x in arrays]
+    assert borrow(None, None)[:2] == [None, None] and borrow(Lent(arrays[0]), None)[1:] == [None, None]
 
 
 def test_options_are_as_large_as_the_library_says():
