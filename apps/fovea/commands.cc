@@ -9,7 +9,7 @@ const std::vector<CommandEntry>& commands() {
       {"generate", "Answer once: a prompt, or a question about a file", declare_generate},
       {"chat", "Converse in the terminal", declare_chat},
       {"demo", "Answer questions about a long document through a real server", declare_demo},
-      {"bench serve", "Load a server: time to first token, between tokens, throughput, start, idling",
+      {"bench serve", "Load a server or an engine: latencies, throughput, goodput, share of the roofline",
        declare_bench_serve},
       {"eval needle", "Count right answers about long documents, by length and depth", declare_eval_needle},
       {"eval compare", "Compare answers with page selection to those without, on your own text", declare_eval_compare},

@@ -403,9 +403,13 @@ def test_bench_lists_its_gpu_cases():
     assert all(sum(case["kv_lens"]) == 262144 for case in cases if case["suite"] == "skew")
 
 
-def test_bench_serve_contract(tmp_path):
+TRACE = "".join(json.dumps({"timestamp": 40 * i, "input_length": 700, "output_length": 6, "hash_ids": [0, 10 + i]}) + "\n"
+                for i in range(5))
+
+
+def test_bench_serve_loads_a_server(tmp_path):
     done = fovea("bench", "serve", "--requests", "4", "--concurrency", "2", "--rate", "50", "--prompt-tokens", "32",
-                 "--max-tokens", "8", "--idle-seconds", "0.5", "--json", "-")
+                 "--max-tokens", "8", "--choices", "1,2", "--idle-seconds", "0.5", "--json", "-")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert set(report) == {"machine", "rows"}
@@ -414,3 +418,42 @@ def test_bench_serve_contract(tmp_path):
     metrics = {row["metric"]: row["value"] for row in report["rows"]}
     assert metrics["failed"] == 0 and metrics["ttft_p50"] > 0 and metrics["tpot_p50"] > 0
     assert {"first_answer", "idle_cpu"} <= set(metrics)
+    assert {row["case"].split(" in ")[0] for row in report["rows"]} == {"start", "closed c=2", "poisson 50/s"}
+
+
+@pytest.mark.parametrize("way", [["--in-process"], ["--idle-seconds", "0"]])
+def test_bench_serve_replays_a_trace(way, tmp_path):
+    trace, svg = tmp_path / "trace.jsonl", tmp_path / "load.svg"
+    trace.write_text(TRACE)
+    done = fovea("bench", "serve", *way, "--trace", str(trace), "--requests", "4", "--ttft-ms", "60000", "--tpot-ms", "0.0001",
+                 "--json", "-", "--svg", str(svg))
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in json.loads(done.stdout)["rows"] if row["case"] != "start"]
+    assert {row["case"] for row in rows} == {"as in the trace trace"}
+    metrics = {row["metric"]: row["value"] for row in rows}
+    assert metrics["failed"] == 0 and metrics["goodput"] == 0 and metrics["good"] == 0
+    assert metrics["cached"] > 40  # of 4 prompts of 700 tokens, 512 the same: 54.9 % at most
+    assert svg.read_text().startswith("<svg") and svg.read_text().count("request ") == 8
+
+
+def test_bench_serve_in_process_knows_its_roofline():
+    done = fovea("bench", "serve", "--in-process", "--requests", "6", "--prompt-tokens", "64", "--shared-tokens", "48",
+                 "--max-tokens", "24", "--rate", "inf", "--read-rate", "100", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    step = [row for row in json.loads(done.stdout)["rows"] if row["metric"] == "step"]
+    assert len(step) == 1 and step[0]["limit"] > 0 and 0 < step[0]["share"] < 1
+
+
+@pytest.mark.parametrize("arguments,says", [
+    (["--requests", "0"], "--requests"), (["--shared-tokens", "600"], "--shared-tokens"), (["--rate", "fast"], "--rate"),
+    (["--rate", "-1"], "--rate"), (["--rate", "nan"], "--rate"), (["--rate", "trace"], "--trace"),
+    (["--concurrency", "0"], "--concurrency"), (["--choices", "129"], "--choices"), (["--workload", "chats"], "sharegpt"),
+    (["--length-scale", "0"], "--length-scale"), (["--length-scale", "nan"], "--length-scale"), (["--ttft-ms", "-1"], "--ttft-ms"),
+    (["--tpot-ms", "nan"], "--tpot-ms"), (["--workload", "interrupted", "--concurrency", "2"], "--rate"),
+    (["--url", "http://127.0.0.1:1"], "--url"), (["--workload", "agent", "--trace", "x"], "give one"),
+    (["--json", "-", "--svg", "-"], "stdout"), (["--prompt-tokens", "1000000"], "do not fit"),
+    (["--trace", "{trace}"], "line 2: timestamp"), (["--trace", "/dev/null"], "no request")])
+def test_bench_serve_refuses_by_name(arguments, says, tmp_path):
+    (tmp_path / "t.jsonl").write_text(TRACE.splitlines()[1] + "\n" + TRACE.splitlines()[0] + "\n")
+    done = fovea("bench", "serve", "--in-process", *[argument.format(trace=tmp_path / "t.jsonl") for argument in arguments])
+    assert done.returncode == 2 and says in done.stderr and not done.stdout, done.stderr

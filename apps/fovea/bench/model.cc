@@ -17,11 +17,10 @@
 #include "base/quote.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "base/thread_pool.h"
+#include "bench/read_rate.h"
 #include "bench/report.h"
 #include "commands.h"
 #include "console.h"
-#include "cpu/limits.h"
 #include "engine_flags.h"
 #include "machine/machine.h"
 
@@ -142,20 +141,6 @@ Result<std::map<std::pair<std::string, std::int32_t>, PeerTimes>> read_peers(con
     times.decode = std::max(times.decode, decode);
   }
   return peers;
-}
-
-// Bytes a second that plain readers reach over a block of so many bytes, read again and again: what fits a cache comes
-// from there, as a small model's weights do.
-Result<double> measure_read_rate(double size) {
-  ThreadPool threads;
-  const auto bytes = static_cast<std::int64_t>(size);
-  std::vector<std::byte> buffer;
-  try {
-    buffer.assign(static_cast<std::size_t>(bytes), std::byte{1});
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("no memory for a read of {} bytes; lower --read-gb", bytes);
-  }
-  return cpu::measure_read(buffer.data(), bytes, 5, threads).bytes_per_second;
 }
 
 Status run_bench(BenchModelState& s) {

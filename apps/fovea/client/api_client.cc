@@ -76,7 +76,12 @@ Result<ApiAnswer> stream_request(server::HttpClient& client, const std::string& 
     if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) {
       answer.finish_reason = choice["finish_reason"].get<std::string>();
     }
-    if (!text.empty()) answer.chunk_s.push_back(elapsed());
+    if (!text.empty()) {
+      answer.chunk_s.push_back(elapsed());
+      const auto index = choice.find("index");
+      answer.chunk_choice.push_back(index != choice.end() && index->is_number_integer() ? index->get<std::int32_t>()
+                                                                                        : 0);
+    }
     answer.text += text;
     if (on_text && !text.empty()) on_text(text);
     return true;

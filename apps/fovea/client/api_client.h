@@ -14,8 +14,9 @@ struct ApiAnswer {
   std::string text;
   std::string finish_reason;
   std::int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;  // from the usage chunk
-  std::vector<double> chunk_s;  // of each chunk with choices, seconds after the request was sent
-  double total_s = 0.0;         // to the end of the stream
+  std::vector<double> chunk_s;             // of each chunk with text, seconds after the request was sent
+  std::vector<std::int32_t> chunk_choice;  // ..., and the choice that it belongs to
+  double total_s = 0.0;                    // to the end of the stream
 
   double first_token_s() const { return chunk_s.empty() ? total_s : chunk_s.front(); }
   // Seconds a token after the first; 0 with fewer than two.
