@@ -19,6 +19,7 @@ struct Subject {
   const char* golden;
   std::optional<HeadProfile> streaming;
   DType kv = DType::kBF16;
+  bool rotated = false;
 };
 
 void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.name; }
@@ -41,6 +42,7 @@ class Tier : public ::testing::TestWithParam<Subject> {
     options_.num_threads = 1;
     options_.itl_target_ms = 0.0f;
     options_.kv_dtype = GetParam().kv;
+    options_.kv_rotated = GetParam().rotated;
     options_.kv_cache_bytes = 16 << 20;
   }
   void TearDown() override { fs::remove(path_); }
@@ -160,6 +162,7 @@ TEST_P(Tier, ARestartKeepsPrefixes) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Tier,
                          ::testing::Values(Subject{"plain", "llama31", {}}, Subject{"int4", "qwen3", {}, DType::kI4},
+                                           Subject{"int4_hadamard", "llama31", {}, DType::kI4, true},
                                            Subject{"windows", "gemma2", {}},
                                            Subject{"streaming", "llama31", profile(100, 0, {{0, 1}, {1, 0}})},
                                            Subject{"streaming_int8", "llama31", profile(100, 0, {{0, 1}}), DType::kI8}),

@@ -167,7 +167,8 @@ void compile_all(const std::vector<MeasuredCase>& cases, bool alternatives, cons
     AttentionOptions o = options_of(c, c.batch(1));
     static const float sink = 0.0f;
     if (c.sinks) o.sinks = cpu_tensor(&sink, DType::kF32, c.qo_heads);  // which nobody reads here
-    for (const DecodeKernel kernel : {DecodeKernel::kAuto, DecodeKernel::kWarps, DecodeKernel::kFew}) {
+    for (const DecodeKernel kernel :
+         {DecodeKernel::kAuto, DecodeKernel::kWarps, DecodeKernel::kFew, DecodeKernel::kPrefill}) {
       if (kernel != DecodeKernel::kAuto && (!alternatives || most_q_tokens(c) > 32 || !c.runs.empty())) continue;
       o.decode_kernel = kernel;
       auto kernels = attention_kernels(o, device.arch(), device.num_sms);
@@ -197,7 +198,8 @@ Status time_others(DeviceCase& device, const MeasuredCase& c, Measured& best) {
   };
   const AttentionOptions own = device.options();
   for (const Other& other : {Other{"general", DecodeKernel::kCtas, true}, Other{"warps", DecodeKernel::kWarps, true},
-                             Other{"few", DecodeKernel::kFew, true}, Other{"unshared", DecodeKernel::kAuto, false}}) {
+                             Other{"few", DecodeKernel::kFew, true}, Other{"prefill", DecodeKernel::kPrefill, true},
+                             Other{"unshared", DecodeKernel::kAuto, false}}) {
     const bool general = other.kernel == DecodeKernel::kCtas;
     if (!c.runs.empty() ? other.share && !general : !other.share || (most_q_tokens(c) > 32 && !general)) continue;
     AttentionOptions o = own;
