@@ -79,7 +79,7 @@ void close_entry(PlanArrays& p, std::uint32_t row, std::uint32_t head, std::uint
 
 }  // namespace
 
-void list_covers(PlanArrays& p, std::uint32_t num_rows) {
+void place_covers(PlanArrays& p, std::uint32_t num_rows) {
   std::fill(p.cover_begin.data, p.cover_begin.data + num_rows + 1, 0u);
   p.covers.size = 0;
   for (const abi::BlockRow& block_row : p.block_rows) {
@@ -105,6 +105,11 @@ void list_covers(PlanArrays& p, std::uint32_t num_rows) {
   }
   for (std::uint32_t row = num_rows; row > 0; --row) p.cover_begin[row] = p.cover_begin[row - 1];
   p.cover_begin[0] = 0;
+}
+
+void list_covers(PlanArrays& p, std::uint32_t num_rows) {
+  place_covers(p, num_rows);
+  if (p.covers.size == 0) return;
   // Block rows mostly come in KV order already: one insertion pass a row.
   const auto key = [&](const RowCover& cover) {
     const abi::BlockRow& block_row = p.block_rows[cover.block_row];

@@ -6,8 +6,9 @@
 
 namespace fovea {
 
-// For each query token, the block rows (those that are not solo) that cover it, in ascending KV order. Depends on the
-// packing alone, so grown plans keep it.
+// For each query token, the block rows (those that are not solo) that cover it, in the order of the plan.
+void place_covers(PlanArrays& plan, std::uint32_t num_rows);
+// The same in ascending KV order. Depends on the packing alone, so grown plans keep it.
 void list_covers(PlanArrays& plan, std::uint32_t num_rows);
 
 // The merge list in two parts, so that growing lengths redo little. First what packing alone decides: an entry for each

@@ -1,5 +1,6 @@
 // The pack step for block rows made by a caller: checks them, finds which are solo, copies them into the plan.
 #include <algorithm>
+#include <array>
 
 #include "base/status.h"
 #include "core/plan/merge_list.h"
@@ -48,37 +49,60 @@ Status check_block_row(const abi::BlockRow& b, std::size_t index, const BlockRow
   return ok_status();
 }
 
-bool heads_overlap(const abi::BlockRow& a, const abi::BlockRow& b) {
-  return a.head_begin < b.head_end && b.head_begin < a.head_end;
-}
+constexpr std::size_t kMostHeads = 256;
+
+// How many of a query token's block rows have each KV head: in time of heads and block rows, which where heads differ
+// are as many.
+class HeadCounts {
+ public:
+  explicit HeadCounts(std::size_t num_heads) : num_heads_(num_heads) {}
+  void clear() { std::fill_n(steps_.begin(), num_heads_ + 1, 0); }
+  void add(const abi::BlockRow& b) {
+    ++steps_[b.head_begin];
+    --steps_[b.head_end];
+  }
+  // After the last add(): the first head that none has, or num_heads.
+  std::size_t count() {
+    std::size_t first_without = num_heads_;
+    std::int32_t count = 0;
+    for (std::size_t head = 0; head < num_heads_; ++head) {
+      count += steps_[head];
+      if (count == 0) first_without = std::min(first_without, head);
+      shared_below_[head + 1] = shared_below_[head] + (count > 1 ? 1 : 0);
+    }
+    return first_without;
+  }
+  bool shares(const abi::BlockRow& b) const { return shared_below_[b.head_begin] != shared_below_[b.head_end]; }
+
+ private:
+  std::size_t num_heads_;
+  std::array<std::int32_t, kMostHeads + 1> steps_{}, shared_below_{};
+};
 
 // Every (row, KV head) of the plan needs a block row; a block row is solo when none of its rows meets another one under
 // a shared head.
 Status mark_solo(const PlannerOptions& options, const BlockRowBatch& batch, std::uint32_t num_rows, PlanArrays& p) {
   for (abi::BlockRow& block_row : p.block_rows) block_row.flags &= static_cast<std::uint8_t>(~abi::kRowsSolo);
-  list_covers(p, num_rows);
+  place_covers(p, num_rows);
   for (abi::BlockRow& block_row : p.block_rows) block_row.flags |= abi::kRowsSolo;
+  const auto heads = static_cast<std::size_t>(options.num_kv_heads);
+  HeadCounts counts(heads);
   for (std::uint32_t row = 0; row < num_rows; ++row) {
     const bool any = p.covers.size != 0;
     const std::uint32_t begin = any ? p.cover_begin[row] : 0;
     const std::uint32_t end = any ? p.cover_begin[row + 1] : 0;
-    bool covered[256] = {};
+    counts.clear();
+    for (std::uint32_t i = begin; i < end; ++i) counts.add(p.block_rows[p.covers[i].block_row]);
+    const std::size_t without = counts.count();
     for (std::uint32_t i = begin; i < end; ++i) {
-      abi::BlockRow& a = p.block_rows[p.covers[i].block_row];
-      std::fill(covered + a.head_begin, covered + a.head_end, true);
-      for (std::uint32_t j = begin; j < end; ++j) {
-        if (j != i && heads_overlap(a, p.block_rows[p.covers[j].block_row])) {
-          a.flags &= static_cast<std::uint8_t>(~abi::kRowsSolo);
-        }
-      }
+      abi::BlockRow& b = p.block_rows[p.covers[i].block_row];
+      if (counts.shares(b)) b.flags &= static_cast<std::uint8_t>(~abi::kRowsSolo);
     }
-    for (std::int32_t head = 0; head < options.num_kv_heads; ++head) {
-      if (!covered[head] && !batch.other_plans) {
-        return invalid_argument(
-            "query token {} has no block row for KV head {}; give it one, with 0 tokens if it sees "
-            "nothing",
-            row, head);
-      }
+    if (without < heads && !batch.other_plans) {
+      return invalid_argument(
+          "query token {} has no block row for KV head {}; give it one, with 0 tokens if it sees "
+          "nothing",
+          row, without);
     }
   }
   return ok_status();
