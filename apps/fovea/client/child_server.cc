@@ -18,6 +18,8 @@
 namespace fovea::app {
 namespace {
 
+constexpr const char* kThisProgram = "/proc/self/exe";
+
 // One line from the pipe, or what came before its end.
 std::string read_line(int fd) {
   std::string line;
@@ -42,13 +44,18 @@ std::string read_line(int fd) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  execv("/proc/self/exe", argv.data());
+  execv(kThisProgram, argv.data());
   _exit(127);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<ChildServer>> ChildServer::start(const std::vector<std::string>& arguments) {
+  if (::access(kThisProgram, X_OK) != 0) {
+    return Status(StatusCode::kUnavailable,
+                  fmt::format("the server is this program started again as {}: {}; mount /proc", kThisProgram,
+                              std::strerror(errno)));
+  }
   std::vector<std::string> all = {"fovea", "serve", "--port", "0", "--host", "127.0.0.1", "--quiet"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   int ends[2];
