@@ -15,8 +15,10 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <cerrno>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 namespace fovea::server {
@@ -44,7 +46,7 @@ bool is_sane_id(std::string_view id) {
          std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7F; });
 }
 
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public std::enable_shared_from_this<Connection>, public WakeList::Sleeper {
  public:
   Connection(asio::ip::tcp::socket socket, ConnectionContext& context)
       : stream_(std::move(socket)),
@@ -56,23 +58,30 @@ class Connection : public std::enable_shared_from_this<Connection> {
     stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
     context_.connections.fetch_add(1);
   }
-  ~Connection() {
+  ~Connection() override {
     if (exchange_) detach();
     context_.connections.fetch_sub(1);
   }
 
   awaitable<void> run(bool refuse);
 
+  void wake(const Exchange* exchange) override;
+  asio::any_io_executor executor() override { return stream_.get_executor(); }
+
  private:
   using Parser = http::request_parser<http::string_body>;
 
   awaitable<bool> read_request(Parser* parser, HttpRequest* request);
-  awaitable<bool> answer(std::shared_ptr<Exchange> exchange, const HttpRequest& request);
+  awaitable<bool> answer();
+  bool advance();
+  void frame();
+  void send_now();
+  awaitable<bool> send_rest();
   awaitable<bool> send(std::string bytes);
   awaitable<bool> refuse_request(std::int32_t status, std::string_view message);
   awaitable<void> close_politely();
-  std::string head(std::int32_t status, std::string_view content_type, std::string_view request_id) const;
-  std::string whole(const HttpResponse& response, std::string_view request_id) const;
+  std::string head(std::int32_t status, std::string_view content_type) const;
+  std::string whole(const HttpResponse& response) const;
   void watch_peer(const std::shared_ptr<Exchange>& exchange);
   void peer_left(const std::shared_ptr<Exchange>& exchange);
   void detach();
@@ -87,19 +96,54 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool keep_alive_ = true;
   bool http_1_0_ = false;
   bool is_head_ = false;
+
+  // The answer to the request at hand.
+  std::string request_id_;
+  Exchange::Output output_;
+  std::string unsent_;  // framed; its first sent_ bytes are with the client
+  std::size_t sent_ = 0;
+  bool head_sent_ = false;
+  bool finished_ = false;  // unsent_ is the end of it
+  bool over_ = false;      // nobody is there to take it
+  bool waiting_ = false;   // answer() waits for signal_, so that wake() may send
 };
 
 awaitable<bool> Connection::send(std::string bytes) {
+  unsent_ = std::move(bytes);
+  sent_ = 0;
+  return send_rest();
+}
+
+// As fast as the client takes it.
+awaitable<bool> Connection::send_rest() {
   error_code error;
   stream_.expires_after(milliseconds(options_->write_seconds));
-  co_await asio::async_write(stream_, asio::buffer(bytes), asio::redirect_error(asio::use_awaitable, error));
+  co_await asio::async_write(stream_, asio::buffer(unsent_) + sent_, asio::redirect_error(asio::use_awaitable, error));
   stream_.expires_never();
+  std::string().swap(unsent_);  // it may have grown large
+  sent_ = 0;
   co_return !error;
 }
 
-std::string Connection::head(std::int32_t status, std::string_view content_type, std::string_view request_id) const {
+// What goes out without waiting. No timer, coroutine or message takes part: this is where a stream's tokens pass.
+void Connection::send_now() {
+  while (sent_ < unsent_.size()) {
+    const ssize_t count = ::send(stream_.socket().native_handle(), unsent_.data() + sent_, unsent_.size() - sent_,
+                                 MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      over_ = errno != EAGAIN && errno != EWOULDBLOCK;
+      return;
+    }
+    sent_ += static_cast<std::size_t>(count);
+  }
+  unsent_.clear();
+  sent_ = 0;
+}
+
+std::string Connection::head(std::int32_t status, std::string_view content_type) const {
   std::string out = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status, reason_phrase(status), content_type);
-  if (!request_id.empty()) out += fmt::format("x-request-id: {0}\r\nrequest-id: {0}\r\n", request_id);
+  if (!request_id_.empty()) out += fmt::format("x-request-id: {0}\r\nrequest-id: {0}\r\n", request_id_);
   if (!options_->cors_origin.empty()) {
     out += fmt::format("Access-Control-Allow-Origin: {}\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
                        options_->cors_origin);
@@ -112,8 +156,8 @@ std::string Connection::head(std::int32_t status, std::string_view content_type,
   return out;
 }
 
-std::string Connection::whole(const HttpResponse& response, std::string_view request_id) const {
-  std::string out = head(response.status, response.content_type, request_id);
+std::string Connection::whole(const HttpResponse& response) const {
+  std::string out = head(response.status, response.content_type);
   for (const auto& [name, value] : response.headers) out += fmt::format("{}: {}\r\n", name, value);
   if (response.status != 204) out += fmt::format("Content-Length: {}\r\n", response.body.size());
   out += "\r\n";
@@ -124,7 +168,7 @@ std::string Connection::whole(const HttpResponse& response, std::string_view req
 awaitable<bool> Connection::refuse_request(std::int32_t status, std::string_view message) {
   keep_alive_ = false;
   is_head_ = false;
-  co_await send(whole(error_response(status, message), ""));
+  co_await send(whole(error_response(status, message)));
   co_await close_politely();
   co_return false;
 }
@@ -234,38 +278,65 @@ void Connection::detach() {
   context_.active.fetch_sub(1);
 }
 
-awaitable<bool> Connection::answer(std::shared_ptr<Exchange> exchange, const HttpRequest& request) {
-  bool head_sent = false;
+// Puts what was taken from the exchange behind what is unsent.
+void Connection::frame() {
+  if (output_.response.has_value()) {
+    if (context_.draining.load()) keep_alive_ = false;
+    unsent_ += whole(*output_.response);
+    return;
+  }
+  if (output_.stream_started && !head_sent_) {
+    head_sent_ = true;
+    if (http_1_0_) keep_alive_ = false;
+    unsent_ += head(200, "text/event-stream; charset=utf-8");
+    unsent_ += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
+    unsent_ += http_1_0_ ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n";
+  }
+  if (!output_.events.empty()) {
+    if (!http_1_0_) fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n", output_.events.size());
+    unsent_ += output_.events;
+    if (!http_1_0_) unsent_ += "\r\n";
+  }
+  if (output_.stream_started && output_.finished && !http_1_0_) unsent_ += "0\r\n\r\n";
+}
+
+// Sends what came, as far as the client takes it at once. True: all of it, and more will come.
+bool Connection::advance() {
+  if (!finished_ && !over_) {
+    exchange_->take(&output_);
+    over_ = output_.over;
+    finished_ = output_.finished;
+    if (!over_) frame();
+  }
+  if (!over_) send_now();
+  return unsent_.empty() && !finished_ && !over_;
+}
+
+// On the connection's executor, after the exchange got something. During a write nobody waits: answer() looks again.
+void Connection::wake(const Exchange* exchange) {
+  if (exchange_.get() != exchange) return;
+  if (waiting_ && advance()) return;
+  if (over_ || exchange_->gone()) stream_.close();  // do not wait for the write in progress
+  signal_.cancel();
+}
+
+// Sends what the exchange collects, until its end. True: the connection may be used again.
+awaitable<bool> Connection::answer() {
+  head_sent_ = finished_ = over_ = false;
   for (;;) {
-    Exchange::Output output = exchange->take();
-    if (output.cut || exchange->gone()) co_return false;
-    if (output.has_response) {
-      if (context_.draining.load()) keep_alive_ = false;
-      co_return co_await send(whole(output.response, request.id)) && keep_alive_;
+    if (advance()) {
+      waiting_ = true;
+      error_code cancelled;
+      co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+      waiting_ = false;
+      continue;
     }
-    std::string bytes;
-    if (output.stream_started && !head_sent) {
-      head_sent = true;
-      if (http_1_0_) keep_alive_ = false;
-      bytes = head(200, "text/event-stream; charset=utf-8", request.id) +
-              "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" +
-              (http_1_0_ ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
+    if (!over_ && !unsent_.empty() && !co_await send_rest()) over_ = true;
+    if (over_) {
+      exchange_->mark_gone();
+      co_return false;
     }
-    if (!output.events.empty()) {
-      bytes += http_1_0_ ? output.events : fmt::format("{:x}\r\n{}\r\n", output.events.size(), output.events);
-    }
-    if (output.stream_started && output.finished && !http_1_0_) bytes += "0\r\n\r\n";
-    if (!bytes.empty()) {
-      if (!co_await send(std::move(bytes))) {
-        exchange->mark_gone();
-        co_return false;
-      }
-      if (output.finished) co_return keep_alive_;
-      continue;  // a wake during the write found nobody waiting
-    }
-    if (output.finished) co_return keep_alive_;
-    error_code cancelled;
-    co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
+    if (finished_) co_return keep_alive_;
   }
 }
 
@@ -284,23 +355,15 @@ awaitable<void> Connection::run(bool refuse) {
     exchange_ = std::make_shared<Exchange>(options_->stream_buffer_bytes);
     context_.active.fetch_add(1);
     // The engine's thread calls this; everything else happens on this connection's executor.
-    exchange_->set_wake([weak = weak_from_this(), raw = exchange_.get(), executor = stream_.get_executor()] {
-      asio::post(executor, [weak, raw] {
-        const auto self = weak.lock();
-        if (!self || self->exchange_.get() != raw) return;
-        if (raw->gone()) self->stream_.close();  // cut: do not wait for the write in progress
-        self->signal_.cancel();
-      });
-    });
+    exchange_->set_wake([weak = std::weak_ptr<WakeList::Sleeper>(shared_from_this()), raw = exchange_.get(),
+                         wakes = context_.wakes] { wakes->add(weak, raw); });
     watch_peer(exchange_);
     const bool quick = request.method != "POST";
     asio::thread_pool& pool = request.body.size() > options_->large_body_bytes ? *context_.large_pool : *context_.pool;
-    HttpRequest handed = std::move(request);
-    request = {};
-    request.id = handed.id;
-    auto call = [handler = &context_.handler, exchange = exchange_, handed = std::move(handed)]() mutable {
+    request_id_ = request.id;
+    auto call = [handler = &context_.handler, exchange = exchange_, request = std::move(request)]() mutable {
       try {
-        (*handler)(std::move(handed), exchange);
+        (*handler)(std::move(request), exchange);
       } catch (const std::exception& error) {
         exchange->respond(error_response(500, fmt::format("internal error: {}", error.what())));
       }
@@ -310,7 +373,8 @@ awaitable<void> Connection::run(bool refuse) {
     } else {
       asio::post(pool, std::move(call));
     }
-    const bool again = co_await answer(exchange_, request);
+    const bool again = co_await answer();
+    request_id_.clear();
     detach();
     if (!again) break;
     // Ends the watch; without it the next request's bytes would be taken for the client leaving.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/http/http_server.h"
+#include "server/http/wake_list.h"
 
 namespace fovea::server {
 
@@ -27,6 +28,7 @@ struct ConnectionContext {
   }
 
   HttpHandler handler;
+  WakeList* wakes = nullptr;
   boost::asio::thread_pool* pool = nullptr;
   boost::asio::thread_pool* large_pool = nullptr;  // for large bodies
   std::atomic<std::int64_t> active{0};

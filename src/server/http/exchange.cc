@@ -31,7 +31,7 @@ void Exchange::write(std::string_view events) {
     const std::scoped_lock lock(mutex_);
     if (gone_ || finished_ || !stream_started_ || events.empty()) return;
     if (events_.size() + events.size() > buffer_limit_) {
-      gone_ = cut_ = true;
+      gone_ = true;
       events_.clear();
       callback = std::move(gone_callback_);
       gone_callback_ = nullptr;
@@ -66,24 +66,21 @@ bool Exchange::gone() const {
   return gone_;
 }
 
-Exchange::Output Exchange::take() {
+void Exchange::take(Output* out) {
   const std::scoped_lock lock(mutex_);
-  Output out;
   wake_pending_ = false;
-  out.has_response = has_response_;
-  out.response = std::move(response_);
-  response_ = {};
-  out.stream_started = stream_started_;
-  out.events.swap(events_);
-  out.finished = finished_;
-  out.cut = cut_;
-  return out;
+  out->response = std::exchange(response_, std::nullopt);
+  out->stream_started = stream_started_;
+  out->events.clear();
+  out->events.swap(events_);
+  out->finished = finished_;
+  out->over = gone_;
 }
 
 void Exchange::set_wake(std::function<void()> wake) {
   const std::scoped_lock lock(mutex_);
   wake_ = std::move(wake);
-  if (wake_ && (has_response_ || stream_started_ || finished_ || cut_)) wake_locked();
+  if (wake_ && (has_response_ || stream_started_ || finished_ || gone_)) wake_locked();
 }
 
 void Exchange::mark_gone() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -32,15 +33,14 @@ class Exchange {
 
   // --- for the connection ------------------------------------------------------------------------------------------
   struct Output {
-    bool has_response = false;
-    HttpResponse response;
+    std::optional<HttpResponse> response;
     bool stream_started = false;  // true from start_stream() on
     std::string events;           // new ones
     bool finished = false;        // nothing more will come
-    bool cut = false;             // the buffer overflowed: close now
+    bool over = false;            // the client is gone, or the buffer overflowed: close now
   };
-  // Moves out what there is.
-  Output take();
+  // Moves out what there is, into an Output that may have been used before: its buffer is taken for what comes next.
+  void take(Output* out);
   // Called (once until the next take) when there is something to take; set to null to detach.
   void set_wake(std::function<void()> wake);
   // The client left.
@@ -51,9 +51,9 @@ class Exchange {
 
   const std::size_t buffer_limit_;
   mutable std::mutex mutex_;
-  HttpResponse response_;
+  std::optional<HttpResponse> response_;
   std::string events_;
-  bool has_response_ = false, stream_started_ = false, finished_ = false, gone_ = false, cut_ = false;
+  bool has_response_ = false, stream_started_ = false, finished_ = false, gone_ = false;
   bool wake_pending_ = false;
   std::function<void()> wake_, gone_callback_;
 };

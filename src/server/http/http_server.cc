@@ -35,9 +35,11 @@ class HttpServerImpl final : public HttpServer {
       : pool_(static_cast<std::size_t>(options.handler_threads)),
         large_pool_(1),
         io_(options.io_threads),
+        wakes_(io_, options.io_threads == 1),
         acceptor_(io_) {
     context_.set_options(options);
     context_.handler = std::move(handler);
+    context_.wakes = &wakes_;
     context_.pool = &pool_;
     context_.large_pool = &large_pool_;
     context_.id_salt = (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
@@ -51,6 +53,7 @@ class HttpServerImpl final : public HttpServer {
   void set_limits(const HttpOptions& options) override {
     HttpOptions next = options;
     next.cors_origin = context_.options()->cors_origin;
+    next.io_threads = context_.options()->io_threads;
     context_.set_options(std::move(next));
   }
   void drain() override { context_.draining.store(true); }
@@ -62,6 +65,7 @@ class HttpServerImpl final : public HttpServer {
   ConnectionContext context_;
   asio::thread_pool pool_, large_pool_;
   asio::io_context io_;  // destroyed before the context and the pools that its coroutines refer to
+  WakeList wakes_;
   tcp::acceptor acceptor_;
   std::vector<std::thread> threads_;
   std::int32_t port_ = 0;
@@ -95,8 +99,11 @@ Status HttpServerImpl::listen() {
 awaitable<void> HttpServerImpl::accept_loop() {
   for (;;) {
     error_code error;
-    auto strand = asio::make_strand(io_);
-    tcp::socket socket(strand);
+    // One thread is a strand by itself.
+    const asio::any_io_executor executor = context_.options()->io_threads == 1
+                                               ? asio::any_io_executor(io_.get_executor())
+                                               : asio::any_io_executor(asio::make_strand(io_));
+    tcp::socket socket(executor);
     co_await acceptor_.async_accept(socket, asio::redirect_error(asio::use_awaitable, error));
     if (error == asio::error::operation_aborted || error == asio::error::bad_descriptor) co_return;
     if (error) {  // out of descriptors, mostly: wait for some to be freed
@@ -105,7 +112,7 @@ awaitable<void> HttpServerImpl::accept_loop() {
       continue;
     }
     const bool refuse = context_.connections.load() >= context_.options()->max_connections;
-    asio::co_spawn(strand, serve_connection(std::move(socket), context_, refuse), asio::detached);
+    asio::co_spawn(executor, serve_connection(std::move(socket), context_, refuse), asio::detached);
   }
 }
 

@@ -38,6 +38,9 @@ std::string_view error_type(std::int32_t status) {
   }
 }
 
+// Stands in a JSON string as it is.
+bool is_plain(unsigned char c) { return c >= 0x20 && c < 0x80 && c != '"' && c != '\\'; }
+
 }  // namespace
 
 std::string_view origin_form(std::string_view target) {
@@ -99,9 +102,10 @@ void append_json_string(std::string* out, std::string_view text) {
   out->push_back('"');
   for (std::size_t i = 0; i < text.size();) {
     const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\') {
-      out->push_back(static_cast<char>(c));
-      ++i;
+    if (is_plain(c)) {
+      const std::size_t begin = i;
+      while (i < text.size() && is_plain(static_cast<unsigned char>(text[i]))) ++i;
+      out->append(text.substr(begin, i - begin));
       continue;
     }
     if (c >= 0x80) {

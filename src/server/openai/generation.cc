@@ -145,7 +145,7 @@ void Generation::report_done(std::int32_t status, const Usage* usage) {
   if (done) done(status, first_token_seconds_.load(), usage);
 }
 
-void Generation::emit_locked(std::string&& bytes) {
+void Generation::emit_locked(std::string_view bytes) {
   if (!admitted_) {
     early_ += bytes;
   } else {
@@ -157,7 +157,7 @@ void Generation::observe(Choice& choice, const GenerationEvent& event) {
   if (event.tokens.empty()) return;
   const auto now = std::chrono::steady_clock::now();
   if (first_token_seconds_.load() < 0.0) {
-    first_token_seconds_.store(seconds_since(spec_.arrival));
+    first_token_seconds_.store(std::chrono::duration<double>(now - spec_.arrival).count());
     metrics_.time_to_first_token.observe(first_token_seconds_.load());
   }
   if (choice.has_token) {
@@ -236,27 +236,26 @@ void Generation::stream_event(std::size_t index, Choice& choice, const Generatio
   const bool has_logprobs = choice.logprobs && !choice.logprobs->empty();
   const bool has_something = !event.text.empty() || has_logprobs || (ids && !event.tokens.empty());
   if (!has_something && event.finish == FinishReason::kNone) return;
-  std::string text, logprobs = "null", bytes;
-  if (!choice.started && !spec_.echo.empty()) text = spec_.echo[choice.prompt];
-  text += event.text;
-  if (has_logprobs) {
-    logprobs.clear();
-    choice.logprobs->append_json(&logprobs);
-  }
+  std::string text, logprobs;
   Delta delta;
   delta.index = static_cast<std::int32_t>(index);
   delta.first = !choice.started;
-  delta.text = text;
-  delta.logprobs_json = logprobs;
+  delta.text = event.text;
+  if (!choice.started && !spec_.echo.empty()) delta.text = text = spec_.echo[choice.prompt] + event.text;
+  if (has_logprobs) {
+    choice.logprobs->append_json(&logprobs);
+    delta.logprobs_json = logprobs;
+  }
   delta.finish = event.finish;
   if (ids) delta.token_ids = &event.tokens;
+  chunk_.clear();
   if (choice.parser) {
-    stream_pieces(delta, choice, event, &bytes);
+    stream_pieces(delta, choice, event, &chunk_);
   } else {
     choice.started = true;
-    writer_.append_delta(&bytes, delta);
+    writer_.append_delta(&chunk_, delta);
   }
-  if (!bytes.empty()) emit_locked(std::move(bytes));
+  if (!chunk_.empty()) emit_locked(chunk_);
 }
 
 std::vector<ToolDelta> Generation::pieces_of(Choice& choice, std::string_view text, bool last) {
@@ -286,7 +285,7 @@ void Generation::feed_answer(Choice& choice, const GenerationEvent& event) {
       spec_.answer->text(piece.content, std::exchange(logprobs_, {}), &bytes);
     }
   }
-  if (spec_.params.stream && !bytes.empty()) emit_locked(std::move(bytes));
+  if (spec_.params.stream && !bytes.empty()) emit_locked(bytes);
 }
 
 void Generation::stream_pieces(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fovea/engine.h"
@@ -81,7 +82,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void end_locked();
   void fail_locked(const Status& status);
   void answer_whole_locked();
-  void emit_locked(std::string&& bytes);
+  void emit_locked(std::string_view bytes);
   void cancel_all();
   void report_done(std::int32_t status, const Usage* usage = nullptr);
 
@@ -103,6 +104,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::size_t left_ = 0;              // choices that still run
   bool admitted_ = false;             // every prompt is submitted: the head of a stream may be sent
   bool ended_ = false;
+  std::string chunk_;     // of the event at hand; here to keep its memory
   std::string early_;     // chunks that came before admission
   std::string logprobs_;  // of text that the parser holds back, for spec_.answer
   std::string stop_text_;

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -65,7 +66,7 @@ class FakeEngine final : public Engine {
     if (const Status status = check(request, nullptr); !status.ok()) return status;
     const RequestId id = ++last_id_;
     last_request_ = request;
-    Running running{std::move(request), std::move(callback), "", 0, false};
+    Running running{std::move(request), std::make_shared<const EventCallback>(std::move(callback)), "", 0, false};
     running.answer = options_.answer;
     if (running.answer.empty()) running.answer = decode(running.request.prompt, true);
     running_.emplace(id, std::move(running));
@@ -175,13 +176,13 @@ class FakeEngine final : public Engine {
  private:
   struct Running {
     GenerateRequest request;
-    EventCallback callback;
+    std::shared_ptr<const EventCallback> callback;
     std::string answer;
     std::int64_t produced = 0;  // tokens of each choice
     bool cancelled = false;
   };
   struct Call {
-    EventCallback callback;
+    std::shared_ptr<const EventCallback> callback;
     GenerationEvent event;
   };
 
@@ -233,6 +234,7 @@ class FakeEngine final : public Engine {
   }
 
   void loop() {
+    std::vector<Call> calls;
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [&] { return stop_ || !running_.empty(); });
@@ -241,11 +243,10 @@ class FakeEngine final : public Engine {
         wake_.wait_for(lock, options_.token_time, [&] { return stop_; });
         if (stop_) return;
       }
-      std::vector<Call> calls;
       step(&calls);
       calling_ = true;
       lock.unlock();
-      for (const Call& call : calls) call.callback(call.event);
+      for (const Call& call : calls) (*call.callback)(call.event);
       calls.clear();
       lock.lock();
       calling_ = false;
