@@ -19,8 +19,9 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET GLOBAL libhwy)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET GLOBAL libutf8proc)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
-# The server (Asio, Beast: headers only) and the command line.
+# The server (Asio, Beast: headers only; TLS) and the command line.
 find_package(Boost 1.81 REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET GLOBAL tomlplusplus)
 if(FOVEA_BUILD_TESTS)
   find_package(GTest REQUIRED)

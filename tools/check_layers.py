@@ -52,6 +52,7 @@ APP = "apps/fovea/"
 # Header (a prefix when it ends in "/") -> folders that may include it.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "boost/": ("src/server/",),
+    "openssl/": ("src/server/http/",),
     "CLI/": ("apps/",),
     "toml++/": ("apps/",),
     "histedit.h": ("apps/",),

@@ -24,9 +24,9 @@ fi
 
 packages=(g++ cmake ninja-build ccache lld pkg-config python3 python3-venv git
   libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libxxhash-dev
-  libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libedit-dev libgtest-dev libgmock-dev)
+  libdnnl-dev libhwy-dev libpcre2-dev libutf8proc-dev libedit-dev libssl-dev libgtest-dev libgmock-dev)
 if [ "$profile" = test ]; then
-  packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libzmq5)
+  packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libzmq5 openssl)
 elif [ "$profile" = page ]; then
   packages+=(chromium chromium-driver fonts-dejavu-core)
 fi

@@ -22,6 +22,7 @@
 #include "engine_flags.h"
 #include "server/events/event_publisher.h"
 #include "server/server.h"
+#include "server/trace/otlp_exporter.h"
 
 namespace fovea::app {
 namespace {
@@ -37,6 +38,7 @@ struct ServeState {
   std::string log_level = "warning";
   server::EventOptions events;
   std::string event_shape = "map";
+  server::OtlpOptions traces;
 };
 
 // The server of this process: a command line that is read again is applied to it.
@@ -71,7 +73,7 @@ Status prepare(ServeState& state) {
   }
   state.server.http.max_body_bytes = static_cast<std::size_t>(state.max_body_mib) << 20;
   state.server.http.stream_buffer_bytes = static_cast<std::size_t>(state.stream_buffer_kib) << 10;
-  return {};
+  return server::check_http_options(state.server.http);  // before a model is loaded
 }
 
 void apply_logging(const ServeState& state) {
@@ -136,6 +138,14 @@ int run_serve(ServeState& state, const Options& options) {
   } else if (!state.events.replay_endpoint.empty()) {
     return fail(invalid_argument("--kv-events-replay needs --kv-events"));
   }
+  // Outlives the server.
+  std::unique_ptr<server::OtlpExporter> traces;
+  if (!state.traces.endpoint.empty()) {
+    auto started = server::OtlpExporter::start(state.traces);
+    if (!started.ok()) return fail(started.status());
+    traces = std::move(*started);
+    state.server.service.traces = traces.get();
+  }
   const auto begin = std::chrono::steady_clock::now();
   auto engine = state.engine.create();
   if (!engine.ok()) return fail(engine.status());
@@ -194,6 +204,9 @@ RunFunction declare_serve(Options& options) {
                      "How the model marks reasoning in front of its answer; auto: as its chat template says");
   options.add("api-key", state->server.service.api_keys,
               "Ask for Authorization: Bearer KEY; more than one may be given, any of them will do");
+  options.add("tls-cert", http.tls_cert,
+              "Speak HTTPS: the certificate, and those between it and its authority, as PEM");
+  options.add("tls-key", http.tls_key, "Its private key, as PEM without a passphrase");
   options.add("cors-origin", http.cors_origin, "Web origin whose pages may call; *: any; empty: none");
   options.add("allowed-host", state->server.service.allowed_hosts,
               "A name besides those of this machine that a server on a loopback address answers to");
@@ -208,6 +221,9 @@ RunFunction declare_serve(Options& options) {
   options.add("kv-events-topic", state->events.topic, "In front of each: kv@ADDRESS:PORT@MODEL for llm-d");
   options.add_choice("kv-events-format", state->event_shape, {"map", "array"},
                      "map, or array for routers of before 2026-06");
+  options.add("otlp-endpoint", state->traces.endpoint,
+              "Send a trace of each request to an OpenTelemetry collector: http://HOST:4318 (OTLP over HTTP, JSON)");
+  options.add("otlp-service", state->traces.service, "The service.name of these traces");
   options.add_flag("page", state->server.service.page, "A page for browsers at /: chat, and what the engine does");
   options.add_flag("quiet", state->quiet, "Say nothing on stderr but what goes wrong");
   options.add("io-threads", http.io_threads, "Threads for the network");

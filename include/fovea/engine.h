@@ -117,6 +117,7 @@ struct GenerationEvent {
   // In the request's first event, when asked for: of the prompt's tokens but the first, which nothing foretells.
   std::vector<TokenLogprob> prompt_logprobs;
   std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
+  std::vector<std::int32_t> prompt_ranks;  // 1: the likeliest of the vocabulary
   FinishReason finish = FinishReason::kNone;
   std::int32_t stop_token = -1;  // token that ended it, or -1
   TokenLogprob stop_logprob;     // of that token, when asked for
@@ -124,6 +125,7 @@ struct GenerationEvent {
   std::string stop_text;  // stop string that ended it, or empty
   Status error;           // with kError
   // Filled in each choice's last event.
+  double queue_seconds = -1.0;  // from submit() to the prompt's first step; negative: it had none
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   std::int32_t completion_tokens = 0;

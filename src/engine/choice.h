@@ -43,6 +43,7 @@ struct ActiveRequest {
   std::vector<std::unique_ptr<Choice>> choices;
   std::vector<TokenLogprob> prompt_logprobs;  // those taken so far, until an event takes them along
   std::vector<std::vector<TokenLogprob>> prompt_top_logprobs;
+  std::vector<std::int32_t> prompt_ranks;
   std::int32_t prompt_read = 0;  // tokens of the prompt that have their KV
   std::int32_t open = 0;         // choices without a last event
   bool forked = false;           // the other choices are with the scheduler

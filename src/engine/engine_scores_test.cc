@@ -8,6 +8,8 @@ namespace {
 struct Scores {
   std::vector<TokenLogprob> tokens;
   std::vector<std::vector<TokenLogprob>> top;
+  std::vector<std::int32_t> ranks;
+  double queue_seconds = -1.0;
   Answer answer;
 };
 
@@ -56,6 +58,8 @@ class PromptScores : public ::testing::TestWithParam<const char*> {
         Scores& scores = out[i];
         scores.tokens.insert(scores.tokens.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
         scores.top.insert(scores.top.end(), event.prompt_top_logprobs.begin(), event.prompt_top_logprobs.end());
+        scores.ranks.insert(scores.ranks.end(), event.prompt_ranks.begin(), event.prompt_ranks.end());
+        if (event.finish != FinishReason::kNone) scores.queue_seconds = event.queue_seconds;
         if (event.choice == 0) {
           scores.answer.tokens.insert(scores.answer.tokens.end(), event.tokens.begin(), event.tokens.end());
           for (const TokenLogprob& entry : event.logprobs) scores.answer.logprobs.push_back(entry.logprob);
@@ -110,6 +114,8 @@ TEST_P(PromptScores, AreThoseOfTokensForcedOneByOne) {
     EXPECT_GE(scores.top[i][0].logprob, scores.top[i][1].logprob);
     EXPECT_GE(scores.top[i][0].logprob, scores.tokens[i].logprob);
   }
+  EXPECT_GE(scores.queue_seconds, 0.0);
+  EXPECT_LT(scores.queue_seconds, 60.0);
   // Without an answer, and without alternatives.
   scored.n = 1;
   scored.prompt_only = true;
@@ -135,6 +141,31 @@ TEST_P(PromptScores, AreThoseOfTokensForcedOneByOne) {
     EXPECT_EQ(said.tokens[i].token, said.top[i][0].token);
   }
   EXPECT_TRUE(engine_->check_integrity().ok());
+}
+
+// Also of tokens that are not among the alternatives asked for.
+TEST_P(PromptScores, RankEveryToken) {
+  create();
+  const Tokens prompt = tokens(60, 3);
+  GenerateRequest scored = request(prompt);
+  scored.prompt_logprobs = 0;
+  const std::vector<std::int32_t> ranks = ask({scored})[0].ranks;
+  scored.prompt_logprobs = kMaxTopLogprobs;
+  const Scores scores = ask({scored})[0];
+  EXPECT_EQ(scores.ranks, ranks);
+  ASSERT_EQ(ranks.size(), prompt.size() - 1);
+  int beyond = 0;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    ASSERT_GE(ranks[i], 1);
+    ASSERT_LE(ranks[i], 128);
+    if (ranks[i] <= kMaxTopLogprobs) {
+      EXPECT_EQ(scores.top[i][static_cast<std::size_t>(ranks[i] - 1)].token, prompt[i + 1]);
+    } else {
+      ++beyond;
+      EXPECT_LE(scores.tokens[i].logprob, scores.top[i].back().logprob);
+    }
+  }
+  EXPECT_GT(beyond, 0);
 }
 
 TEST_P(PromptScores, SameInACrowdAndWhenPagesRunOut) {

@@ -38,6 +38,7 @@ void EngineCore::take_scores(Choice& choice, const StepItem& item, std::size_t r
         sampler_.score(runner_->logits(row + static_cast<std::size_t>(i)), next, request.request.prompt_logprobs);
     request.prompt_logprobs.push_back({next, score.logprob});
     request.prompt_top_logprobs.push_back(std::move(score.top));
+    request.prompt_ranks.push_back(score.rank);
   }
 }
 
@@ -154,6 +155,10 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
 void EngineCore::end_choice(Choice& choice, GenerationEvent event) {
   ActiveRequest& request = *choice.request;
   scheduler_->remove(&choice);
+  const Choice& first = *request.choices.front();
+  if (first.admitted_before) {
+    event.queue_seconds = std::chrono::duration<double>(first.admitted_at - request.arrival).count();
+  }
   event.prompt_tokens = choice.prompt_length;
   event.cached_tokens = choice.cached_tokens;
   event.completion_tokens = choice.length() - choice.prompt_length;
@@ -172,6 +177,7 @@ void EngineCore::send(ActiveRequest& request, GenerationEvent event) {
   if (!request.prompt_logprobs.empty()) {
     event.prompt_logprobs = std::exchange(request.prompt_logprobs, {});
     event.prompt_top_logprobs = std::exchange(request.prompt_top_logprobs, {});
+    event.prompt_ranks = std::exchange(request.prompt_ranks, {});
   }
   try {
     request.callback(event);

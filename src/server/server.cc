@@ -30,8 +30,8 @@ Result<std::unique_ptr<Server>> Server::start(Engine& engine, const ServerOption
 
 Status Server::reload(const ServerOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_http_options(options.http));
+  FOVEA_RETURN_IF_ERROR(http_->set_limits(options.http));
   service_->set_api_keys(options.service.api_keys);
-  http_->set_limits(options.http);
   return {};
 }
 
@@ -43,7 +43,11 @@ std::string Server::url() const {
   const std::string& host = options_.http.host;
   const bool any = host == "0.0.0.0" || host == "::";
   const bool v6 = host.find(':') != std::string::npos && !any;
-  return fmt::format("http://{}:{}", any ? "127.0.0.1" : v6 ? "[" + host + "]" : host, port());
+  return fmt::format("{}://{}:{}", options_.http.tls_cert.empty() ? "http" : "https",
+                     any  ? "127.0.0.1"
+                     : v6 ? "[" + host + "]"
+                          : host,
+                     port());
 }
 
 bool Server::wait_idle(double seconds, const std::atomic<bool>* hurry) const {

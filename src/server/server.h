@@ -26,7 +26,7 @@ class Server {
   ~Server();
 
   std::int32_t port() const { return http_->port(); }
-  // "http://127.0.0.1:8000"
+  // "http://127.0.0.1:8000", https with TLS
   std::string url() const;
   const HttpServer& http() const { return *http_; }
   Service& service() { return *service_; }

@@ -32,7 +32,7 @@ class Server:
         command = [BINARY, "serve", "--port", "0", *(["--model", MODEL] if MODEL else []), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
+        found = re.search(r"https?://\S+", line)
         assert found, f"the server did not start: {line!r}"
         self.url = found.group()
 

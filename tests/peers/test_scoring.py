@@ -89,6 +89,9 @@ def test_prompt_logprobs(client, model, ids):
         entry = answer.prompt_logprobs[i]
         assert entry[str(ids[i])]["logprob"] == scores.token_logprobs[i]
         assert len(entry) in (2, 3) and {1, 2} <= {one["rank"] for one in entry.values()}
+    bare = complete(client, model, ids[:20], extra_body={"prompt_logprobs": 0}).choices[0].prompt_logprobs
+    for i in range(1, 20):
+        assert bare[i] == {str(ids[i]): answer.prompt_logprobs[i][str(ids[i])]} and bare[i][str(ids[i])]["rank"] >= 1
     chat = client.chat.completions.create(model=model, messages=[{"role": "user", "content": CODE}], max_tokens=32,
                                           temperature=0, extra_body={"prompt_logprobs": 0})
     assert len(chat.prompt_logprobs) == chat.usage.prompt_tokens and "74912" in chat.choices[0].message.content

@@ -8,6 +8,7 @@ import collections
 import json
 import random
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -143,6 +144,41 @@ def token_cost(streams: int, tokens: int) -> float:
     finally:
         process.stdin.close()
         process.wait(30)
+
+
+SENDER = """
+import resource, socket, sys, time
+streams, steps = int(sys.argv[1]), int(sys.argv[2])
+listener = socket.create_server(("127.0.0.1", 0), backlog=streams)
+print(listener.getsockname()[1], flush=True)
+held = [listener.accept()[0] for _ in range(streams)]
+for one in held:
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
+for _ in range(steps):
+    time.sleep(0.02)
+    for one in held:
+        one.send(b"x" * 200)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_stime - before) / (streams * steps), flush=True)
+"""
+
+
+def send_cost(streams: int, steps: int) -> float:
+    """Seconds of CPU that the kernel takes to send as many pieces of a token's size alone: what token_cost() cannot go below."""
+    process = subprocess.Popen([sys.executable, "-c", SENDER, str(streams), str(steps)], stdout=subprocess.PIPE, text=True)
+    port = int(process.stdout.readline())
+
+    async def read() -> None:
+        reader, _ = await asyncio.open_connection("127.0.0.1", port)
+        while await reader.read(1 << 16):
+            pass
+
+    async def read_all() -> None:
+        await asyncio.gather(*(read() for _ in range(streams)))
+    asyncio.run(read_all())
+    cost = float(process.stdout.readline())
+    process.wait(30)
+    return cost
 
 
 async def pace(server: Server, prompts: int, tokens: int, streamed: int = 60000) -> tuple[list[float], float]:

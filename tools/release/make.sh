@@ -59,7 +59,7 @@ cp LICENSE CHANGELOG.md README.md "$stage/"
 cp -r deploy "$stage/deploy"
 # What others' licences ask to be passed on with their code.
 for package in libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libxxhash-dev libhwy-dev \
-  libpcre2-dev libutf8proc-dev libedit-dev libbsd-dev libmd-dev libncurses-dev libboost1.81-dev libstdc++-12-dev; do
+  libpcre2-dev libutf8proc-dev libedit-dev libssl-dev libbsd-dev libmd-dev libncurses-dev libboost1.81-dev libstdc++-12-dev; do
   cp "/usr/share/doc/$package/copyright" "$stage/licenses/$package.txt"
 done
 cat build/third_party/xgrammar-*/{LICENSE,NOTICE} >"$stage/licenses/xgrammar.txt"

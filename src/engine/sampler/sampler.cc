@@ -321,6 +321,11 @@ SampledToken Sampler::score(std::span<const float> logits, std::int32_t token, s
   SampledToken result;
   result.token = token;
   add_logprobs(logits, row_max(logits), top, &result);
+  const Candidate own{logits[token], token};
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    result.rank += Likelier()({logits[i], static_cast<std::int32_t>(i)}, own) ? 1 : 0;
+  }
+  ++result.rank;
   return result;
 }
 

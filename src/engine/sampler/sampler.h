@@ -56,6 +56,7 @@ struct SampledToken {
   std::int32_t token = 0;
   float logprob = 0.0f;           // natural log; only with params.logprobs >= 0
   std::vector<TokenLogprob> top;  // the params.logprobs likeliest, likeliest first
+  std::int32_t rank = 0;          // of score(): the place that the token would have there, from 1 on
 };
 
 class Sampler {
@@ -68,7 +69,7 @@ class Sampler {
   Result<SampledToken> sample(std::span<const float> logits, const SamplingState& state,
                               std::span<const std::int32_t> allowed = {});
 
-  // Of a token that was not sampled: its log probability, and the `top` likeliest.
+  // Of a token that was not sampled: its log probability and rank, and the `top` likeliest.
   SampledToken score(std::span<const float> logits, std::int32_t token, std::int32_t top);
 
  private:

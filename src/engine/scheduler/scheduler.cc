@@ -269,7 +269,10 @@ bool Scheduler::admit_one(Sequence* sequence) {
   sequence->computed = start;
   sequence->published = match.num_pages;
   sequence->dropped.assign(groups_.size(), 0);
-  if (!sequence->admitted_before) sequence->cached_tokens = std::min(start, sequence->prompt_length);
+  if (!sequence->admitted_before) {
+    sequence->cached_tokens = std::min(start, sequence->prompt_length);
+    sequence->admitted_at = std::chrono::steady_clock::now();
+  }
   sequence->admitted_before = true;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     sequence->dropped[g] = window_begin(g, *sequence, start);

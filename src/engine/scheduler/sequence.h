@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -58,8 +59,9 @@ struct Sequence {
   std::int32_t computed = 0;       // leading tokens whose KV is in pages
   std::int32_t cached_tokens = 0;  // of the prompt, found in the cache when first admitted
   bool admitted_before = false;
-  RadixCache::Node* node = nullptr;   // where it stands in the cache, locked
-  std::int32_t published = 0;         // leading pages that the cache has too
+  std::chrono::steady_clock::time_point admitted_at;  // first
+  RadixCache::Node* node = nullptr;                   // where it stands in the cache, locked
+  std::int32_t published = 0;                         // leading pages that the cache has too
   std::vector<std::int32_t> dropped;  // [group] pages between the sinks and this one are given up: they left the window
   std::uint64_t last_step = 0;        // number of the latest step it is in
   std::uint64_t waits_for = 0;        // id of the sequence that computes a prefix this one needs

@@ -1,5 +1,5 @@
 // A small blocking HTTP/1.1 client with server-sent events, one connection an object. Used by `fovea demo`, `fovea
-// bench serve` and the server's tests; not a general client (no TLS, no redirects).
+// bench serve`, OtlpExporter and the server's tests; not a general client (no TLS, no redirects).
 #pragma once
 
 #include <cstdint>

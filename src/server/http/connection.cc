@@ -21,6 +21,8 @@
 #include <iterator>
 #include <utility>
 
+#include "server/http/transport.h"
+
 namespace fovea::server {
 namespace {
 
@@ -49,7 +51,7 @@ bool is_sane_id(std::string_view id) {
 class Connection final : public std::enable_shared_from_this<Connection>, public WakeList::Sleeper {
  public:
   Connection(asio::ip::tcp::socket socket, ConnectionContext& context)
-      : stream_(std::move(socket)),
+      : stream_(std::move(socket), context.tls()),
         signal_(stream_.get_executor()),
         retry_(stream_.get_executor()),
         context_(context),
@@ -71,6 +73,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, public
  private:
   using Parser = http::request_parser<http::string_body>;
 
+  awaitable<bool> shake_hands();
   awaitable<bool> read_request(Parser* parser, HttpRequest* request);
   awaitable<bool> answer();
   bool advance();
@@ -86,7 +89,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, public
   void peer_left(const std::shared_ptr<Exchange>& exchange);
   void detach();
 
-  beast::tcp_stream stream_;
+  Transport stream_;
   beast::flat_buffer buffer_;
   asio::steady_timer signal_;  // never expires; cancelled when the exchange has something
   asio::steady_timer retry_;   // asks again for FIN while pipelined bytes wait unread
@@ -117,9 +120,9 @@ awaitable<bool> Connection::send(std::string bytes) {
 // As fast as the client takes it.
 awaitable<bool> Connection::send_rest() {
   error_code error;
-  stream_.expires_after(milliseconds(options_->write_seconds));
+  stream_.tcp().expires_after(milliseconds(options_->write_seconds));
   co_await asio::async_write(stream_, asio::buffer(unsent_) + sent_, asio::redirect_error(asio::use_awaitable, error));
-  stream_.expires_never();
+  stream_.tcp().expires_never();
   std::string().swap(unsent_);  // it may have grown large
   sent_ = 0;
   co_return !error;
@@ -127,6 +130,7 @@ awaitable<bool> Connection::send_rest() {
 
 // What goes out without waiting. No timer, coroutine or message takes part: this is where a stream's tokens pass.
 void Connection::send_now() {
+  if (stream_.tls() != nullptr) return;  // encrypted by send_rest()
   while (sent_ < unsent_.size()) {
     const ssize_t count = ::send(stream_.socket().native_handle(), unsent_.data() + sent_, unsent_.size() - sent_,
                                  MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -177,14 +181,39 @@ awaitable<bool> Connection::refuse_request(std::int32_t status, std::string_view
 // destroy the answer before the client has read it.
 awaitable<void> Connection::close_politely() {
   error_code error;
+  if (stream_.tls() != nullptr) {  // says that the answer is whole
+    stream_.tcp().expires_after(std::chrono::seconds(2));
+    co_await stream_.tls()->async_shutdown(asio::redirect_error(asio::use_awaitable, error));
+    stream_.drop_tls();
+  }
+  error = {};
   stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, error);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
   std::string sink(64u << 10, '\0');
   while (!error && std::chrono::steady_clock::now() < deadline) {
-    stream_.expires_after(std::chrono::seconds(2));
+    stream_.tcp().expires_after(std::chrono::seconds(2));
     co_await stream_.async_read_some(asio::buffer(sink), asio::redirect_error(asio::use_awaitable, error));
   }
-  stream_.close();
+  stream_.tcp().close();
+}
+
+// True: TLS is on. A client that speaks plain HTTP to it is told so.
+awaitable<bool> Connection::shake_hands() {
+  constexpr char kHandshake = 22;  // what a client of TLS begins with
+  error_code error;
+  stream_.tcp().expires_after(milliseconds(options_->read_seconds));
+  const std::size_t count =
+      co_await stream_.tcp().async_read_some(buffer_.prepare(4096), asio::redirect_error(asio::use_awaitable, error));
+  if (error) co_return false;
+  buffer_.commit(count);
+  if (*static_cast<const char*>(buffer_.data().data()) != kHandshake) {
+    stream_.drop_tls();
+    co_return co_await refuse_request(400, "this port speaks TLS; use https://");
+  }
+  co_await stream_.tls()->async_handshake(asio::ssl::stream_base::server, buffer_.data(),
+                                          asio::redirect_error(asio::use_awaitable, error));
+  buffer_.clear();  // all of it was the handshake's
+  co_return !error;
 }
 
 awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
@@ -194,13 +223,13 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
   error_code error;
   // The first byte may take as long as a connection may idle; from then on the request has read_seconds.
   if (buffer_.size() == 0) {
-    stream_.expires_after(milliseconds(options.idle_seconds));
+    stream_.tcp().expires_after(milliseconds(options.idle_seconds));
     const std::size_t count =
         co_await stream_.async_read_some(buffer_.prepare(4096), asio::redirect_error(asio::use_awaitable, error));
     if (error) co_return false;
     buffer_.commit(count);
   }
-  stream_.expires_after(milliseconds(options.read_seconds));
+  stream_.tcp().expires_after(milliseconds(options.read_seconds));
   co_await http::async_read_header(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, error));
   if (!error && parser->get()[http::field::expect] == "100-continue" && !parser->is_done()) {
     const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -222,7 +251,7 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
     co_return co_await refuse_request(400, fmt::format("malformed HTTP request: {}", error.message()));
   }
   if (error) co_return false;
-  stream_.expires_never();
+  stream_.tcp().expires_never();
 
   auto& message = parser->get();
   http_1_0_ = message.version() < 11;
@@ -250,7 +279,7 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
 
 void Connection::peer_left(const std::shared_ptr<Exchange>& exchange) {
   exchange->mark_gone();
-  stream_.close();
+  stream_.tcp().close();
   signal_.cancel();
 }
 
@@ -316,7 +345,7 @@ bool Connection::advance() {
 void Connection::wake(const Exchange* exchange) {
   if (exchange_.get() != exchange) return;
   if (waiting_ && advance()) return;
-  if (over_ || exchange_->gone()) stream_.close();  // do not wait for the write in progress
+  if (over_ || exchange_->gone()) stream_.tcp().close();  // do not wait for the write in progress
   signal_.cancel();
 }
 
@@ -343,9 +372,11 @@ awaitable<bool> Connection::answer() {
 awaitable<void> Connection::run(bool refuse) {
   signal_.expires_at(asio::steady_timer::time_point::max());
   if (refuse) {
+    if (stream_.tls() != nullptr && !co_await shake_hands()) co_return;
     co_await refuse_request(503, "too many connections");
     co_return;
   }
+  if (stream_.tls() != nullptr && !co_await shake_hands()) co_return;
   for (;;) {
     HttpRequest request;
     {

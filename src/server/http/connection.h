@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/http/http_server.h"
+#include "server/http/tls.h"
 #include "server/http/wake_list.h"
 
 namespace fovea::server {
@@ -21,10 +22,16 @@ struct ConnectionContext {
     const std::lock_guard<std::mutex> lock(mutex_);
     return options_;
   }
-  void set_options(HttpOptions options) {
+  // Null: plain HTTP.
+  std::shared_ptr<boost::asio::ssl::context> tls() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return tls_;
+  }
+  void set_options(HttpOptions options, std::shared_ptr<boost::asio::ssl::context> tls) {
     auto next = std::make_shared<const HttpOptions>(std::move(options));
     const std::lock_guard<std::mutex> lock(mutex_);
     options_ = std::move(next);
+    tls_ = std::move(tls);
   }
 
   HttpHandler handler;
@@ -39,7 +46,9 @@ struct ConnectionContext {
 
  private:
   mutable std::mutex mutex_;
-  std::shared_ptr<const HttpOptions> options_;  // each connection keeps those that it began with
+  // Each connection keeps those that it began with.
+  std::shared_ptr<const HttpOptions> options_;
+  std::shared_ptr<boost::asio::ssl::context> tls_;
 };
 
 // Serves the socket until it closes. `refuse`: there are too many connections; answers 503 and closes.

@@ -29,15 +29,25 @@ using asio::awaitable;
 using asio::ip::tcp;
 using boost::system::error_code;
 
+// Null: plain HTTP.
+Result<std::shared_ptr<asio::ssl::context>> tls_of(const HttpOptions& options) {
+  if (options.tls_cert.empty() && options.tls_key.empty()) return std::shared_ptr<asio::ssl::context>();
+  if (options.tls_cert.empty() || options.tls_key.empty()) {
+    return invalid_argument("--tls-{} is given without --tls-{}; TLS needs both",
+                            options.tls_cert.empty() ? "key" : "cert", options.tls_cert.empty() ? "cert" : "key");
+  }
+  return load_tls(options.tls_cert, options.tls_key);
+}
+
 class HttpServerImpl final : public HttpServer {
  public:
-  HttpServerImpl(const HttpOptions& options, HttpHandler handler)
+  HttpServerImpl(const HttpOptions& options, HttpHandler handler, std::shared_ptr<asio::ssl::context> tls)
       : pool_(static_cast<std::size_t>(options.handler_threads)),
         large_pool_(1),
         io_(options.io_threads),
         wakes_(io_, options.io_threads == 1),
         acceptor_(io_) {
-    context_.set_options(options);
+    context_.set_options(options, std::move(tls));
     context_.handler = std::move(handler);
     context_.wakes = &wakes_;
     context_.pool = &pool_;
@@ -50,12 +60,7 @@ class HttpServerImpl final : public HttpServer {
   std::int32_t port() const override { return port_; }
   std::int64_t active() const override { return context_.active.load(); }
   std::int64_t connections() const override { return context_.connections.load(); }
-  void set_limits(const HttpOptions& options) override {
-    HttpOptions next = options;
-    next.cors_origin = context_.options()->cors_origin;
-    next.io_threads = context_.options()->io_threads;
-    context_.set_options(std::move(next));
-  }
+  Status set_limits(const HttpOptions& options) override;
   void drain() override { context_.draining.store(true); }
   void stop() override;
 
@@ -93,6 +98,18 @@ Status HttpServerImpl::listen() {
   port_ = acceptor_.local_endpoint(error).port();
   asio::co_spawn(io_, accept_loop(), asio::detached);
   for (std::int32_t i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  return {};
+}
+
+Status HttpServerImpl::set_limits(const HttpOptions& options) {
+  const auto now = context_.options();
+  HttpOptions next = options;
+  next.cors_origin = now->cors_origin;
+  next.io_threads = now->io_threads;
+  next.tls_cert = now->tls_cert;
+  next.tls_key = now->tls_key;
+  FOVEA_ASSIGN_OR_RETURN(auto tls, tls_of(next));
+  context_.set_options(std::move(next), std::move(tls));
   return {};
 }
 
@@ -149,12 +166,13 @@ Status check_http_options(const HttpOptions& options) {
   }
   if (options.host.empty())
     return invalid_argument("the host is empty; 127.0.0.1 is this machine, 0.0.0.0 all addresses");
-  return {};
+  return tls_of(options).status();
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options, HttpHandler handler) {
   FOVEA_RETURN_IF_ERROR(check_http_options(options));
-  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler));
+  FOVEA_ASSIGN_OR_RETURN(auto tls, tls_of(options));
+  auto server = std::make_unique<HttpServerImpl>(options, std::move(handler), std::move(tls));
   FOVEA_RETURN_IF_ERROR(server->listen());
   return Result<std::unique_ptr<HttpServer>>(std::move(server));
 }

@@ -27,6 +27,7 @@ struct HttpOptions {
   double idle_seconds = 75.0;                    // for the next request on a connection
   double read_seconds = 60.0;                    // for one request to come in whole
   double write_seconds = 30.0;                   // for the client to take what was written
+  std::string tls_cert, tls_key;                 // PEM files; both empty: plain HTTP
   std::string cors_origin;                       // Access-Control-Allow-Origin; empty: no CORS headers
 };
 
@@ -47,8 +48,9 @@ class HttpServer {
   // Requests being answered.
   virtual std::int64_t active() const = 0;
   virtual std::int64_t connections() const = 0;
-  // Numbers of connections and bytes, and times: those of `options` hold for connections made from now on.
-  virtual void set_limits(const HttpOptions& options) = 0;
+  // Numbers of connections and bytes, and times: those of `options` hold for connections made from now on, and so does
+  // what the files of the certificate hold now. An error: they cannot be used, and nothing changed.
+  virtual Status set_limits(const HttpOptions& options) = 0;
   // From now on answers carry Connection: close.
   virtual void drain() = 0;
   // Stops accepting, drops every connection and joins the threads.

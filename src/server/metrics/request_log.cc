@@ -12,10 +12,11 @@ namespace fovea::server {
 std::string request_line(const RequestRecord& record) {
   std::string out = fmt::format("{} {} {} {:.1f} ms id={}", shorten(record.method), shorten(record.path), record.status,
                                 1e3 * record.seconds, record.id);
-  if (record.first_token_seconds >= 0.0) out += fmt::format(" first_token={:.1f}ms", 1e3 * record.first_token_seconds);
-  if (record.completion_tokens >= 0) {
-    out += fmt::format(" prompt={} cached={} completion={}", record.prompt_tokens, record.cached_tokens,
-                       record.completion_tokens);
+  if (record.generation.first_token_seconds >= 0.0)
+    out += fmt::format(" first_token={:.1f}ms", 1e3 * record.generation.first_token_seconds);
+  if (record.generation.completion_tokens >= 0) {
+    out += fmt::format(" prompt={} cached={} completion={}", record.generation.prompt_tokens,
+                       record.generation.cached_tokens, record.generation.completion_tokens);
   }
   return out + "\n";
 }
@@ -29,11 +30,12 @@ std::string request_line_json(const RequestRecord& record) {
   out += ",\"path\":";
   append_json_string(&out, shorten(record.path));
   out += fmt::format(",\"status\":{},\"seconds\":{:.6f}", record.status, record.seconds);
-  if (record.first_token_seconds >= 0.0)
-    out += fmt::format(",\"first_token_seconds\":{:.6f}", record.first_token_seconds);
-  if (record.completion_tokens >= 0) {
-    out += fmt::format(",\"prompt_tokens\":{},\"cached_tokens\":{},\"completion_tokens\":{}", record.prompt_tokens,
-                       record.cached_tokens, record.completion_tokens);
+  if (record.generation.first_token_seconds >= 0.0)
+    out += fmt::format(",\"first_token_seconds\":{:.6f}", record.generation.first_token_seconds);
+  if (record.generation.completion_tokens >= 0) {
+    out += fmt::format(",\"prompt_tokens\":{},\"cached_tokens\":{},\"completion_tokens\":{}",
+                       record.generation.prompt_tokens, record.generation.cached_tokens,
+                       record.generation.completion_tokens);
   }
   return out + "}\n";
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "fovea/version.h"
+#include "server/trace/otlp_exporter.h"
 
 namespace fovea::server {
 namespace {
@@ -19,7 +20,7 @@ std::string request_key(std::string_view path, std::int32_t status) { return fmt
 
 }  // namespace
 
-ServerMetrics::ServerMetrics(const Engine& engine)
+ServerMetrics::ServerMetrics(const Engine& engine, const OtlpExporter* traces)
     : time_to_first_token(registry_.histogram("fovea_time_to_first_token_seconds",
                                               "From a request's arrival to its first token", time_bounds())),
       inter_token_latency(registry_.histogram("fovea_inter_token_latency_seconds",
@@ -130,6 +131,12 @@ ServerMetrics::ServerMetrics(const Engine& engine)
       "fovea_sparse_lists_total", lists_help, [](Stats s) { return s.sparse_rescorings; }, "by=\"rescoring\"");
   counter(
       "fovea_sparse_lists_total", lists_help, [](Stats s) { return s.sparse_reuses; }, "by=\"reuse\"");
+  if (traces != nullptr) {
+    registry_.callback("fovea_trace_spans_total", "Spans that the collector of --otlp-endpoint took", "counter",
+                       [traces] { return static_cast<double>(traces->sent()); });
+    registry_.callback("fovea_trace_requests_dropped_total", "Requests whose spans it did not get", "counter",
+                       [traces] { return static_cast<double>(traces->dropped()); });
+  }
   registry_.callback(
       "fovea_build_info", "Version of the server", "gauge", [] { return 1.0; },
       fmt::format("version=\"{}\"", kVersion));

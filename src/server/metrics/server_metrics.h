@@ -11,10 +11,12 @@
 
 namespace fovea::server {
 
+class OtlpExporter;
+
 class ServerMetrics {
  public:
-  // The engine must outlive the metrics.
-  explicit ServerMetrics(const Engine& engine);
+  // The engine must outlive the metrics, and so must the exporter, which may be null.
+  ServerMetrics(const Engine& engine, const OtlpExporter* traces);
 
   // Counts an answered request; unknown paths and statuses fall into "other".
   void count_request(std::string_view path, std::int32_t status);

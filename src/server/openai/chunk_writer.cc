@@ -108,23 +108,21 @@ void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens)
 
 std::string prompt_logprobs_json(const Engine& engine, const PromptScores& scores, std::int32_t top) {
   std::string out = "[null";
-  const auto add = [&](const TokenLogprob& entry, std::size_t rank, bool first) {
+  const auto add = [&](const TokenLogprob& entry, std::int32_t rank, bool first) {
     fmt::format_to(std::back_inserter(out), "{}\"{}\":{{\"logprob\":", first ? "" : ",", entry.token);
     append_logprob(&out, entry.logprob);
-    out += ",\"rank\":" + (rank > 0 ? std::to_string(rank) : "null") + ",\"decoded_token\":";
+    fmt::format_to(std::back_inserter(out), ",\"rank\":{},\"decoded_token\":", rank);
     append_json_string(&out, engine.token_bytes(entry.token));
     out.push_back('}');
   };
   for (std::size_t i = 0; i < scores.logprobs.size(); ++i) {
     const std::vector<TokenLogprob>& likely = scores.top[i];
-    const std::size_t count = std::min<std::size_t>(likely.size(), static_cast<std::size_t>(std::max(top, 0)));
-    const TokenLogprob& own = scores.logprobs[i];
-    std::size_t rank = 0;
-    for (std::size_t k = 0; k < count; ++k) rank = likely[k].token == own.token ? k + 1 : rank;
+    const auto count = std::min(static_cast<std::int32_t>(likely.size()), std::max(top, 0));
     out += ",{";
-    add(own, rank, true);
-    for (std::size_t k = 0; k < count; ++k) {
-      if (k + 1 != rank) add(likely[k], k + 1, false);
+    add(scores.logprobs[i], scores.ranks[i], true);
+    for (std::int32_t k = 0; k < count; ++k) {
+      if (likely[static_cast<std::size_t>(k)].token == scores.logprobs[i].token) continue;
+      add(likely[static_cast<std::size_t>(k)], k + 1, false);
     }
     out.push_back('}');
   }

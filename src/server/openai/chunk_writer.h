@@ -36,10 +36,10 @@ struct PromptScores {
   std::int32_t first = 0;              // the first token, which has none
   std::vector<TokenLogprob> logprobs;  // of the others
   std::vector<std::vector<TokenLogprob>> top;
+  std::vector<std::int32_t> ranks;
 };
 
-// As vLLM has them: [null,{"ID":{"logprob":..,"rank":..,"decoded_token":..},..},..]; rank is null where the token is
-// not among the `top` likeliest.
+// As vLLM has them: [null,{"ID":{"logprob":..,"rank":..,"decoded_token":..},..},..].
 std::string prompt_logprobs_json(const Engine& engine, const PromptScores& scores, std::int32_t top);
 
 // Collects the logprobs of one choice in the shape of its API, incrementally: a stream takes a piece a chunk, an answer

@@ -76,7 +76,7 @@ Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec sp
     }
   }
   left_ = choices_.size();
-  for (const GenerateRequest& request : spec_.requests) scores_.push_back({request.prompt.front(), {}, {}});
+  for (const GenerateRequest& request : spec_.requests) scores_.push_back({request.prompt.front(), {}, {}, {}});
 }
 
 void Generation::start() {
@@ -93,6 +93,7 @@ void Generation::start() {
     const std::scoped_lock lock(mutex_);
     spec_.answer->begin(&early_);
   }
+  submit_seconds_.store(seconds_since(spec_.arrival));
   for (std::size_t prompt = 0; prompt < spec_.requests.size(); ++prompt) {
     Result<RequestId> id =
         engine_.submit(std::move(spec_.requests[prompt]),
@@ -142,7 +143,26 @@ void Generation::report_done(std::int32_t status, const Usage* usage) {
     const std::scoped_lock lock(ids_mutex_);
     done.swap(done_);
   }
-  if (done) done(status, first_token_seconds_.load(), usage);
+  if (!done) return;
+  GenerationReport report;
+  report.submit_seconds = submit_seconds_.load();
+  const double queued = queue_seconds_.load();
+  if (queued >= 0.0) report.admit_seconds = report.submit_seconds + queued;
+  report.first_token_seconds = first_token_seconds_.load();
+  if (usage != nullptr) {
+    report.prompt_tokens = usage->prompt_tokens;
+    report.cached_tokens = usage->cached_tokens;
+    report.completion_tokens = usage->completion_tokens;
+    report.finish = choices_.front().finish == FinishReason::kLength ? "length" : "stop";
+  }
+  report.chat = spec_.kind == ApiKind::kChat;
+  report.model = spec_.model;
+  report.answer_id = spec_.id;
+  report.choices = spec_.params.n;
+  report.max_tokens = spec_.params.sampling.max_tokens;
+  report.temperature = spec_.params.sampling.temperature;
+  report.top_p = spec_.params.sampling.top_p;
+  done(status, report);
 }
 
 void Generation::emit_locked(std::string_view bytes) {
@@ -180,12 +200,14 @@ void Generation::on_event(std::size_t prompt, const GenerationEvent& event) {
     if (!event.prompt_logprobs.empty()) {
       scores_[prompt].logprobs = event.prompt_logprobs;
       scores_[prompt].top = event.prompt_top_logprobs;
+      scores_[prompt].ranks = event.prompt_ranks;
     }
     if (choice.logprobs) add_logprobs(choice, event);
     for (const TokenLogprob& entry : event.logprobs) choice.logprob_sum += entry.logprob;
     choice.logprob_count += static_cast<std::int64_t>(event.logprobs.size());
     choice.finish = event.finish;
     if (event.finish != FinishReason::kNone) {
+      if (queue_seconds_.load() < 0.0) queue_seconds_.store(event.queue_seconds);
       if (event.choice == 0) {
         usage_.prompt_tokens += event.prompt_tokens;
         usage_.cached_tokens += event.cached_tokens;

@@ -15,6 +15,7 @@
 
 #include "fovea/engine.h"
 #include "server/http/exchange.h"
+#include "server/metrics/request_log.h"
 #include "server/metrics/server_metrics.h"
 #include "server/openai/answer_parser.h"
 #include "server/openai/answer_writer.h"
@@ -42,9 +43,8 @@ struct GenerationSpec {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // Called once with the status that the request ended with (200 for streams that began), for counting.
-  // first_token_seconds: from the arrival, negative when there was none; usage: null unless the answer is whole.
-  using DoneCallback = std::function<void(std::int32_t status, double first_token_seconds, const Usage* usage)>;
+  // Called once with the status that the request ended with (200 for streams that began), for the metrics and the log.
+  using DoneCallback = std::function<void(std::int32_t status, const GenerationReport& report)>;
 
   Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec spec, std::shared_ptr<Exchange> exchange,
              DoneCallback done);
@@ -109,7 +109,10 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::string logprobs_;  // of text that the parser holds back, for spec_.answer
   std::string stop_text_;
   Usage usage_;
-  std::atomic<double> first_token_seconds_{-1.0};  // written under the lock, read without
+  // Written under the lock, read without.
+  std::atomic<double> first_token_seconds_{-1.0};
+  std::atomic<double> submit_seconds_{-1.0};
+  std::atomic<double> queue_seconds_{-1.0};
 };
 
 GenerateRequest request_for(const GenerationParams& params, std::vector<std::int32_t> prompt);

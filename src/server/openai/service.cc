@@ -19,6 +19,7 @@
 #include "server/openai/openapi.h"
 #include "server/openai/tools.h"
 #include "server/page/page.h"
+#include "server/trace/otlp_exporter.h"
 
 namespace fovea::server {
 namespace {
@@ -74,7 +75,7 @@ const Service::Route Service::kRoutes[] = {
 Service::Service(Engine& engine, ServiceOptions options)
     : engine_(engine),
       options_(std::move(options)),
-      metrics_(engine),
+      metrics_(engine, options_.traces),
       name_(options_.served_names.empty() ? engine.model_name() : options_.served_names.front()),
       tool_format_(options_.tool_parser == "auto" ? tool_format_of(engine.chat_template())
                                                   : tool_format_named(options_.tool_parser)),
@@ -99,27 +100,28 @@ void Service::reply_error(const std::shared_ptr<Exchange>& exchange, const HttpR
 }
 
 Service::RequestStart Service::start_of(const HttpRequest& request) {
-  return {request.method, request.path, request.id, request.arrival};
+  RequestStart start{{}, request.arrival};
+  start.record.method = request.method;
+  start.record.path = request.path;
+  start.record.id = request.id;
+  start.record.traceparent = request.header("traceparent");
+  start.record.tracestate = request.header("tracestate");
+  return start;
 }
 
-void Service::record(const RequestStart& start, std::int32_t status, double first_token_seconds, const Usage* usage) {
-  metrics_.count_request(start.path, status);
+void Service::record(const RequestStart& start, std::int32_t status, const GenerationReport& generation) {
+  const std::string& path = start.record.path;
+  metrics_.count_request(path, status);
   // Probes that found all well say nothing.
-  const bool probe = start.path == "/health" || start.path == "/ready" || start.path == "/metrics";
-  if (!options_.on_request || (probe && status == 200)) return;
-  RequestRecord record;
-  record.method = start.method;
-  record.path = start.path;
-  record.id = start.id;
+  const bool probe = path == "/health" || path == "/ready" || path == "/metrics";
+  const bool traced = options_.traces != nullptr && start.record.method == "POST";
+  if ((!options_.on_request && !traced) || (probe && status == 200)) return;
+  RequestRecord record = start.record;
   record.status = status;
   record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start.arrival).count();
-  record.first_token_seconds = first_token_seconds;
-  if (usage != nullptr) {
-    record.prompt_tokens = usage->prompt_tokens;
-    record.cached_tokens = usage->cached_tokens;
-    record.completion_tokens = usage->completion_tokens;
-  }
-  options_.on_request(record);
+  record.generation = generation;
+  if (options_.on_request) options_.on_request(record);
+  if (traced) options_.traces->add(record);
 }
 
 void Service::set_api_keys(std::vector<std::string> keys) {
@@ -460,11 +462,10 @@ void Service::generate(GenerationSpec spec, const std::string& prompt_field, con
   if (!spec.params.ignored.empty()) {
     log_warning("request {}: ignored {}", request.id, shorten(fmt::format("{}", fmt::join(spec.params.ignored, ", "))));
   }
-  std::make_shared<Generation>(
-      engine_, metrics_, std::move(spec), exchange,
-      [this, start = start_of(request)](std::int32_t status, double first_token_seconds, const Usage* usage) {
-        record(start, status, first_token_seconds, usage);
-      })
+  std::make_shared<Generation>(engine_, metrics_, std::move(spec), exchange,
+                               [this, start = start_of(request)](std::int32_t status, const GenerationReport& report) {
+                                 record(start, status, report);
+                               })
       ->start();
 }
 

@@ -21,6 +21,8 @@
 
 namespace fovea::server {
 
+class OtlpExporter;
+
 struct ServiceOptions {
   std::vector<std::string> served_names;   // in /v1/models, the first is shown in answers; empty: the engine's
   std::string tool_parser = "auto";        // how calls of tools are written: a ToolFormat's name; auto: by the template
@@ -31,9 +33,10 @@ struct ServiceOptions {
   bool loopback = false;                   // listens on a loopback address: Host must name this machine, or
   std::vector<std::string> allowed_hosts;  // one of these
   std::function<void(const RequestRecord&)>
-      on_request;               // told of each request at its end, from any thread; may be null
-  bool page = true;             // the page at /
-  double stuck_seconds = 60.0;  // a forward that takes longer makes /health 503
+      on_request;                  // told of each request at its end, from any thread; may be null
+  OtlpExporter* traces = nullptr;  // gets them too, those that POST; outlives the service
+  bool page = true;                // the page at /
+  double stuck_seconds = 60.0;     // a forward that takes longer makes /health 503
 };
 
 class Service {
@@ -52,9 +55,9 @@ class Service {
 
  private:
   struct Route;
-  // What the log needs of a request when that itself is gone.
+  // What is kept of a request until its end, when that itself is gone.
   struct RequestStart {
-    std::string method, path, id;
+    RequestRecord record;
     std::chrono::steady_clock::time_point arrival;
   };
   static RequestStart start_of(const HttpRequest& request);
@@ -84,9 +87,8 @@ class Service {
   void reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response);
   void reply_error(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, const ApiError& error);
   void preflight(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
-  // Counts and logs; first_token_seconds and usage: of a generation.
-  void record(const RequestStart& start, std::int32_t status, double first_token_seconds = -1.0,
-              const Usage* usage = nullptr);
+  // Counts the request, and tells options_.on_request of it.
+  void record(const RequestStart& start, std::int32_t status, const GenerationReport& generation = {});
   bool authorized(const HttpRequest& request) const;
   // Why a browser may have been led here by a page that is none of ours; empty: it was not.
   std::string foreign(const HttpRequest& request) const;

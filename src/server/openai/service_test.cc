@@ -461,11 +461,11 @@ TEST_F(ServiceTest, LogsEachRequestAtItsEnd) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].path, "/v1/chat/completions");
   EXPECT_EQ(records[0].status, 200);
-  EXPECT_EQ(records[0].completion_tokens, 2);
-  EXPECT_GE(records[0].seconds, records[0].first_token_seconds);
-  EXPECT_GE(records[0].first_token_seconds, 0.0);
+  EXPECT_EQ(records[0].generation.completion_tokens, 2);
+  EXPECT_GE(records[0].seconds, records[0].generation.first_token_seconds);
+  EXPECT_GE(records[0].generation.first_token_seconds, 0.0);
   EXPECT_EQ(records[1].status, 400);
-  EXPECT_EQ(records[1].completion_tokens, -1);
+  EXPECT_EQ(records[1].generation.completion_tokens, -1);
   RequestRecord record = records[0];
   record.id = "a\"b";
   const json line = json::parse(request_line_json(record));
