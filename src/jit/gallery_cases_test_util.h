@@ -1,4 +1,4 @@
-// What each variant of the gallery of docs/variants.md must compute: its parameters, and the same restated for the
+// What each variant of the gallery (examples/variants) must compute: its parameters, and the same restated for the
 // oracle. Used by the tests that run the gallery, on the CPU and on a GPU.
 #pragma once
 

@@ -1,9 +1,10 @@
-// Reads docs/variants.md, so that what the page shows is what the tests compile.
+// Reads examples/variants, and docs/variants.md, so that what they show is what the tests compile.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -45,20 +46,26 @@ inline std::vector<VariantParam> read_params(const std::string& line) {
   return params;
 }
 
-// Every code block below "## Gallery".
+// Every file of examples/variants, by name: what it is and its parameters in comments, then the struct.
 inline std::vector<GalleryEntry> read_gallery() {
+  namespace fs = std::filesystem;
+  fs::path folder = FOVEA_SOURCE_DIR "/examples/variants";
+  if (!fs::exists(folder)) folder = "examples/variants";  // a bundle of tests on another machine, run from its root
+  std::error_code error;
+  std::vector<fs::path> paths;
+  for (const fs::directory_entry& file : fs::directory_iterator(folder, error)) paths.push_back(file.path());
+  EXPECT_FALSE(error) << folder;
+  std::sort(paths.begin(), paths.end());
   std::vector<GalleryEntry> gallery;
-  bool in_gallery = false, in_code = false;
-  for (const std::string& line : variants_page()) {
-    if (line.starts_with("## ")) in_gallery = line == "## Gallery";
-    if (!in_gallery) continue;
-    if (line.starts_with("### ")) gallery.push_back({line.substr(4), {}, 0});
-    if (gallery.empty()) continue;
-    GalleryEntry& entry = gallery.back();
-    if (line.starts_with("Parameters:")) entry.spec.params = read_params(line);
-    if (line.starts_with("```")) {
-      in_code = line == "```cpp";
-    } else if (in_code) {
+  for (const fs::path& path : paths) {
+    GalleryEntry& entry = gallery.emplace_back();
+    entry.title = path.filename();
+    std::ifstream file(path);
+    bool in_code = false;
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("// Parameters:")) entry.spec.params = read_params(line);
+      in_code = in_code || line.starts_with("struct ");
+      if (!in_code) continue;
       if (entry.lines++ == 0) entry.spec.name = line.substr(7, line.find(" :") - 7);  // "struct NAME : Plain {"
       entry.spec.source += line + "\n";
     }

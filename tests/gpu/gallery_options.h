@@ -1,4 +1,4 @@
-// The options that the gallery of docs/variants.md runs with on a device. Used by variants_gpu_test.cc, and by
+// The options that the gallery (examples/variants) runs with on a device. Used by variants_gpu_test.cc, and by
 // warm_main.cc, which compiles their kernels beforehand.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The gallery of docs/variants.md on a GPU, each variant through the public API against the oracle. Run by `make
+// The gallery (examples/variants) on a GPU, each variant through the public API against the oracle. Run by `make
 // gpu-test`.
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
 // machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `prefill`: those of
 // its suite; `agreement`: its test (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `variants`:
-// those of docs/variants.md's gallery; `conformance`: of tests/conformance. Used by tools/gpu_bundle.sh, and by
+// those of the gallery, examples/variants; `conformance`: of tests/conformance. Used by tools/gpu_bundle.sh, and by
 // tools/gpu_test.py for what the bundle's cache lacks.
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The gallery of docs/variants.md inside the attention kernel itself: every variant compiles for both architectures,
+// The gallery (examples/variants) inside the attention kernel itself: every variant compiles for both architectures,
 // and costs no spills on the one that is tuned. Needs NVRTC, no GPU.
 #include <gtest/gtest.h>
 
