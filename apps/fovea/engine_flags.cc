@@ -53,6 +53,7 @@ void EngineFlags::declare(Options& table) {
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
   table.add_flag("share-prefixes", options.share_prefixes, "Attention reads a prefix that requests share once");
   table.add_flag("batch-invariant", options.batch_invariant, "The same answer bits whoever shares the batch");
+  table.add_flag("overlap-steps", options.overlap_steps, "Give a GPU its next step before this one's tokens are read");
   table.section("Reading less of long contexts");
   table.add(
       "streaming", options.streaming,
@@ -73,7 +74,7 @@ void EngineFlags::declare(Options& table) {
 
 void EngineFlags::declare_for_one(Options& table) {
   declare(table);
-  table.hide({"max-running", "max-queued", "share-prefixes", "batch-invariant", "itl-target-ms"});
+  table.hide({"max-running", "max-queued", "share-prefixes", "batch-invariant", "overlap-steps", "itl-target-ms"});
 }
 
 std::string select_policy_names() {
@@ -176,6 +177,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   flag("prefix-cache", options.prefix_cache, defaults.prefix_cache);
   flag("share-prefixes", options.share_prefixes, defaults.share_prefixes);
   flag("batch-invariant", options.batch_invariant, defaults.batch_invariant);
+  flag("overlap-steps", options.overlap_steps, defaults.overlap_steps);
   add("--streaming", options.streaming, defaults.streaming);
   add("--sparse", options.sparse, defaults.sparse);
   add("--kv-budget", options.kv_budget, defaults.kv_budget);

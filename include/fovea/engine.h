@@ -55,7 +55,8 @@ struct EngineOptions {
   KvEventCallback on_kv_events;  // told which blocks of tokens the prefix cache holds; may be null
   bool share_prefixes = true;    // attention reads a shared prefix once (prefix forest)
   bool batch_invariant = false;
-  std::string simd;  // "", "avx512", "avx2", "scalar"
+  bool overlap_steps = true;  // a GPU gets its next step before the tokens of this one are read, where that can be
+  std::string simd;           // "", "avx512", "avx2", "scalar"
   // KV heads that keep sinks and a window only (docs/long-contexts.md): "off"; "auto": the model folder's
   // head_profile.json, if there is one; else a profile's file or JSON, or a folder of DuoAttention ("FOLDER@0.5").
   std::string streaming = "off";
@@ -168,6 +169,7 @@ struct EngineStats {
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::int64_t prompt_tokens_pending = 0;  // of prompts of open requests: neither computed nor found in the cache yet
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
+  std::uint64_t steps_ahead = 0;                           // launched before the tokens of the step before were read
   std::uint64_t draft_tokens = 0, accepted_tokens = 0;     // guesses that were verified, and those that were right
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
   // Page selection; a page is 16 tokens of one layer, KV head and query.

@@ -100,6 +100,12 @@ Status Device::copy_from_host(void* to, const void* from, std::size_t bytes) {
   return ok_status();
 }
 
+Status Device::begin_read(const TensorView&) {
+  return unsupported("tensors of the device {} are read as they lie", name());
+}
+
+Result<const void*> Device::end_read() { return unsupported("tensors of the device {} are read as they lie", name()); }
+
 Status Device::argmax(const TensorView&, const TensorView&) {
   return unsupported("logits of the device {} are read as they lie", name());
 }

@@ -144,6 +144,10 @@ class Device {
                         std::vector<const std::int32_t*>& places) = 0;
   // Waits for what was enqueued; the elements of a contiguous tensor on the host, valid until the next call.
   virtual Result<const void*> read(const TensorView& tensor) = 0;
+  // read() in two halves, with work enqueued between them; two may be open, of which the older one ends first. On
+  // devices that do not read host memory.
+  virtual Status begin_read(const TensorView& tensor);
+  virtual Result<const void*> end_read();
 
   // Attention with the device's threads and precision; q and out are activations.
   virtual Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) = 0;

@@ -29,6 +29,7 @@ struct Choice : Sequence {
   std::optional<StreamDecoder> decoder;
   std::optional<StopMatcher> stops;
   NgramDrafter drafter;
+  bool awaits_token = false;      // its latest token stands for one that only the device knows
   std::int32_t draft_tokens = 0;  // verified so far, and those accepted
   std::int32_t accepted_tokens = 0;
 };

@@ -179,7 +179,7 @@ void EngineCore::loop() {
   while (true) {
     const auto is_called = [&] {
       return stop_ || flushes_asked_ != flushes_taken_ || !incoming_.empty() || !cancels_.empty() || !checks_.empty() ||
-             !views_.empty();
+             !views_.empty() || flight_.has_value();
     };
     if ((starved_ && scheduler_->is_restoring()) || (!scheduler_->has_work() && tier_is_busy())) {
       wake_.wait_for(lock, std::chrono::milliseconds(1), is_called);  // the tier's threads call nobody
@@ -191,13 +191,15 @@ void EngineCore::loop() {
     lock.unlock();
     if (stop) {
       for (const auto& [id, request] : active_) end_request(*request, FinishReason::kCancelled, ok_status());
+      leave_flights();
       save_tier();
-    } else if (scheduler_->has_work()) {
+    } else if (scheduler_->has_work() || flight_.has_value()) {
       try {
         run_step();
       } catch (const std::exception& error) {
         if (parts_.device->group() != nullptr) parts_.device->group()->end(status_of(error));
         fail_all(status_of(error));
+        leave_flights();
       }
     }
     erase_ended();
@@ -274,68 +276,6 @@ void EngineCore::start(std::unique_ptr<ActiveRequest> owned) {
   counters_.prompt_tokens += static_cast<std::uint64_t>(prompt_length);
   counters_.prompt_tokens_pending += prompt_length;
   scheduler_->add(request.choices[0].get());
-}
-
-void EngineCore::make_drafts() {
-  if (parts_.options.speculate == "off") return;
-  for (const auto& [id, request] : active_) {
-    for (const auto& choice : request->choices) {
-      choice->draft.clear();
-      if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
-      // The step gives a token beyond those guessed.
-      const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
-      choice->draft = choice->drafter.draft(choice->tokens, most);
-    }
-  }
-}
-
-void EngineCore::run_step() {
-  const double begin = now();
-  make_drafts();
-  const Step& step = scheduler_->schedule();
-  starved_ = step.items.empty() && scheduler_->num_running() == 0 && scheduler_->is_restoring();
-  if (starved_) return;
-  if (step.items.empty()) {
-    fail_all(internal_error("requests wait, but none can run"));
-    return;
-  }
-  counters_.kv_bytes_peak = std::max(counters_.kv_bytes_peak, kv_bytes_in_use());
-  const std::vector<StepItem> items = step.items;
-  const Status status = runner_->run(step);
-  if (!status.ok()) {
-    log_error("a forward failed: {}", status.message());
-    for (const StepItem& item : items) {
-      ActiveRequest& request = *static_cast<Choice*>(item.sequence)->request;
-      if (request.open > 0) end_request(request, FinishReason::kError, status);
-    }
-    if (parts_.device->group() != nullptr) fail_all(status);
-    return;
-  }
-  scheduler_->commit();
-  for (const StepItem& item : items) {
-    const auto& choice = *static_cast<const Choice*>(item.sequence);
-    const std::int32_t read = std::min(item.begin + item.count, choice.prompt_length);
-    counters_.prompt_tokens_pending -= std::max(read - choice.request->prompt_read, 0);
-    choice.request->prompt_read = std::max(read, choice.request->prompt_read);
-  }
-  sample_items(items);
-  ++counters_.steps;
-  const SelectionCounts selected = runner_->selection_counts();
-  counters_.sparse_queries = selected.queries;
-  counters_.sparse_pages_read = selected.pages_read;
-  counters_.sparse_pages_kept = selected.pages_kept;
-  counters_.sparse_prompt_pages_read = selected.prompt_pages_read;
-  counters_.sparse_prompt_pages_kept = selected.prompt_pages_kept;
-  counters_.sparse_records_read = selected.records_read;
-  counters_.sparse_refreshes = selected.refreshes;
-  counters_.sparse_rescorings = selected.rescorings;
-  counters_.sparse_reuses = selected.reuses;
-  counters_.kv_bytes_read += runner_->kv_bytes();
-  counters_.step_kv_bytes = runner_->kv_bytes() + runner_->statistics_read();
-  counters_.kv_bytes_unshared += runner_->kv_bytes_unshared();
-  const double seconds = now() - begin;
-  scheduler_->observe(seconds);
-  counters_.step_seconds += seconds;
 }
 
 double EngineCore::now() const {

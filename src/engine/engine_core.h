@@ -105,7 +105,27 @@ class EngineCore final : public Engine {
   void take_mail(std::unique_lock<std::mutex>& lock);
   void start(std::unique_ptr<ActiveRequest> request);
   void make_drafts();
+  // A step that was launched, until its results are taken.
+  struct Flight {
+    std::vector<StepItem> items{};  // without a sequence: it has ended since, or was taken back
+    bool followed = false;          // the next one was launched too: this one is committed, and its logits are gone
+    bool draws_on_host = false;     // one of its tokens: its logits must stay
+    double begin = 0.0;
+  };
   void run_step();
+  // Why no step may be launched before the results of this one are read, or null: all that decides about it.
+  const char* why_not_ahead(const Flight& flight);
+  bool may_run_ahead(const Flight& flight);
+  Status launch(const Step& step, std::span<const std::int32_t> token_rows);
+  // The step behind this one, from tokens that the device has and we do not; becomes flight_.
+  Status launch_ahead(Flight& flight);
+  void finish(const Flight& flight);
+  void fail_step(const Flight& flight, const Status& status);
+  // From a step that was followed, by the token that is not known: it is computed again.
+  void take_back(Choice& choice);
+  // What flight_ gives for the choice is nobody's any more; and waits for all that is under way, and leaves it.
+  void leave_flight(const Choice& choice);
+  void leave_flights();
   // Whom the prefix cache tells of its pages.
   void set_up_listeners();
   void send_kv_events();
@@ -113,7 +133,7 @@ class EngineCore final : public Engine {
   void tend_tier();
   void save_tier();
   bool tier_is_busy() const;
-  void sample_items(const std::vector<StepItem>& items);
+  void sample_items(const Flight& flight);
   // Log probabilities of the prompt's tokens that the step computed; row: the first of their logits.
   void take_scores(Choice& choice, const StepItem& item, std::size_t row);
   // row: of the runner's results.
@@ -151,6 +171,9 @@ class EngineCore final : public Engine {
   std::vector<RequestId> ended_;
   std::uint64_t next_sequence_ = 0;
   EngineStats counters_;  // the engine thread's own
+  std::optional<Flight> flight_;
+  bool next_draws_on_host_ = false;  // a token of the step that is scheduled next
+  const char* why_not_ = nullptr;    // no step ran ahead lately
 
   // Between threads.
   mutable std::mutex mutex_;

@@ -7,15 +7,21 @@
 
 namespace fovea {
 
-void EngineCore::sample_items(const std::vector<StepItem>& items) {
+void EngineCore::sample_items(const Flight& flight) {
   std::size_t row = 0;
-  for (const StepItem& item : items) {
+  for (const StepItem& item : flight.items) {
     const std::size_t scored = row;
     const std::size_t first = row + static_cast<std::size_t>(item.scores);
-    row = first + static_cast<std::size_t>(item.sample ? 1 + item.drafts : 0);
+    row += item.results();
+    if (item.sequence == nullptr) continue;
     auto& choice = *static_cast<Choice*>(item.sequence);
     // A choice may have ended in this loop, with its request.
     if (choice.state != SequenceState::kRunning) continue;
+    if (flight.followed && runner_->best(first) == abi::kDrawOnHost) {
+      take_back(choice);
+      next_draws_on_host_ = true;
+      continue;
+    }
     if (item.scores > 0) take_scores(choice, item, scored);
     if (!item.sample) continue;
     if (choice.request->request.prompt_only) {
@@ -102,7 +108,11 @@ void EngineCore::sample_choice(Choice& choice, std::size_t row) {
 void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
   const SamplingParams& params = choice.sampling->params();
   const std::int32_t token = sampled.token;
-  scheduler_->append_token(&choice, token);
+  if (std::exchange(choice.awaits_token, false)) {
+    choice.tokens.back() = token;
+  } else {
+    scheduler_->append_token(&choice, token);
+  }
   choice.sampling->add_token(token);
   ++counters_.generated_tokens;
   const std::int32_t generated = choice.sampling->num_generated();
@@ -154,6 +164,7 @@ void EngineCore::deliver_token(Choice& choice, SampledToken sampled) {
 
 void EngineCore::end_choice(Choice& choice, GenerationEvent event) {
   ActiveRequest& request = *choice.request;
+  leave_flight(choice);
   scheduler_->remove(&choice);
   const Choice& first = *request.choices.front();
   if (first.admitted_before) {
@@ -161,7 +172,7 @@ void EngineCore::end_choice(Choice& choice, GenerationEvent event) {
   }
   event.prompt_tokens = choice.prompt_length;
   event.cached_tokens = choice.cached_tokens;
-  event.completion_tokens = choice.length() - choice.prompt_length;
+  event.completion_tokens = choice.sampling->num_generated();
   event.draft_tokens = choice.draft_tokens;
   event.accepted_tokens = choice.accepted_tokens;
   const bool failed = event.finish == FinishReason::kError;

@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/driver_api.h"
-#include "engine/engine_model_test_util.h"
-#include "engine/model/model_golden_test_util.h"
-#include "tests/gpu/host_kernels.h"
+#include "tests/gpu/cuda_engine_test_util.h"
 
 namespace fovea {
 namespace {
@@ -14,30 +12,13 @@ namespace {
 namespace fake = cuda::fake;
 using ::testing::HasSubstr;
 
-// Before anything asks for the driver or for kernels.
-const bool kPrepared =
-    fake::name_driver_and_cache() && ::setenv("FOVEA_CUBLASLT", fake::library_path().c_str(), 1) == 0;
-
-constexpr const char* kDevice = "cuda:0";
-
-void prepare(const std::string& golden) {
-  ASSERT_TRUE(kPrepared);
-  fake::state() = {};
-  fake::state().memory_bytes = std::size_t{1} << 30;
-  const auto config = load_model_config(kGoldens / golden);
-  ASSERT_TRUE(config.ok()) << config.status().to_string();
-  host_kernels::install(config->num_qo_heads, config->head_dim,
-                        config->attention_softcap > 0.0f ? VariantId::kSoftcap : VariantId::kPlain,
-                        static_cast<abi::GateKind>(config->activation));
-}
-
 class CudaGoldens : public ::testing::TestWithParam<std::string> {};
 
 // As good as transformers in bf16, which rounds activations between operators as this device does.
 TEST_P(CudaGoldens, LogitsOfEveryFamily) {
-  prepare(GetParam());
+  prepare_cuda(GetParam());
   const Golden golden = load_golden(kGoldens / GetParam());
-  auto runner = ModelHarness::create(kGoldens / GetParam(), DType::kBF16, {}, {}, kDevice);
+  auto runner = ModelHarness::create(kGoldens / GetParam(), DType::kBF16, {}, {}, kCudaDevice);
   ASSERT_TRUE(runner.ok()) << runner.status().to_string();
   const Difference ours = difference(golden_prefill(**runner, golden, 16, true), golden.logits_fp32);
   const Difference theirs = difference(golden.logits_bf16, golden.logits_fp32);
@@ -48,56 +29,13 @@ TEST_P(CudaGoldens, LogitsOfEveryFamily) {
 INSTANTIATE_TEST_SUITE_P(Families, CudaGoldens, ::testing::ValuesIn(golden_models()),
                          [](const auto& info) { return info.param; });
 
-class CudaEngine : public ::testing::Test {
- protected:
-  void SetUp() override {
-    prepare("llama31");
-    path_ = temp_config("cuda_engine");
-    ASSERT_TRUE(write_file_atomic(path_, config_of("llama31")).ok());
-    options_.device = kDevice;
-    options_.num_threads = 1;
-    options_.kv_cache_bytes = 16 << 20;
-    options_.chunk_tokens = 64;
-    options_.max_context = 400;
-    PhiloxRng rng(3);
-    for (int i = 0; i < 6; ++i) {
-      GenerateRequest request;
-      for (int t = 0; t < 20 + 30 * i; ++t) {
-        request.prompt.push_back(t < 40 ? t : static_cast<std::int32_t>(rng.next_below(128)));
-      }
-      request.sampling.max_tokens = 12;
-      request.sampling.ignore_eos = true;
-      request.sampling.temperature = 0.0f;
-      requests_.push_back(request);
-    }
-  }
-  void TearDown() override {
-    fake::state().failures.clear();
-    std::filesystem::remove(path_);
-  }
-  std::vector<Answer> answers(bool together = true) {
-    EngineStats stats;
-    return run(path_, {}, options_, requests_, together, stats);
-  }
-
-  std::filesystem::path path_;
-  EngineOptions options_;
-  std::vector<GenerateRequest> requests_;
-};
-
-std::vector<Tokens> tokens_of(const std::vector<Answer>& answers) {
-  std::vector<Tokens> all;
-  for (const Answer& answer : answers) all.push_back(answer.tokens);
-  return all;
-}
-
 // One after another, so that every run has the same steps.
 TEST_F(CudaEngine, GraphsRepeatStepsOfDecode) {
   const std::vector<Tokens> expected = tokens_of(answers(false));
   ASSERT_EQ(expected.size(), requests_.size());
   EXPECT_GT(fake::state().calls["cuGraphLaunch"], 40);
   EXPECT_LT(fake::state().calls["cuGraphInstantiateWithFlags"], 4);
-  prepare("llama31");
+  prepare_cuda("llama31");
   fake::state().failures["cuGraphInstantiateWithFlags"] = 2;  // without them: the same tokens
   EXPECT_EQ(tokens_of(answers(false)), expected);
   EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
@@ -156,7 +94,7 @@ class CudaSelection : public CudaEngine {
   void SetUp() override {
     CudaEngine::SetUp();
     options_ = selecting_options("fovea");
-    options_.device = kDevice;
+    options_.device = kCudaDevice;
     options_.batch_invariant = false;
     options_.num_threads = 1;
     requests_ = selecting_requests();
@@ -189,7 +127,7 @@ TEST_F(CudaSelection, PagesAreThoseOfTheRuleWhateverRepeatsTheSteps) {
   for (const bool streaming : {false, true}) {
     for (const std::int32_t interval : {1, 4}) {
       SCOPED_TRACE(::testing::Message() << "every " << interval << " steps, streaming " << streaming);
-      prepare("llama31");
+      prepare_cuda("llama31");
       options_.sparse_interval = interval;
       const auto heads = streaming ? std::optional(profile(64, 0, half_)) : std::nullopt;
       EngineStats stats;
@@ -215,12 +153,12 @@ TEST_F(CudaSelection, PagesAreThoseOfTheRuleWhateverRepeatsTheSteps) {
       EXPECT_EQ(stats.sparse_rescorings > 0, interval > 1);
       EXPECT_EQ(stats.sparse_reuses, 0u);
       // Kernel by kernel: the same.
-      prepare("llama31");
+      prepare_cuda("llama31");
       fake::state().failures["cuGraphInstantiateWithFlags"] = 2;
       EXPECT_EQ(tokens(false, stats, heads), expected);
       EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
       // A budget that holds everything is dense attention.
-      prepare("llama31");
+      prepare_cuda("llama31");
       options_.kv_budget = "2048";
       const std::vector<Tokens> whole = tokens(false, stats, heads);
       EXPECT_EQ(stats.sparse_queries, 0u);
@@ -278,9 +216,9 @@ TEST_F(CudaSelection, WhatTheDeviceCannotDoIsSaid) {
 // What fails while requests run ends them with the reason, and later ones run.
 TEST_F(CudaEngine, FaultsEndRequestsAndNothingElse) {
   for (const char* function :
-       {"cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cublasLtMatmul"}) {
+       {"cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventSynchronize", "cublasLtMatmul"}) {
     SCOPED_TRACE(function);
-    prepare("llama31");
+    prepare_cuda("llama31");
     auto engine = create_engine(path_, {}, options_);
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     const auto finish_of = [&](std::string& message) {

@@ -125,7 +125,8 @@ inline void fp8_finish(const abi::Fp8FinishArgs& a) {
 inline void embed(const abi::EmbedArgs& a) {
   for (std::uint32_t row = 0; row < a.rows; ++row) {
     for (std::uint32_t i = 0; i < a.width; ++i) {
-      store(a.out, row * a.out_stride + i, a.scale * load(a.table, a.ids[row] * a.table_stride + i));
+      const bool known = static_cast<std::uint32_t>(a.ids[row]) < a.table_rows;
+      store(a.out, row * a.out_stride + i, known ? a.scale * load(a.table, a.ids[row] * a.table_stride + i) : 0.0f);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -48,9 +49,13 @@ struct FakeStream {
   FakeGraph* capture = nullptr;
   int mode = 0;  // of the capture
   bool invalidated = false;
+  std::deque<Work> waiting;        // of State::late
+  std::size_t given = 0, run = 0;  // how much it ever was
 };
 struct FakeEvent {
   bool recorded = false;
+  FakeStream* stream = nullptr;  // ..., behind so much of its work
+  std::size_t given = 0;
 };
 
 int g_context;                      // its address is the context
@@ -60,9 +65,37 @@ thread_local int g_capture_mode = kCuCaptureGlobal;
 std::set<FakeStream*> g_capturing;
 std::map<CuAddress, std::size_t> g_memory;
 FakeStream g_default_stream;
+std::set<FakeStream*> g_streams = {&g_default_stream};
 
 FakeStream& stream_of(CuStream stream) {
   return stream == nullptr ? g_default_stream : *static_cast<FakeStream*>(stream);
+}
+
+void give(FakeStream& stream, Work work) {
+  if (stream.capture != nullptr) {
+    stream.capture->nodes.push_back(std::move(work));
+  } else if (state().late) {
+    stream.waiting.push_back(std::move(work));
+    ++stream.given;
+  } else {
+    work();
+  }
+}
+
+void run_until(FakeStream& stream, std::size_t given) {
+  for (; stream.run < given && !stream.waiting.empty(); ++stream.run) {
+    stream.waiting.front()();
+    stream.waiting.pop_front();
+  }
+}
+
+void run_until(const FakeEvent& event) {
+  if (g_streams.contains(event.stream)) run_until(*event.stream, event.given);
+}
+
+// Memory that goes is no stream's any more.
+void run_all() {
+  for (FakeStream* const stream : g_streams) run_until(*stream, stream->given);
 }
 
 // Counts the call, and what it should answer: an injected failure, or that there is no context.
@@ -79,11 +112,7 @@ CuResult enqueue(const char* name, CuStream stream, Work work) {
     s.invalidated = s.capture != nullptr;
     return code;
   }
-  if (s.capture != nullptr) {
-    s.capture->nodes.push_back(std::move(work));
-  } else {
-    work();
-  }
+  give(s, std::move(work));
   return 0;
 }
 
@@ -106,14 +135,7 @@ T* pointer(CuAddress address) {
 
 }  // namespace
 
-void enqueue_work(void* stream, std::function<void()> work) {
-  FakeStream& s = stream_of(stream);
-  if (s.capture != nullptr) {
-    s.capture->nodes.push_back(std::move(work));
-  } else {
-    work();
-  }
-}
+void enqueue_work(void* stream, std::function<void()> work) { give(stream_of(stream), std::move(work)); }
 
 }  // namespace fovea::cuda::fake
 
@@ -209,6 +231,7 @@ CuResult cuCtxPopCurrent_v2(CuContext* context) {
 }
 CuResult cuCtxSynchronize() {
   FAKE_BEGIN();
+  run_all();
   return 0;
 }
 
@@ -232,6 +255,7 @@ CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
 }
 CuResult cuMemFree_v2(CuAddress address) {
   FAKE_BEGIN_UNSAFE();
+  run_all();
   if (g_memory.erase(address) == 0) return kInvalidValue;
   std::free(pointer<void>(address));
   --state().alive.device_buffers;
@@ -245,6 +269,7 @@ CuResult cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 CuResult cuMemFreeHost(void* memory) {
   FAKE_BEGIN_UNSAFE();
+  run_all();
   std::free(memory);
   --state().alive.pinned_buffers;
   return 0;
@@ -286,22 +311,28 @@ CuResult cuMemsetD8Async(CuAddress to, unsigned char value, std::size_t bytes, C
 
 CuResult cuStreamCreate(CuStream* stream, unsigned) {
   FAKE_BEGIN();
-  *stream = new FakeStream();
+  auto* const made = new FakeStream();
+  g_streams.insert(made);
+  *stream = made;
   ++state().alive.streams;
   return 0;
 }
 CuResult cuStreamDestroy_v2(CuStream stream) {
   FAKE_BEGIN();
+  run_until(stream_of(stream), stream_of(stream).given);
+  g_streams.erase(&stream_of(stream));
   delete static_cast<FakeStream*>(stream);
   --state().alive.streams;
   return 0;
 }
-CuResult cuStreamSynchronize(CuStream) {
+CuResult cuStreamSynchronize(CuStream stream) {
   FAKE_BEGIN();
+  run_until(stream_of(stream), stream_of(stream).given);
   return 0;
 }
-CuResult cuStreamWaitEvent(CuStream, CuEvent, unsigned) {
+CuResult cuStreamWaitEvent(CuStream, CuEvent event, unsigned) {
   FAKE_BEGIN();
+  run_until(*static_cast<FakeEvent*>(event));
   return 0;
 }
 CuResult cuStreamIsCapturing(CuStream stream, int* status) {
@@ -353,17 +384,18 @@ CuResult cuEventDestroy_v2(CuEvent event) {
   --state().alive.events;
   return 0;
 }
-CuResult cuEventRecord(CuEvent event, CuStream) {
+CuResult cuEventRecord(CuEvent event, CuStream stream) {
   FAKE_BEGIN();
-  static_cast<FakeEvent*>(event)->recorded = true;
+  *static_cast<FakeEvent*>(event) = {true, &stream_of(stream), stream_of(stream).given};
   return 0;
 }
 CuResult cuEventQuery(CuEvent) {
   FAKE_BEGIN();
   return 0;
 }
-CuResult cuEventSynchronize(CuEvent) {
+CuResult cuEventSynchronize(CuEvent event) {
   FAKE_BEGIN();
+  run_until(*static_cast<FakeEvent*>(event));
   return 0;
 }
 CuResult cuEventElapsedTime(float* milliseconds, CuEvent begin_event, CuEvent end_event) {
@@ -446,10 +478,10 @@ CuResult cuGraphInstantiateWithFlags(CuGraphExec* exec, CuGraph graph, unsigned 
   ++state().alive.graph_execs;
   return 0;
 }
-CuResult cuGraphLaunch(CuGraphExec exec, CuStream) {
-  FAKE_BEGIN();
-  for (const Work& work : static_cast<FakeGraph*>(exec)->nodes) work();
-  return 0;
+CuResult cuGraphLaunch(CuGraphExec exec, CuStream stream) {
+  return enqueue(__func__, stream, [nodes = static_cast<FakeGraph*>(exec)->nodes] {
+    for (const Work& work : nodes) work();
+  });
 }
 CuResult cuGraphExecUpdate_v2(CuGraphExec exec, CuGraph graph, CuGraphExecUpdateResult*) {
   FAKE_BEGIN();

@@ -1,5 +1,6 @@
 // A CUDA driver without a GPU: a library with the functions that cuda/ looks up, for tests of what goes wrong. Device
-// memory is host memory, streams run what they are given at once, and kernels are "fill" and what a test defines.
+// memory is host memory, streams run what they are given at once, or as late as they may (State::late), and kernels are
+// "fill" and what a test defines.
 // FOVEA_LIBCUDA names it (library_path()), and FOVEA_CUBLASLT may, for it has a cuBLASLt too. Used by this folder's
 // tests.
 #pragma once
@@ -50,6 +51,7 @@ struct State {
   std::map<std::string, int> failures;              // what a function answers, instead of doing anything
   std::map<std::string, int> calls;                 // how often a function was called
   std::map<std::string, Kernel> kernels;            // besides "fill"
+  bool late = false;                                // streams begin when somebody waits for what they were given
   std::uint64_t algorithm = 0;                      // of the last product: how many were asked for before it
   Alive alive;
   Launch launch;

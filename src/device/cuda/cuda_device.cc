@@ -112,6 +112,8 @@ class CudaDevice final : public Device {
     return arrays_.copy(arrays, places);
   }
   Result<const void*> read(const TensorView& tensor) override;
+  Status begin_read(const TensorView& tensor) override;
+  Result<const void*> end_read() override;
 
   Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) override {
     return create_cuda_paged_attention(config, place());
@@ -155,6 +157,7 @@ class CudaDevice final : public Device {
 
  private:
   static constexpr std::size_t kLeastReserve = std::size_t{1} << 30;
+  static constexpr std::size_t kLeastReadBytes = 4096;
   static constexpr std::size_t kLeastArgmaxBytes = 256 * sizeof(abi::ArgmaxRow);
 
   // Of that rank and type here, elements of a row side by side.
@@ -191,6 +194,8 @@ class CudaDevice final : public Device {
   cuda::DeviceBuffer quantized_from_;  // a matrix before it becomes e4m3
   Fp8Scratch fp8_;
   cuda::PinnedBuffer read_;
+  CopySlot reads_[2];  // begun in turn
+  std::size_t begun_ = 0, ended_ = 0;
   std::vector<std::shared_ptr<const cuda::DeviceBuffer>> held_;
   // Matrices by where they lay on the host: an embedding that is also the output matrix is copied once.
   std::map<const void*, std::shared_ptr<const cuda::DeviceBuffer>> matrices_;
@@ -328,6 +333,33 @@ Result<const void*> CudaDevice::read(const TensorView& tensor) {
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(device_, read_.data(), tensor.data, bytes, stream_.handle()));
   FOVEA_RETURN_IF_ERROR(stream_.synchronize());
   return static_cast<const void*>(read_.data());
+}
+
+Status CudaDevice::begin_read(const TensorView& tensor) {
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  if (begun_ - ended_ == std::size(reads_)) return internal_error("{} reads are open, at most", std::size(reads_));
+  CopySlot& slot = reads_[begun_ % std::size(reads_)];
+  const std::size_t bytes = bytes_of(tensor.num_elements(), tensor.dtype);
+  if (bytes > slot.memory.size_bytes() || slot.memory.size_bytes() == 0) {
+    FOVEA_ASSIGN_OR_RETURN(slot.copied, cuda::Event::create(device_));
+    FOVEA_ASSIGN_OR_RETURN(slot.memory, cuda::PinnedBuffer::create(device_, std::max(bytes, kLeastReadBytes)));
+  }
+  if (bytes > 0) {
+    FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(device_, slot.memory.data(), tensor.data, bytes, stream_.handle()));
+  }
+  FOVEA_RETURN_IF_ERROR(slot.copied.record(stream_.handle()));
+  ++begun_;
+  return ok_status();
+}
+
+Result<const void*> CudaDevice::end_read() {
+  const cuda::ScopedContext context(device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  if (begun_ == ended_) return internal_error("no read is open");
+  const CopySlot& slot = reads_[ended_++ % std::size(reads_)];
+  FOVEA_RETURN_IF_ERROR(slot.copied.synchronize());
+  return static_cast<const void*>(slot.memory.data());
 }
 
 Result<const float*> CudaDevice::frequencies(const RopeConfig& config) {

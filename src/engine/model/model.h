@@ -77,7 +77,10 @@ class LayerSelection {
 
 // One forward: tokens of all requests one after another (prefill chunks and decodes mixed).
 struct ForwardBatch {
-  std::span<const std::int32_t> tokens;      // [T]
+  std::span<const std::int32_t> tokens;  // [T]
+  // [T], or empty: token i is latest[token_rows[i]] instead, which lies in the device's memory.
+  std::span<const std::int32_t> token_rows;
+  const std::int32_t* latest = nullptr;
   std::span<const std::int32_t> positions;   // [T]
   std::span<const std::int32_t> logit_rows;  // rows (of T) whose logits are wanted, ascending
   // By KV group: where each token's K and V go (page * page_tokens + offset).

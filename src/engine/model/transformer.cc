@@ -356,6 +356,9 @@ Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) c
   if (rows == 0 || rows > static_cast<std::size_t>(options_.max_forward_tokens)) {
     return out_of_range("a forward of {} tokens, expected 1 to {}", rows, options_.max_forward_tokens);
   }
+  if (!batch.token_rows.empty() && (batch.token_rows.size() != rows || batch.latest == nullptr)) {
+    return invalid_argument("rows of the latest tokens of {} of {} tokens", batch.token_rows.size(), rows);
+  }
   if (batch.positions.size() != rows) {
     return invalid_argument("{} positions for {} tokens", batch.positions.size(), rows);
   }
@@ -462,6 +465,14 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   constexpr std::size_t kDrawWords = sizeof(abi::DrawRow) / sizeof(std::int32_t);
   arrays.emplace_back(reinterpret_cast<const std::int32_t*>(batch.draws.data()), batch.draws.size() * kDrawWords);
   FOVEA_RETURN_IF_ERROR(device_.upload(arrays, arrays_));
+  // Rows that follow one another are copied at once: all of them, but where sequences have ended in between.
+  for (std::size_t begin = 0, end = 0; begin < batch.token_rows.size(); begin = end) {
+    const std::span<const std::int32_t> rows = batch.token_rows;
+    for (end = begin + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
+    auto* const tokens = const_cast<std::int32_t*>(arrays_[kTokens]);  // of our own upload
+    FOVEA_RETURN_IF_ERROR(
+        device_.copy(tokens + begin, batch.latest + rows[begin], (end - begin) * sizeof(std::int32_t)));
+  }
   if (batch.key == 0) return enqueue(batch, logits);
   return device_.replay(batch.key, [&] { return enqueue(batch, logits); });
 }

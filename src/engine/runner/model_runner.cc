@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 
 #include "base/hash.h"
 #include "base/status.h"
@@ -163,13 +164,16 @@ Status ModelRunner::plan(const Step& step) {
   if (decodes) {
     for (const StepItem& item : step.items) ids.push_back(item.sequence->id);
   }
-  const bool same = decodes && ids == planned_;
+  // A token that was taken back makes a sequence shorter, which no plan grows to.
+  const bool same = decodes && ids == planned_ &&
+                    std::equal(kv_lens_.begin(), kv_lens_.end(), planned_lens_.begin(), std::greater_equal<>());
   // Not valid while a plan is being made: a failed one must not be grown.
   planned_.clear();
   row_requests_.clear();
   for (std::size_t g = 0; g < groups_.size(); ++g) copy_tables(step, g);
   for (AttentionGroup& attention : attention_) FOVEA_RETURN_IF_ERROR(plan_attention(step, attention, same));
   planned_ = std::move(ids);
+  planned_lens_ = kv_lens_;
   for (const StepItem& item : step.items) {
     row_requests_.insert(row_requests_.end(), static_cast<std::size_t>(item.count), item.sequence->arrival);
   }
@@ -218,21 +222,19 @@ std::uint64_t ModelRunner::replay_key() const {
   return std::max<std::uint64_t>(key, 1);
 }
 
-Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
-  const std::size_t rows = logit_rows_.size();
-  logits_begin_ = 0;
-  logits_end_ = rows;
-  best_.clear();
+Status ModelRunner::read_logits(std::span<const StepItem> items) {
   if (best_memory_ != nullptr) {
-    FOVEA_ASSIGN_OR_RETURN(const void* const best, device_.read(device_.tensor(best_memory_.get(), DType::kI32, rows)));
-    best_.assign(static_cast<const std::int32_t*>(best), static_cast<const std::int32_t*>(best) + rows);
     // Rows that somebody wants whole, and those between them.
-    logits_begin_ = rows;
+    logits_begin_ = best_.size();
     logits_end_ = 0;
     std::size_t row = 0;
-    for (const StepItem& item : step.items) {
-      const std::size_t end = row + static_cast<std::size_t>(item.scores + (item.sample ? 1 + item.drafts : 0));
+    for (const StepItem& item : items) {
+      const std::size_t end = row + item.results();
       if (end == row) continue;
+      if (item.sequence == nullptr) {
+        row = end;
+        continue;
+      }
       const bool by_host = item.scores > 0 || (!item.sequence->greedy && !item.sequence->draw.draws());
       if (by_host ||
           std::find(best_.begin() + static_cast<std::ptrdiff_t>(row), best_.begin() + static_cast<std::ptrdiff_t>(end),
@@ -245,24 +247,60 @@ Status ModelRunner::read_results(const Step& step, const TensorView& logits) {
     if (logits_begin_ >= logits_end_) return ok_status();
   }
   const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-  const auto* const first = static_cast<const float*>(logits.data) + logits_begin_ * vocab;
+  const auto* const first = static_cast<const float*>(logits_.get()) + logits_begin_ * vocab;
   FOVEA_ASSIGN_OR_RETURN(const void* const read,
                          device_.read(device_.tensor(first, DType::kF32, logits_end_ - logits_begin_, vocab)));
   host_logits_ = static_cast<const float*>(read);
   return ok_status();
 }
 
-Status ModelRunner::run(const Step& step) {
+Status ModelRunner::end_ranks(Status status) {
   ProcessGroup* const group = device_.group();
-  if (group == nullptr) return run_here(step);
-  if (others_.has_value()) FOVEA_RETURN_IF_ERROR(group->broadcast(others_->write(step)));
-  const Status status = run_here(step);
-  // Ranks that are not in step any more would wait for each other.
-  if (!status.ok()) group->end(make_status(status.code(), "rank {}: {}", group->rank(), status.message()));
+  if (group == nullptr || status.ok()) return status;
+  group->end(make_status(status.code(), "rank {}: {}", group->rank(), status.message()));
   return status;
 }
 
-Status ModelRunner::run_here(const Step& step) {
+const char* ModelRunner::why_not_ahead() const {
+  if (best_memory_ == nullptr) return "the device computes on the engine's thread";
+  if (device_.group() != nullptr) return "other ranks are told each step's tokens";
+  if (selection_ != nullptr) return "pages are selected";
+  return nullptr;
+}
+
+Status ModelRunner::collect(std::span<const StepItem> items, bool logits_there) {
+  return end_ranks(collect_here(items, logits_there));
+}
+
+Status ModelRunner::collect_here(std::span<const StepItem> items, bool logits_there) {
+  std::size_t rows = 0;
+  for (const StepItem& item : items) rows += item.results();
+  logits_begin_ = 0;
+  logits_end_ = logits_there ? rows : 0;
+  best_.clear();
+  if (best_memory_ != nullptr) {
+    --open_reads_;
+    FOVEA_ASSIGN_OR_RETURN(const void* const best, device_.end_read());
+    best_.assign(static_cast<const std::int32_t*>(best), static_cast<const std::int32_t*>(best) + rows);
+  }
+  return logits_there ? read_logits(items) : ok_status();
+}
+
+void ModelRunner::forget() {
+  for (; open_reads_ > 0; --open_reads_) (void)device_.end_read();
+}
+
+Status ModelRunner::run(const Step& step) {
+  FOVEA_RETURN_IF_ERROR(launch(step, {}));
+  return gives_results() ? collect(step.items, true) : ok_status();
+}
+
+Status ModelRunner::launch(const Step& step, std::span<const std::int32_t> token_rows) {
+  if (others_.has_value()) FOVEA_RETURN_IF_ERROR(device_.group()->broadcast(others_->write(step)));
+  return end_ranks(launch_here(step, token_rows));
+}
+
+Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> token_rows) {
   if (static_cast<std::int32_t>(step.items.size()) > options_.max_requests ||
       step.num_tokens > options_.max_forward_tokens) {
     return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(),
@@ -290,11 +328,15 @@ Status ModelRunner::run_here(const Step& step) {
     batch.best = device_.tensor(best_memory_.get(), DType::kI32, logit_rows_.size());
     if (some_draw_) batch.draws = draws_;
   }
+  batch.token_rows = token_rows;
+  batch.latest = static_cast<const std::int32_t*>(best_memory_.get());
   batch.key = replay_key();
   FOVEA_RETURN_IF_ERROR(model_.forward(batch, logits));
-  if (device_.group() != nullptr && !others_.has_value()) return ok_status();
-  FOVEA_RETURN_IF_ERROR(read_results(step, logits));
+  if (!gives_results()) return ok_status();
   count_bytes();
+  if (best_memory_ == nullptr) return ok_status();
+  FOVEA_RETURN_IF_ERROR(device_.begin_read(device_.tensor(best_memory_.get(), DType::kI32, logit_rows_.size())));
+  ++open_reads_;
   return ok_status();
 }
 

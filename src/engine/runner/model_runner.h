@@ -45,6 +45,15 @@ class ModelRunner {
   // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` or drawn by the
   // device may be left there, and best(i) is the token of row i.
   Status run(const Step& step);
+  // The two halves of run(). A second step may be launched before the first is collected, where why_not_ahead() is
+  // null: one of a token each, whose i-th token is what row token_rows[i] of the first gives; what stands for it in the
+  // sequence does not count. The first is then collected without logits: they are the second's. An item without a
+  // sequence is one whose results nobody wants any more.
+  const char* why_not_ahead() const;
+  Status launch(const Step& step, std::span<const std::int32_t> token_rows);
+  Status collect(std::span<const StepItem> items, bool logits_there);
+  // Waits for what was launched and not collected, and leaves it.
+  void forget();
   std::span<const float> logits(std::size_t row) const;  // empty where it was left
   std::int32_t best(std::size_t row) const;              // -1: not known, or the largest is no finite number
   // Of the latest run, all groups and layers together.
@@ -114,9 +123,13 @@ class ModelRunner {
   void count_bytes();
   // A number for the launches of the forward, where a device may repeat those of an earlier one; else 0.
   std::uint64_t replay_key() const;
-  Status run_here(const Step& step);
-  // Brings to the host what sampling needs.
-  Status read_results(const Step& step, const TensorView& logits);
+  Status launch_here(const Step& step, std::span<const std::int32_t> token_rows);
+  Status collect_here(std::span<const StepItem> items, bool logits_there);
+  // Brings rows of logits that the host samples from.
+  Status read_logits(std::span<const StepItem> items);
+  // Ranks that are not in step any more would wait for each other.
+  Status end_ranks(Status status);
+  bool gives_results() const { return device_.group() == nullptr || others_.has_value(); }
   RequestBatch batch_of(const AttentionGroup& attention) const;
   void keep_snapshot(const AttentionGroup& attention, const BlockRowBatch* head_rows);
   Result<Planner> plan_snapshot() const;
@@ -141,14 +154,17 @@ class ModelRunner {
   bool some_draw_ = false;
   std::vector<std::int32_t> q_lens_;
   std::vector<std::int32_t> kv_lens_;
-  std::vector<RequestId> row_requests_;  // of the latest plan, by query token; empty when there is none
-  std::vector<std::uint64_t> planned_;   // ids of the sequences of the last plan when each had one token, else empty
-  std::shared_ptr<void> logits_;         // [max_logit_rows, vocab] f32
-  // Of the latest run, on the host: rows of logits from logits_begin_ on, and best tokens where the device finds them.
+  std::vector<RequestId> row_requests_;     // of the latest plan, by query token; empty when there is none
+  std::vector<std::uint64_t> planned_;      // ids of the sequences of the last plan when each had one token, else empty
+  std::vector<std::int32_t> planned_lens_;  // of their KV
+  std::shared_ptr<void> logits_;            // [max_logit_rows, vocab] f32
+  // Of what was collected last, on the host: rows of logits from logits_begin_ on, and best tokens where the device
+  // finds them.
   const float* host_logits_ = nullptr;
   std::size_t logits_begin_ = 0, logits_end_ = 0;
   std::shared_ptr<void> best_memory_;  // [max_logit_rows] i32
   std::vector<std::int32_t> best_;
+  int open_reads_ = 0;  // of best_memory_, begun by launch()
   std::uint64_t kv_bytes_ = 0;
   std::uint64_t kv_bytes_unshared_ = 0;
 

@@ -39,7 +39,36 @@ void Scheduler::insert_running(Sequence* sequence) {
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, Before()), sequence);
 }
 
+void Scheduler::leave_step(const Sequence* sequence) {
+  std::erase_if(step_.items, [&](const StepItem& item) { return item.sequence == sequence; });
+}
+
+bool Scheduler::make_room_for_decodes() {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const PageAllocator& pages = *groups_[g].pages;
+    std::int32_t needed = 0;  // as reserve() will
+    for (const Sequence* sequence : running_) {
+      const std::int32_t position = sequence->computed + 1;
+      const auto row = rows_.row(sequence->slot, static_cast<std::int32_t>(g));
+      const bool begins = position % options_.page_tokens == 0;
+      needed += begins || pages.holders(row[position / options_.page_tokens]) > 1 ? 1 : 0;
+    }
+    const std::int32_t missing = needed - pages.num_free();
+    if (missing > 0 && (cache_.evictable(g) < missing || cache_.evict(g, missing) < missing)) return false;
+  }
+  return true;
+}
+
+void Scheduler::take_back(Sequence* sequence) {
+  FOVEA_CHECK(sequence->state == SequenceState::kRunning && sequence->remaining() <= 1 &&
+              sequence->computed > sequence->prompt_length);
+  leave_step(sequence);
+  if (sequence->remaining() == 1) sequence->tokens.pop_back();
+  --sequence->computed;
+}
+
 void Scheduler::remove(Sequence* sequence) {
+  leave_step(sequence);
   if (sequence->state == SequenceState::kRunning) {
     publish(sequence);
     release(sequence);
@@ -299,13 +328,13 @@ void Scheduler::retract(Sequence* sequence) {
   ++retractions_;
 }
 
-void Scheduler::commit() {
+void Scheduler::commit(bool ahead) {
   for (const StepItem& item : step_.items) {
     Sequence* sequence = item.sequence;
     sequence->computed += item.count - item.drafts;
     // Prompts are shared as they are computed; what is generated goes to the cache at the end.
     if (item.count - item.drafts > 1 || sequence->computed <= sequence->prompt_length) publish(sequence);
-    drop_left_of_window(sequence);
+    drop_left_of_window(sequence, sequence->computed - (ahead ? 1 : 0));
   }
   step_ = {};
 }

@@ -51,6 +51,9 @@ struct StepItem {
   // Tokens of the prompt, from this one on, whose logits are wanted too.
   std::int32_t score_begin = 0;
   std::int32_t scores = 0;
+
+  // Rows of logits that it gives: for scores, for the next token and for one behind each draft.
+  std::size_t results() const { return static_cast<std::size_t>(scores + (sample ? 1 + drafts : 0)); }
 };
 
 struct PageCopy {
@@ -82,8 +85,19 @@ class Scheduler {
 
   // The next step; empty when nothing can run. Items hold pages for their tokens.
   const Step& schedule();
-  // The step's forward is done: its tokens' KV is in the pages. Guesses do not count.
-  void commit();
+  // The step's forward is done: its tokens' KV is in the pages. Guesses do not count. Or `ahead`, of a step of decodes:
+  // it is enqueued before all that follows; each sequence may be taken back by its token, whose window stays.
+  void commit(bool ahead = false);
+  // Behind commit(true): the sequence leaves the step that was scheduled since; its latest token, where it has one that
+  // is not computed, is unknown, and the one before is computed again.
+  void take_back(Sequence* sequence);
+  // Whether another sequence may run in the next step.
+  bool may_admit() const {
+    return !waiting_.empty() && static_cast<std::int32_t>(running_.size()) < options_.max_running;
+  }
+  // While a step of decodes is not committed: whether those running will find pages in the step behind it without
+  // taking any from somebody; the cache gives up what is missing.
+  bool make_room_for_decodes();
   // The token appended last is what the step's next guess was: its KV is in the pages too. Guesses that are not
   // accepted are written over.
   void accept_draft(Sequence* sequence) { ++sequence->computed; }
@@ -156,8 +170,9 @@ class Scheduler {
   void end_all_restores();
   void push_item(Sequence* sequence, std::int32_t count);
   void retract(Sequence* sequence);
+  void leave_step(const Sequence* sequence);
   void publish(Sequence* sequence);
-  void drop_left_of_window(Sequence* sequence);
+  void drop_left_of_window(Sequence* sequence, std::int32_t position);
   void release(Sequence* sequence);
   void insert_running(Sequence* sequence);
 

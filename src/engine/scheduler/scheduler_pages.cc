@@ -110,11 +110,11 @@ void Scheduler::publish(Sequence* sequence) {
   sequence->published = inserted.num_pages;
 }
 
-void Scheduler::drop_left_of_window(Sequence* sequence) {
+void Scheduler::drop_left_of_window(Sequence* sequence, std::int32_t position) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].window_tokens == 0) continue;
     const auto group = static_cast<std::int32_t>(g);
-    const std::int32_t begin = window_begin(g, *sequence, sequence->computed);
+    const std::int32_t begin = window_begin(g, *sequence, position);
     std::int32_t& dropped = sequence->dropped[g];
     for (; dropped < begin; ++dropped) {
       groups_[g].pages->unref(rows_.row(sequence->slot, group)[dropped]);

@@ -104,6 +104,8 @@ ServerMetrics::ServerMetrics(const Engine& engine, const OtlpExporter* traces)
           [](Stats s) { return s.draft_tokens; });
   counter("fovea_accepted_draft_tokens_total", "Guesses that were right", [](Stats s) { return s.accepted_tokens; });
   counter("fovea_steps_total", "Forwards", [](Stats s) { return s.steps; });
+  counter("fovea_steps_ahead_total", "Forwards launched before the tokens of the one before were read",
+          [](Stats s) { return s.steps_ahead; });
   counter("fovea_step_seconds_total", "Time spent in forwards", [](Stats s) { return s.step_seconds; });
   counter("fovea_kv_bytes_read_total", "KV bytes that attention read", [](Stats s) { return s.kv_bytes_read; });
   counter("fovea_kv_bytes_unshared_total", "KV bytes attention would have read without prefix sharing",

@@ -1,0 +1,184 @@
+// Steps of the engine's thread. Where a device computes by itself, a step of decodes is launched before the tokens of
+// the one before are read: they stay on the device, and what they end is ended a step late, which nobody sees.
+#include <algorithm>
+#include <exception>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "device/group/process_group.h"
+#include "engine/engine_core.h"
+
+namespace fovea {
+namespace {
+
+bool is_draw_of_host(const Choice& choice) { return !choice.greedy && !choice.draw.draws(); }
+
+// Whether the token that is not read yet is its last, whatever it is.
+bool ends_by_length(const Choice& choice) { return choice.sampling->num_generated() + 1 >= choice.max_tokens; }
+
+}  // namespace
+
+void EngineCore::make_drafts() {
+  if (parts_.options.speculate == "off") return;
+  for (const auto& [id, request] : active_) {
+    for (const auto& choice : request->choices) {
+      choice->draft.clear();
+      if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
+      // The step gives a token beyond those guessed.
+      const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
+      choice->draft = choice->drafter.draft(choice->tokens, most);
+    }
+  }
+}
+
+const char* EngineCore::why_not_ahead(const Flight& flight) {
+  if (!parts_.options.overlap_steps) return "overlap_steps is off";
+  if (const char* const why = runner_->why_not_ahead(); why != nullptr) return why;
+  // Its copies of pages count on steps that are over when the next begins.
+  if (tier_ != nullptr) return "pages are kept beyond the cache";
+  if (parts_.options.speculate != "off") return "the next tokens are guessed";
+  if (scheduler_->may_admit()) return "requests wait to be admitted";
+  if (flight.draws_on_host) return "a token is left to the host";
+  std::size_t known = 0, go_on = 0;
+  for (const StepItem& item : flight.items) {
+    if (item.sequence == nullptr) continue;
+    const auto& choice = *static_cast<const Choice*>(item.sequence);
+    if (item.count != 1 || !item.sample || item.begin < choice.prompt_length) return "the step computes prompts";
+    if (is_draw_of_host(choice)) return "the host samples";
+    ++known;
+    go_on += ends_by_length(choice) ? 0 : 1;
+  }
+  if (known != scheduler_->num_running()) return "other sequences join the next step";
+  if (go_on == 0) return "all answers end";
+  if (!scheduler_->make_room_for_decodes()) return "pages run out";
+  return nullptr;
+}
+
+bool EngineCore::may_run_ahead(const Flight& flight) {
+  const char* const why = why_not_ahead(flight);
+  if (why != nullptr && why != why_not_) log_debug("steps do not run ahead: {}", why);
+  why_not_ = why;
+  return why == nullptr;
+}
+
+Status EngineCore::launch(const Step& step, std::span<const std::int32_t> token_rows) {
+  counters_.kv_bytes_peak = std::max(counters_.kv_bytes_peak, kv_bytes_in_use());
+  FOVEA_RETURN_IF_ERROR(runner_->launch(step, token_rows));
+  counters_.kv_bytes_read += runner_->kv_bytes();
+  counters_.step_kv_bytes = runner_->kv_bytes() + runner_->statistics_read();
+  counters_.kv_bytes_unshared += runner_->kv_bytes_unshared();
+  return ok_status();
+}
+
+Status EngineCore::launch_ahead(Flight& flight) {
+  flight.followed = true;
+  scheduler_->commit(true);
+  for (const StepItem& item : flight.items) {
+    if (item.sequence == nullptr) continue;
+    auto& choice = *static_cast<Choice*>(item.sequence);
+    if (ends_by_length(choice)) continue;  // with nothing to compute it is in no step
+    scheduler_->append_token(&choice, 0);
+    choice.awaits_token = true;
+  }
+  const Step& step = scheduler_->schedule();
+  flight_ = Flight{.items = step.items};
+  std::vector<std::int32_t> rows;
+  for (const StepItem& item : step.items) {
+    const auto from = std::find_if(flight.items.begin(), flight.items.end(),
+                                   [&](const StepItem& other) { return other.sequence == item.sequence; });
+    if (from == flight.items.end() || item.count != 1) {
+      flight_.reset();
+      fail_all(internal_error("a step ahead is not one of decodes"));
+      return ok_status();
+    }
+    rows.push_back(static_cast<std::int32_t>(from - flight.items.begin()));
+  }
+  FOVEA_RETURN_IF_ERROR(launch(step, rows));
+  ++counters_.steps_ahead;
+  return ok_status();
+}
+
+void EngineCore::run_step() {
+  Flight flight;
+  if (flight_.has_value()) {
+    flight = *std::exchange(flight_, std::nullopt);
+  } else {
+    flight.begin = now();
+    flight.draws_on_host = std::exchange(next_draws_on_host_, false);
+    make_drafts();
+    const Step& step = scheduler_->schedule();
+    starved_ = step.items.empty() && scheduler_->num_running() == 0 && scheduler_->is_restoring();
+    if (starved_) return;
+    if (step.items.empty()) {
+      fail_all(internal_error("requests wait, but none can run"));
+      return;
+    }
+    flight.items = step.items;
+    if (const Status status = launch(step, {}); !status.ok()) return fail_step(flight, status);
+  }
+  const Status ahead = may_run_ahead(flight) ? launch_ahead(flight) : ok_status();
+  finish(flight);
+  if (!ahead.ok() && flight_.has_value()) fail_step(*std::exchange(flight_, std::nullopt), ahead);
+  const double seconds = now() - flight.begin;
+  if (flight_.has_value()) flight_->begin = flight.begin + seconds;
+  scheduler_->observe(seconds);
+  counters_.step_seconds += seconds;
+}
+
+void EngineCore::finish(const Flight& flight) {
+  const Status status = runner_->collect(flight.items, !flight.followed);
+  if (!status.ok()) return fail_step(flight, status);
+  if (!flight.followed) scheduler_->commit();
+  for (const StepItem& item : flight.items) {
+    if (item.sequence == nullptr) continue;
+    const auto& choice = *static_cast<const Choice*>(item.sequence);
+    const std::int32_t read = std::min(item.begin + item.count, choice.prompt_length);
+    counters_.prompt_tokens_pending -= std::max(read - choice.request->prompt_read, 0);
+    choice.request->prompt_read = std::max(read, choice.request->prompt_read);
+  }
+  sample_items(flight);
+  ++counters_.steps;
+  const SelectionCounts selected = runner_->selection_counts();
+  counters_.sparse_queries = selected.queries;
+  counters_.sparse_pages_read = selected.pages_read;
+  counters_.sparse_pages_kept = selected.pages_kept;
+  counters_.sparse_prompt_pages_read = selected.prompt_pages_read;
+  counters_.sparse_prompt_pages_kept = selected.prompt_pages_kept;
+  counters_.sparse_records_read = selected.records_read;
+  counters_.sparse_refreshes = selected.refreshes;
+  counters_.sparse_rescorings = selected.rescorings;
+  counters_.sparse_reuses = selected.reuses;
+}
+
+void EngineCore::fail_step(const Flight& flight, const Status& status) {
+  log_error("a forward failed: {}", status.message());
+  for (const StepItem& item : flight.items) {  // what it computed may be nothing, and goes to no cache
+    if (flight.followed && item.sequence != nullptr) take_back(*static_cast<Choice*>(item.sequence));
+  }
+  for (const StepItem& item : flight.items) {
+    if (item.sequence == nullptr) continue;
+    ActiveRequest& request = *static_cast<Choice*>(item.sequence)->request;
+    if (request.open > 0) end_request(request, FinishReason::kError, status);
+  }
+  if (parts_.device->group() != nullptr) fail_all(status);
+}
+
+void EngineCore::take_back(Choice& choice) {
+  leave_flight(choice);
+  if (choice.state == SequenceState::kRunning) scheduler_->take_back(&choice);
+  choice.awaits_token = false;
+}
+
+void EngineCore::leave_flight(const Choice& choice) {
+  if (!flight_.has_value()) return;
+  for (StepItem& item : flight_->items) {
+    if (item.sequence == &choice) item.sequence = nullptr;
+  }
+}
+
+void EngineCore::leave_flights() {
+  flight_.reset();
+  runner_->forget();
+}
+
+}  // namespace fovea
