@@ -89,6 +89,8 @@ std::vector<Instantiation> make_all() {
     i.config.variant.softcap = i.config.options.softcap = 5.0f;
     i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f};
   });
+  // Row by row without a hook, where tiles that all rows see go by a loop of their own.
+  add(make("prefill_rows", kPrefill, 128, kBf16, kBf16, 1, {1, 16}), plain);
   add(make("prefill_wide", kPrefill, 256, kF16, kF16, 32, {1, 8}), plain);
   // Over chosen pages.
   const auto chosen = [](int pages) {

@@ -208,6 +208,7 @@ void add_contiguous(std::vector<Configuration>& all) {
       c.entry = entry;
       c.options.decode_kernel = kernel;
       c.options.max_block_rows = 1 << 14;
+      c.options.max_page_entries = 1 << 18;  // a list for each block row
       change(c);
       c.name = (entry == Entry::kRagged ? "ragged " : "blocks ") + c.name;
       if (kernel == DecodeKernel::kPrefill) c.name = "prefill " + c.name;

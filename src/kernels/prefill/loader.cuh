@@ -27,6 +27,12 @@ __device__ __forceinline__ bool next_record(Memory& shared, uint32_t n) {
 struct CopiedTiles {
   uint32_t pending = 0;  // barrier of the tile under way
 
+  // Until a slot is empty. Who has to empty it may be waiting for the tile under way.
+  __device__ __forceinline__ void wait(uint32_t empty, uint32_t parity) {
+    if (!__all_sync(~0u, ptx::mbarrier_test(empty, parity))) flush();
+    ptx::mbarrier_wait(empty, parity);
+  }
+
   __device__ __forceinline__ void commit(uint32_t full) {
     ptx::commit_copies();
     if (pending != 0) {
@@ -132,7 +138,7 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
     const auto* const head = static_cast<const uint8_t*>(pool) + run.head * args.pool.head_stride * 2;
     for (uint32_t j = tiles.count; j-- > 0; ++use) {
       const RingSlot<kKvSlots> slot(use);
-      ptx::mbarrier_wait(ptx::smem_address(&ring.empty[slot.index]), slot.parity ^ 1);
+      copied.wait(ptx::smem_address(&ring.empty[slot.index]), slot.parity ^ 1);
 #pragma unroll 1
       for (uint32_t first = 0; first < kBlockTokens; first += 32) {
         const uint32_t token = tiles.base + j * kBlockTokens + first + lane;
