@@ -219,6 +219,10 @@ Status BatchTranslator::add_blocks(const BlockSparseBatch& b, std::int32_t begin
       tokens = (edge - first) * size;  // of the others, no row here sees anything
     } else {
       base = static_cast<std::int32_t>((b.indices[edge] - (edge - first)) * size);
+      // Columns behind a gap would stand where rows see the gap, and none of these rows reaches them.
+      do ++edge;
+      while (edge < last && b.indices[edge] == b.indices[edge - 1] + 1);
+      tokens = std::min(tokens, (edge - first) * size);
     }
   }
   if (num_pages(tokens) > options_.max_pages_per_request) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -88,6 +89,57 @@ TEST(Contiguous, AFullCausalPatternIsCausalAttention) {
         for (std::size_t i = 0; i < a.out.size(); ++i) ASSERT_NEAR(a.out[i], b.out[i], 2e-5) << i;
         for (std::size_t i = 0; i < a.lse.size(); ++i) ASSERT_NEAR(a.lse[i], b.lse[i], 2e-5) << i;
       }
+    }
+  }
+}
+
+// A causal pattern with gaps is the same as one whose blocks say so bit by bit: rows see nothing behind the gap that
+// their positions fall into.
+TEST(Contiguous, CausalPatternsWithGapsAreThoseOfBits) {
+  std::mt19937 random(5);
+  for (int n = 0; n < 60; ++n) {
+    const int tokens = 20 + static_cast<int>(random() % 34), rows = 1 + static_cast<int>(random() % 37) % tokens;
+    BlockSparseBatch batch;
+    batch.num_rows = rows;
+    batch.num_tokens = tokens;
+    batch.block_rows = std::array{1, 5, 33}[random() % 3];
+    batch.block_tokens = std::array{1, 3, 8}[random() % 3];
+    const int columns = (tokens + batch.block_tokens - 1) / batch.block_tokens;
+    std::vector<std::int32_t> indptr = {0}, indices;
+    for (int line = 0; line * batch.block_rows < rows; ++line) {
+      for (int column = 0; column < columns; ++column) {
+        if (random() % 2 != 0) indices.push_back(column);
+      }
+      indptr.push_back(static_cast<std::int32_t>(indices.size()));
+    }
+    std::vector<std::uint8_t> bits(indices.size() * 33 + 1);
+    for (std::size_t line = 0; line + 1 < indptr.size(); ++line) {
+      for (std::int32_t i = indptr[line]; i < indptr[line + 1]; ++i) {
+        for (int r = 0; r < batch.block_rows; ++r) {
+          for (int t = 0; t < batch.block_tokens; ++t) {
+            const int row = static_cast<int>(line) * batch.block_rows + r;
+            const int token = indices[static_cast<std::size_t>(i)] * batch.block_tokens + t;
+            const int bit = (i * batch.block_rows + r) * batch.block_tokens + t;
+            if (token <= tokens - rows + row) bits[static_cast<std::size_t>(bit / 8)] |= 1 << bit % 8;
+          }
+        }
+      }
+    }
+    batch.indptr = indptr.data();
+    batch.indices = indices.data();
+    batch.mask_bits = bits.data();
+    batch.mask_bytes = static_cast<std::int64_t>(bits.size());
+    Tensors by_mask[2] = {Tensors(rows, tokens, 1), Tensors(rows, tokens, 1)};
+    for (const AttentionMask mask : {AttentionMask::kCausal, AttentionMask::kBits}) {
+      auto attention = Attention::create(options(1));
+      ASSERT_TRUE(attention.ok());
+      batch.mask = mask;
+      const Status planned = attention->plan_blocks(batch);
+      ASSERT_TRUE(planned.ok()) << planned.to_string();
+      ASSERT_TRUE(by_mask[mask == AttentionMask::kBits].run(*attention, rows, tokens).ok());
+    }
+    for (std::size_t i = 0; i < by_mask[0].out.size(); ++i) {
+      ASSERT_NEAR(by_mask[0].out[i], by_mask[1].out[i], 2e-5) << "case " << n << ", " << i;
     }
   }
 }
