@@ -138,7 +138,7 @@ UNKNOWN = object()  # a stream that only stream_of() and stream_on() find
 
 class Borrowed:
     """Tensors lent to one call of the library: their DLTensors live as long as this object does."""
-    __slots__ = ("_addresses", "_kept", "_lending", "_pointer", "_room", "kv")
+    __slots__ = ("_addresses", "_begin", "_kept", "_lending", "_pointer", "_room", "kv")
     _ROOM = 12  # records made at once: no run or append has more
 
     def __init__(self) -> None:
@@ -151,8 +151,8 @@ class Borrowed:
 
     def _make_room(self) -> None:
         self._room = (abi.Tensor * self._ROOM)()
-        self._lending.next = addressof(self._room)
-        self._lending.end = addressof(self._room) + ctypes.sizeof(self._room)
+        self._begin = self._lending.next = addressof(self._room)
+        self._lending.end = self._begin + ctypes.sizeof(self._room)
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """Addresses of the DLTensors of at most 12 tensors, None for None; behind them the current stream of the first one's
@@ -185,7 +185,7 @@ class Borrowed:
     def release(self) -> None:
         """After the call: room for the next one, since making records takes longer than filling them."""
         self._kept.clear()
-        self._lending.next = addressof(self._room)
+        self._lending.next = self._begin
         _released.append(self)
 
 

@@ -43,9 +43,8 @@ def split_kv(kv: Any) -> tuple[Tensor, Tensor]:
     return kv[:, 0], kv[:, 1]
 
 
-def fill_pool(pool: abi.PagedKv, addresses: list[Any], layout: str, kv_dtype: Any = None, rotated: bool = False) -> None:
-    """addresses: of k, v, k_scale and v_scale."""
-    pool.k, pool.v, pool.k_scale, pool.v_scale = addresses
+def set_format(pool: abi.PagedKv, layout: str, kv_dtype: Any = None, rotated: bool = False) -> None:
+    """What the pool's tensors hold."""
     pool.layout = _number(lib.LAYOUTS, "kv_layout", layout)
     pool.kv_dtype = (0 if kv_dtype is None else _dtype(kv_dtype)) | (abi.ROTATED if rotated else 0)
 
@@ -397,14 +396,16 @@ class Attention:
         k, v = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
         borrow = lib.borrowed()
         try:
-            q_at, out_at, lse_at, sinks_at, *pool, current = borrow(q, out, lse, sinks, k, v, k_scale, v_scale)
-            fill_pool(borrow.kv, pool, kv_layout)
+            pool = borrow.kv
+            (q_at, out_at, lse_at, sinks_at, pool.k, pool.v, pool.k_scale, pool.v_scale,
+             current) = borrow(q, out, lse, sinks, k, v, k_scale, v_scale)
+            set_format(pool, kv_layout)
             stream = current if stream is None and current is not lib.UNKNOWN else lib.stream_on(stream, self._place, q)
             if sinks is None and logit_scale == 1.0:
-                code = lib.library.fovea_attention_run(self._handle, q_at, borrow.kv, out_at, lse_at, stream)
+                code = lib.library.fovea_attention_run(self._handle, q_at, pool, out_at, lse_at, stream)
             else:
                 values = abi.RunValues(ctypes.sizeof(abi.RunValues), logit_scale, sinks_at)
-                code = lib.library.fovea_attention_run_values(self._handle, q_at, borrow.kv, out_at, lse_at, values, stream)
+                code = lib.library.fovea_attention_run_values(self._handle, q_at, pool, out_at, lse_at, values, stream)
         except lib.InvalidArgument:
             lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
             raise
@@ -468,11 +469,12 @@ def append_paged_kv(k: Tensor, v: Tensor, kv: Any, *, slots: Tensor | None = Non
     k_pool, v_pool = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
     borrow = lib.borrowed()
     try:
-        k_at, v_at, slots_at, batch_at, positions_at, indices_at, indptr_at, *pool, current = borrow(
-            k, v, slots, batch_indices, positions, page_indices, page_indptr, k_pool, v_pool, k_scale, v_scale)
-        fill_pool(borrow.kv, pool, kv_layout, kv_dtype, rotated)
+        pool = borrow.kv
+        (k_at, v_at, slots_at, batch_at, positions_at, indices_at, indptr_at, pool.k, pool.v, pool.k_scale, pool.v_scale,
+         current) = borrow(k, v, slots, batch_indices, positions, page_indices, page_indptr, k_pool, v_pool, k_scale, v_scale)
+        set_format(pool, kv_layout, kv_dtype, rotated)
         stream = current if stream is None and current is not lib.UNKNOWN else lib.stream_of(stream, k)
-        code = lib.library.fovea_append_paged_kv(k_at, v_at, slots_at, batch_at, positions_at, indices_at, indptr_at, borrow.kv,
+        code = lib.library.fovea_append_paged_kv(k_at, v_at, slots_at, batch_at, positions_at, indices_at, indptr_at, pool,
                                                  stream)
     finally:
         borrow.release()

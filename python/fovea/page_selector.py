@@ -9,7 +9,7 @@ from typing import Any
 from . import _abi as abi
 from . import _library as lib
 from ._library import Integers, Stream, Tensor
-from .attention import Attention, _dtype, fill_pool, split_kv
+from .attention import Attention, _dtype, set_format, split_kv
 
 PAGE_TOKENS = 16  # of the pages that lists name
 _CHANNELS = 32
@@ -111,7 +111,9 @@ class PageSelector:
         """
         borrow = lib.Borrowed()
         if kv is not None:
-            fill_pool(borrow.kv, borrow(*split_kv(kv), k_scale, v_scale)[:4], kv_layout, kv_dtype, rotated)
+            pool = borrow.kv
+            pool.k, pool.v, pool.k_scale, pool.v_scale, _ = borrow(*split_kv(kv), k_scale, v_scale)
+            set_format(pool, kv_layout, kv_dtype, rotated)
         lib.check_integer("layer", layer)
         lent = borrow(k, slots, batch_indices, positions, page_indices, page_indptr)[:6]
         lib.check(lib.library.fovea_page_selector_append(self._handle, layer, *lent, None if kv is None else borrow.kv,

@@ -18,10 +18,10 @@ namespace {
 
 std::uint32_t element_bytes(DType dtype) { return static_cast<std::uint32_t>(dtype_bits(dtype) / 8); }
 
-jit::AppendKernelSpec append_spec(const std::string& arch, std::int64_t head_dim, DType dtype, abi::KvDType pool_dtype,
+// But for the architecture, whose name a call need not make.
+jit::AppendKernelSpec append_spec(std::int64_t head_dim, DType dtype, abi::KvDType pool_dtype,
                                   const abi::AppendArgs& args) {
   jit::AppendKernelSpec spec;
-  spec.arch = arch;
   spec.head_dim = static_cast<int>(head_dim);
   spec.q_dtype = jit::kv_dtype_of(dtype);
   spec.pool_dtype = pool_dtype;
@@ -32,10 +32,8 @@ jit::AppendKernelSpec append_spec(const std::string& arch, std::int64_t head_dim
   return spec;
 }
 
-jit::MergeKernelSpec merge_spec(const std::string& arch, std::int64_t head_dim, DType dtype,
-                                const abi::MergeArgs& args) {
+jit::MergeKernelSpec merge_spec(std::int64_t head_dim, DType dtype, const abi::MergeArgs& args) {
   jit::MergeKernelSpec spec;
-  spec.arch = arch;
   spec.head_dim = static_cast<int>(head_dim);
   spec.v_dtype = spec.out_dtype = jit::kv_dtype_of(dtype);
   spec.vec = abi::merge_vec(args, static_cast<std::uint32_t>(head_dim), element_bytes(dtype), element_bytes(dtype));
@@ -45,7 +43,7 @@ jit::MergeKernelSpec merge_spec(const std::string& arch, std::int64_t head_dim, 
 // Kernels by what they are made for, so that a call builds no source to look one up. Never destroyed: the driver may be
 // gone when static objects go.
 template <typename Key, typename Make>
-Result<cuda::Function> kept_kernel(const Key& key, Make make) {
+Result<const cuda::Function*> kept_kernel(const Key& key, Make make) {
   struct Kept {
     std::mutex mutex;
     std::map<Key, cuda::Function> functions;
@@ -53,11 +51,11 @@ Result<cuda::Function> kept_kernel(const Key& key, Make make) {
   Kept& kept = per_process<Kept>();
   {
     const std::lock_guard lock(kept.mutex);
-    if (const auto found = kept.functions.find(key); found != kept.functions.end()) return found->second;
+    if (const auto found = kept.functions.find(key); found != kept.functions.end()) return &found->second;
   }
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, make());
   const std::lock_guard lock(kept.mutex);
-  return kept.functions.emplace(key, std::move(function)).first->second;
+  return &kept.functions.emplace(key, std::move(function)).first->second;
 }
 
 template <typename Args>
@@ -107,17 +105,18 @@ Status cuda_append_paged_kv(const TensorView& k, const TensorView& v, const Appe
   args.num_kv_heads = static_cast<std::uint32_t>(k.shape[1]);
   args.pool = pool;
   const auto head_dim = static_cast<std::uint32_t>(k.shape[2]);
-  const jit::AppendKernelSpec spec = append_spec(device.info().arch(), k.shape[2], k.dtype, pool.dtype, args);
+  jit::AppendKernelSpec spec = append_spec(k.shape[2], k.dtype, pool.dtype, args);
   const auto key = std::tuple(device.index(), spec.head_dim, spec.q_dtype, spec.pool_dtype, spec.vec, spec.token_scales,
                               spec.rotated);
   const auto make = [&]() -> Result<cuda::Function> {
+    spec.arch = device.info().arch();
     FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::append_source(spec));
     return cuda_kernel(device, source, "fovea_append");
   };
-  FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, kept_kernel(key, make));
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kept_kernel(key, make));
   const std::uint64_t ctas =
       spec.token_scales ? abi::quantizing_ctas(args) : abi::append_ctas(args, spec.vec, head_dim);
-  return launch(device, function, args, ctas, abi::kAppendThreads, stream);
+  return launch(device, *function, args, ctas, abi::kAppendThreads, stream);
 }
 
 Status cuda_merge_states(const MergeStates& merge, bool pair, DevicePlace place, Stream stream) {
@@ -142,14 +141,15 @@ Status cuda_merge_states(const MergeStates& merge, bool pair, DevicePlace place,
   args.heads = static_cast<std::uint32_t>(merge.heads);
   args.num_states = static_cast<std::uint32_t>(merge.num_states);
   const auto head_dim = static_cast<std::uint32_t>(merge.head_dim);
-  const jit::MergeKernelSpec spec = merge_spec(device.info().arch(), merge.head_dim, merge.dtype, args);
+  jit::MergeKernelSpec spec = merge_spec(merge.head_dim, merge.dtype, args);
   const auto key = std::tuple(device.index(), spec.head_dim, spec.v_dtype, spec.vec, pair);
   const auto make_kernel = [&]() -> Result<cuda::Function> {
+    spec.arch = device.info().arch();
     FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::merge_source(spec));
     return cuda_kernel(device, source, pair ? "fovea_merge_state" : "fovea_merge_states");
   };
-  FOVEA_ASSIGN_OR_RETURN(const cuda::Function function, kept_kernel(key, make_kernel));
-  return launch(device, function, args, abi::merge_ctas(args, head_dim, spec.vec), abi::kMergeThreads, stream);
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kept_kernel(key, make_kernel));
+  return launch(device, *function, args, abi::merge_ctas(args, head_dim, spec.vec), abi::kMergeThreads, stream);
 }
 
 Result<std::vector<jit::KernelSource>> paged_op_sources(const std::string& arch, int head_dim, DType dtype,
@@ -161,10 +161,12 @@ Result<std::vector<jit::KernelSource>> paged_op_sources(const std::string& arch,
   merge.a.v_row_stride = merge.a.v_head_stride = merge.b.v_row_stride = merge.b.v_head_stride = head_dim;
   merge.v_state_stride = merge.v_out_row_stride = merge.v_out_head_stride = head_dim;
   std::vector<jit::KernelSource> sources;
-  FOVEA_ASSIGN_OR_RETURN(jit::KernelSource append_kernel,
-                         jit::append_source(append_spec(arch, head_dim, dtype, jit::kv_dtype_of(kv_dtype), append)));
+  jit::AppendKernelSpec append_kernel_spec = append_spec(head_dim, dtype, jit::kv_dtype_of(kv_dtype), append);
+  jit::MergeKernelSpec merge_kernel_spec = merge_spec(head_dim, dtype, merge);
+  append_kernel_spec.arch = merge_kernel_spec.arch = arch;
+  FOVEA_ASSIGN_OR_RETURN(jit::KernelSource append_kernel, jit::append_source(append_kernel_spec));
   sources.push_back(std::move(append_kernel));
-  FOVEA_ASSIGN_OR_RETURN(jit::KernelSource merge_kernel, jit::merge_source(merge_spec(arch, head_dim, dtype, merge)));
+  FOVEA_ASSIGN_OR_RETURN(jit::KernelSource merge_kernel, jit::merge_source(merge_kernel_spec));
   sources.push_back(std::move(merge_kernel));
   return sources;
 }
