@@ -221,6 +221,56 @@ void outputs_pass(const float* weights, const void* const* v_rows, const void* c
   outputs_pairs<kRows>(rounded, ListedPairs{rows}, first_pair, end_pair, head_dim, alpha, o);
 }
 
+void pack_values(const void* const* v_rows, int head_dim, std::uint32_t* v_block) {
+  for (int d = 0; d < head_dim; d += kPackedHeadDim) {
+    for (int p = 0; p < kPairsOfTokens; ++p, v_block += 2 * kLanes) {
+      const __m512i even = _mm512_loadu_si512(row_of(v_rows[2 * p]) + d);
+      const __m512i odd = _mm512_loadu_si512(row_of(v_rows[2 * p + 1]) + d);
+      _mm512_store_si512(v_block, _mm512_unpacklo_epi16(even, odd));
+      _mm512_store_si512(v_block + kLanes, _mm512_unpackhi_epi16(even, odd));
+    }
+  }
+}
+
+// The additions of outputs_groups(), in its order.
+template <int kRows>
+void packed_outputs(const float* weights, const std::uint32_t* v_block, const void* const* ahead, int head_dim,
+                    const float* alpha, float* o) {
+  alignas(64) std::int32_t rounded[kRows][kPairsOfTokens];
+  for (int r = 0; r < kRows; ++r) {
+    _mm512_store_si512(rounded[r], round_pairs(weights + r * kBlockTokens));
+    _mm512_store_si512(rounded[r] + kLanes, round_pairs(weights + r * kBlockTokens + 2 * kLanes));
+  }
+  for (int d = 0; d < head_dim; d += kPackedHeadDim) {
+    __m512 sum[kRows][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 scale = _mm512_set1_ps(alpha[r]);
+      sum[r][0] = _mm512_mul_ps(_mm512_loadu_ps(o + r * head_dim + d), scale);
+      sum[r][1] = _mm512_mul_ps(_mm512_loadu_ps(o + r * head_dim + d + kLanes), scale);
+    }
+    for (int p = 0; p < kPairsOfTokens; ++p, v_block += 2 * kLanes) {
+      if (ahead != nullptr) {
+        __builtin_prefetch(row_of(ahead[2 * p]) + d, 0, 2);
+        __builtin_prefetch(row_of(ahead[2 * p + 1]) + d, 0, 2);
+      }
+      const __m512i low = _mm512_load_si512(v_block);
+      const __m512i high = _mm512_load_si512(v_block + kLanes);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i weight = _mm512_set1_epi32(rounded[r][p]);
+        sum[r][0] = dot_pairs(sum[r][0], low, weight);
+        sum[r][1] = dot_pairs(sum[r][1], high, weight);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_storeu_ps(o + r * head_dim + d, sum[r][0]);
+      _mm512_storeu_ps(o + r * head_dim + d + kLanes, sum[r][1]);
+    }
+  }
+}
+
 template <int kRows>
 void row_outputs(const float* weights, const StreamRows& values, int head_dim, const float* alpha, float* o) {
   static_assert(kStreams == 4 && kStreamTokens == 16);
@@ -255,7 +305,13 @@ void finish_row(const float* o, int head_dim, float divisor, float* row) {
 
 template <int... kRows>
 constexpr Bf16AttentionKernels make_kernels(std::integer_sequence<int, kRows...>) {
-  return {&round_queries, {&logits_pass<kRows + 1>...}, {&outputs_pass<kRows + 1>...}, {&row_outputs<kRows + 1>...}, {},
+  return {&round_queries,
+          {&logits_pass<kRows + 1>...},
+          {&outputs_pass<kRows + 1>...},
+          &pack_values,
+          {&packed_outputs<kRows + 1>...},
+          {&row_outputs<kRows + 1>...},
+          {},
           &finish_row};
 }
 

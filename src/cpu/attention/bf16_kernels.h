@@ -31,6 +31,8 @@ struct Bf16AttentionKernels {
   void (*round_queries)(float* q, int rows, int head_dim) = nullptr;
   LogitsFn logits[kMaxRowsPerPass] = {};    // by rows - 1; q as round_queries left it
   OutputsFn outputs[kMaxRowsPerPass] = {};  // by rows - 1; rounds the weights
+  PackValuesFn pack_values = nullptr;
+  PackedOutputsFn packed_outputs[kMaxRowsPerPass] = {};
   RowOutputsFn row_outputs[kMaxRowsPerPass] = {};
   RowLogitsFn row_logits[kMaxRowsPerPass] = {};
   void (*finish_row)(const float* o, int head_dim, float divisor, float* row) = nullptr;

@@ -366,6 +366,11 @@ void run_head(const ItemArgs& args) {
     if constexpr (Variant::kHasValue) {
       transform_rows<Variant, false>(args, pool_ops, positions, tokens, scales, walk.v_rows());
     }
+    // Several passes over a block that all rows see whole: its values are brought into pairs once for them.
+    const bool packed = passes > 2 && !walk.masked() && tokens == kBlockTokens && value_ops.pack_values != nullptr &&
+                        head_dim % kPackedHeadDim == 0;
+    auto* v_block = reinterpret_cast<uint32_t*>(scratch.codes[0]);  // whose keys are packed
+    if (packed) value_ops.pack_values(walk.v_rows(), head_dim, v_block);
     const bool exact = walk.masked() && any_seen_not_finite(value_ops, walk.v_rows(), walk.seen_by_any(), head_dim);
     for (int first = 0; first < rows.count; first += rows_per_pass) {
       const int count = std::min(rows_per_pass, rows.count - first);
@@ -387,6 +392,11 @@ void run_head(const ItemArgs& args) {
                                          scratch.s_block + r * kBlockTokens);
       }
       float* o = scratch.o + static_cast<size_t>(first) * head_dim;
+      if (packed) {
+        value_ops.packed_outputs[count - 1](scratch.s_block, v_block, first == 0 ? next_values : nullptr, head_dim,
+                                            alpha, o);
+        continue;
+      }
       if (!exact) {
         const int begin = std::countr_zero(seen_by_pass);
         const int end = 64 - std::countl_zero(seen_by_pass);

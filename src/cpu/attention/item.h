@@ -35,7 +35,8 @@ struct ItemScratch {
   uint32_t* k_block;     // [head_dim, kBlockTokens] transposed keys
   float* s_block;        // [kMaxRowsAtOnce, kBlockTokens] logits, then weights
   float* kv_rows;        // [kBlockTokens, head_dim] transformed keys or values
-  uint16_t* codes[2];    // [kBlockTokens, head_dim] each: stored numbers of quantized keys and values, in bf16
+  uint16_t* codes[2];    // [kBlockTokens, head_dim] each: stored numbers of quantized keys and values, in bf16;
+                         // the first: values in pairs (PackValuesFn)
   float* q_sum;          // [tile rows] sums of the scaled queries' elements; pools with zeros only
   float* zero_sum;       // [tile rows] running sums of weight * zero of the values
   uint64_t* seen;        // [tile tokens] tokens of the block that each query token sees
@@ -70,6 +71,15 @@ using OutputsFn = void (*)(const float* weights, const void* const* v_rows, cons
 // The same over all of a whole block, for few rows; what is read next is fetched to the first level.
 using RowOutputsFn = void (*)(const float* weights, const StreamRows& values, int head_dim, const float* alpha,
                               float* o);
+
+// The values of a whole block, for head dims that are multiples of kPackedHeadDim: for each 32 of the head dim and each
+// pair of tokens, 64 elements in the order of the lanes of the products.
+inline constexpr int kPackedHeadDim = 32;
+using PackValuesFn = void (*)(const void* const* v_rows, int head_dim, uint32_t* v_block);
+
+// As OutputsFn over all of a whole block, bit for bit; v_block: values as PackValuesFn left them. ahead may be null.
+using PackedOutputsFn = void (*)(const float* weights, const uint32_t* v_block, const void* const* ahead, int head_dim,
+                                 const float* alpha, float* o);
 
 // A queue entry, resolved.
 struct QueueWork {

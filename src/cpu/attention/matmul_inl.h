@@ -205,6 +205,8 @@ struct FormatOps {
   void (*round_queries)(float* q, int rows, int head_dim);  // null: queries stay fp32 and are scaled beforehand
   // Null unless quantized. Then rows become bf16 by this first, which all of the above read: expand_block().
   void (*expand_block)(const void** rows, const void* const* ahead, int tokens, int head_dim, uint16_t* to);
+  PackValuesFn pack_values;                      // null: none
+  PackedOutputsFn packed_outputs[kRowsPerPass];  // by rows - 1
 };
 
 template <class Format, class Words, int... kRows>
@@ -220,7 +222,9 @@ constexpr FormatOps make_format_ops(std::integer_sequence<int, kRows...>) {
           {},
           {},
           nullptr,
-          nullptr};
+          nullptr,
+          nullptr,
+          {}};
 }
 
 // Quantized pools: their numbers are exact in bf16, whose products these are; scales are applied to logits and weights.
@@ -240,6 +244,8 @@ inline FormatOps with_bf16_products(FormatOps ops) {
     std::copy(kernels->outputs, kernels->outputs + kRowsPerPass, ops.outputs);
     std::copy(kernels->row_outputs, kernels->row_outputs + kRowsPerPass, ops.row_outputs);
     std::copy(kernels->row_logits, kernels->row_logits + kRowsPerPass, ops.row_logits);
+    ops.pack_values = kernels->pack_values;
+    std::copy(kernels->packed_outputs, kernels->packed_outputs + kRowsPerPass, ops.packed_outputs);
     ops.finish_row = kernels->finish_row;
     ops.ahead_step = 2;
     ops.round_queries = kernels->round_queries;
