@@ -13,13 +13,13 @@ import sys
 from ctypes import Structure, addressof, c_char_p, c_int32, c_int64, c_uint32, c_void_p, cast, pythonapi
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from . import _abi as abi
 
-Tensor: TypeAlias = Any  # of any framework that has DLPack
-Integers: TypeAlias = Iterable[Any]  # a sequence of integers, or a tensor of them
-Stream: TypeAlias = Any  # a framework's stream, its handle, or None for the current one
+Tensor = Any  # of any framework that has DLPack
+Integers = Iterable[Any]  # a sequence of integers, or a tensor of them
+Stream = Any  # a framework's stream, its handle, or None for the current one
 
 CPU, CUDA = 1, 2  # DLPack device types
 DL_INT, DL_FLOAT = 0, 2  # DLPack type codes
