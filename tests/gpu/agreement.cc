@@ -317,8 +317,11 @@ std::string find_leak(AgreementRunner& runner, const Configuration& config) {
 
 std::vector<std::string> hidden_values_that_leak(Place& place) {
   std::vector<std::string> found;
-  for (const Configuration& config : configurations()) {
+  for (Configuration config : configurations()) {
     if (config.budget_pages > 0 || config.entry == Entry::kBlocks) continue;  // one query token a request; other masks
+    DecodeKernel& kernel = config.options.decode_kernel;
+    if (kernel == DecodeKernel::kPrefill) continue;  // whose tiles share what is not finite: docs/kernels/prefill.md
+    if (kernel == DecodeKernel::kAuto) kernel = DecodeKernel::kCtas;
     auto runner = AgreementRunner::create(place, config);
     if (runner.status().code() == StatusCode::kUnsupported) continue;
     const std::string leak = runner.ok() ? find_leak(*runner, config) : runner.status().to_string();
