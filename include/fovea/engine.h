@@ -73,6 +73,7 @@ struct EngineOptions {
   std::string speculate = "off";
   std::int32_t sparse_interval = 1;    // steps from one scan of all statistics to the next; in between candidates of it
   std::int32_t sparse_candidates = 4;  // candidates kept, in budgets; 0: lists stay as they are until the next scan
+  std::int32_t step_log = 0;           // latest steps whose times view() tells; 0: none
 };
 
 // What a request may ask for at most.

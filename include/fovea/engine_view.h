@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "fovea/engine.h"
@@ -67,6 +68,14 @@ struct TimelineView {
   std::size_t items_left_out = 0;
 };
 
+// What the host or the device did of a step, in seconds of EngineView::seconds' clock.
+struct StepSpan {
+  std::string name;  // of the host: "schedule", "plan", "enqueue", "wait", "sample"
+  bool device = false;
+  double begin = 0.0, end = 0.0;
+  std::int32_t sequences = 0, tokens = 0;  // of the device's
+};
+
 struct EngineView {
   static constexpr std::size_t kMaxRequests = 200, kMaxPrefixes = 400, kMaxItems = 2000;
 
@@ -79,6 +88,7 @@ struct EngineView {
   std::vector<PrefixView> prefixes;  // the latest ones where they are too many
   std::size_t prefixes_left_out = 0;
   TimelineView timeline;
+  std::vector<StepSpan> spans;  // of the latest steps (EngineOptions::step_log), by lane and in order
 };
 
 }  // namespace fovea

@@ -106,6 +106,10 @@ Status Device::begin_read(const TensorView&) {
 
 Result<const void*> Device::end_read() { return unsupported("tensors of the device {} are read as they lie", name()); }
 
+Status Device::mark_time(std::size_t) { return unsupported("the device {} computes while the host waits", name()); }
+
+std::optional<double> Device::marked_time(std::size_t) const { return std::nullopt; }
+
 Status Device::argmax(const TensorView&, const TensorView&) {
   return unsupported("logits of the device {} are read as they lie", name());
 }

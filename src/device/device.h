@@ -148,6 +148,10 @@ class Device {
   // devices that do not read host memory.
   virtual Status begin_read(const TensorView& tensor);
   virtual Result<const void*> end_read();
+  // Marks a place in what is enqueued, and says when the device got there, in seconds of the steady clock; nothing
+  // until it has. kUnsupported: the host is the device, which has no times of its own.
+  virtual Status mark_time(std::size_t mark);
+  virtual std::optional<double> marked_time(std::size_t mark) const;
 
   // Attention with the device's threads and precision; q and out are activations.
   virtual Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) = 0;

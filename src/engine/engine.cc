@@ -83,6 +83,7 @@ Status check_engine_options(const EngineOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_option("page_tokens", options.page_tokens, 1, 256));
   FOVEA_RETURN_IF_ERROR(check_option("max_running", options.max_running, 1, 4096));
   FOVEA_RETURN_IF_ERROR(check_option("max_queued", options.max_queued, 0, 1 << 20));
+  FOVEA_RETURN_IF_ERROR(check_option("step_log", options.step_log, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option("max_context", options.max_context, 0, 1 << 24));
   if (options.max_context == 1) return invalid_argument("max_context is 1; a prompt and an answer need 2 or more");
   FOVEA_RETURN_IF_ERROR(check_option("chunk_tokens", options.chunk_tokens, 2, 1 << 16));
@@ -250,6 +251,10 @@ Status EngineCore::set_up() {
   runner.kv_format = {options.kv_dtype, options.kv_rotated};
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
+  if (options.step_log > 0) {
+    step_log_ = std::make_unique<StepLog>(*parts_.device, static_cast<std::size_t>(options.step_log));
+    runner.log = step_log_.get();
+  }
   if (sparse_.policy != nullptr) {
     runner.selection.emplace();
     runner.selection->stat = sparse_.policy->stat;

@@ -21,6 +21,7 @@
 #include "engine/model/key_codes.h"
 #include "engine/model/model.h"
 #include "engine/runner/model_runner.h"
+#include "engine/runner/step_log.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/sparse_options.h"
@@ -113,6 +114,7 @@ class EngineCore final : public Engine {
     double begin = 0.0;
   };
   void run_step();
+  const Step& schedule();
   // Why no step may be launched before the results of this one are read, or null: all that decides about it.
   const char* why_not_ahead(const Flight& flight);
   bool may_run_ahead(const Flight& flight);
@@ -164,6 +166,7 @@ class EngineCore final : public Engine {
   bool starved_ = false;                // nothing runs until pages have come back
   std::unique_ptr<ReqToTokenPool> rows_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<StepLog> step_log_;  // or null; of the runner too
   std::unique_ptr<ModelRunner> runner_;
   Sampler sampler_;
   std::unique_ptr<GrammarCompiler> grammars_;  // none without a tokenizer

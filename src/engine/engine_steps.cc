@@ -61,6 +61,11 @@ bool EngineCore::may_run_ahead(const Flight& flight) {
   return why == nullptr;
 }
 
+const Step& EngineCore::schedule() {
+  const StepLog::Phase phase(step_log_.get(), "schedule");
+  return scheduler_->schedule();
+}
+
 Status EngineCore::launch(const Step& step, std::span<const std::int32_t> token_rows) {
   counters_.kv_bytes_peak = std::max(counters_.kv_bytes_peak, kv_bytes_in_use());
   FOVEA_RETURN_IF_ERROR(runner_->launch(step, token_rows));
@@ -80,7 +85,7 @@ Status EngineCore::launch_ahead(Flight& flight) {
     scheduler_->append_token(&choice, 0);
     choice.awaits_token = true;
   }
-  const Step& step = scheduler_->schedule();
+  const Step& step = schedule();
   flight_ = Flight{.items = step.items};
   std::vector<std::int32_t> rows;
   for (const StepItem& item : step.items) {
@@ -106,7 +111,7 @@ void EngineCore::run_step() {
     flight.begin = now();
     flight.draws_on_host = std::exchange(next_draws_on_host_, false);
     make_drafts();
-    const Step& step = scheduler_->schedule();
+    const Step& step = schedule();
     starved_ = step.items.empty() && scheduler_->num_running() == 0 && scheduler_->is_restoring();
     if (starved_) return;
     if (step.items.empty()) {
@@ -136,7 +141,10 @@ void EngineCore::finish(const Flight& flight) {
     counters_.prompt_tokens_pending -= std::max(read - choice.request->prompt_read, 0);
     choice.request->prompt_read = std::max(read, choice.request->prompt_read);
   }
-  sample_items(flight);
+  {
+    const StepLog::Phase phase(step_log_.get(), "sample");
+    sample_items(flight);
+  }
   ++counters_.steps;
   const SelectionCounts selected = runner_->selection_counts();
   counters_.sparse_queries = selected.queries;

@@ -52,6 +52,7 @@ void EngineCore::fill_view(EngineView& view) const {
   view.prefixes = scheduler_->cache().view(EngineView::kMaxPrefixes);
   view.prefixes_left_out = scheduler_->cache().num_nodes() - view.prefixes.size();
   view.timeline = runner_->timeline(EngineView::kMaxItems);
+  if (step_log_ != nullptr) view.spans = step_log_->spans();
 }
 
 RequestView EngineCore::view_of(const Choice& choice) const {

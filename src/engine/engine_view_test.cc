@@ -3,6 +3,7 @@
 #include "fovea/engine_view.h"
 
 #include <latch>
+#include <map>
 #include <set>
 
 #include "engine/engine_model_test_util.h"
@@ -12,11 +13,12 @@ namespace {
 
 class EngineViewTest : public ::testing::Test {
  protected:
-  void start(std::int32_t num_threads = 1) {
+  void start(std::int32_t num_threads = 1, std::int32_t step_log = 0) {
     const std::filesystem::path path = temp_config("engine_view");
     ASSERT_TRUE(write_file_atomic(path, config_of("llama31")).ok());
     EngineOptions options;
     options.num_threads = num_threads;
+    options.step_log = step_log;
     options.kv_cache_bytes = 16 << 20;
     auto created = create_engine(path, std::nullopt, options);
     std::filesystem::remove(path);
@@ -263,6 +265,31 @@ TEST_F(EngineViewTest, AfterShutdownIsStatsAlone) {
     EXPECT_TRUE(view.pools.empty());
   });
   EXPECT_TRUE(called);
+}
+
+TEST_F(EngineViewTest, OfWhatTheLatestStepsDid) {
+  start(1, 4);
+  EXPECT_TRUE(view().spans.empty());
+  std::latch ended(1);
+  ASSERT_TRUE(engine_
+                  ->submit(request(tokens(20, 1), 12),
+                           [&](const GenerationEvent& event) {
+                             if (event.finish != FinishReason::kNone) ended.count_down();
+                           })
+                  .ok());
+  ended.wait();
+  const std::vector<StepSpan> spans = view().spans;
+  EXPECT_EQ(spans.size(), 32u);  // of the 60 that 12 steps have, what 4 steps may have
+  std::map<std::string, int> found;
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_FALSE(spans[i].device);
+    EXPECT_GE(spans[i].end, spans[i].begin);
+    if (i > 0) {
+      EXPECT_GE(spans[i].begin, spans[i - 1].end);
+    }
+    ++found[spans[i].name];
+  }
+  for (const char* phase : {"schedule", "plan", "compute", "wait", "sample"}) EXPECT_GE(found[phase], 6) << phase;
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "cuda/driver_api.h"
+#include "fovea/engine_view.h"
 #include "tests/gpu/cuda_engine_test_util.h"
 
 namespace fovea {
@@ -28,6 +31,33 @@ TEST_P(CudaGoldens, LogitsOfEveryFamily) {
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaGoldens, ::testing::ValuesIn(golden_models()),
                          [](const auto& info) { return info.param; });
+
+// Of host and device, on one clock.
+TEST_F(CudaEngine, ALogOfStepsHasBothLanes) {
+  options_.step_log = 4;
+  auto engine = create_engine(path_, std::nullopt, options_);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  std::promise<void> ended;
+  ASSERT_TRUE((*engine)
+                  ->submit(requests_[1],
+                           [&](const GenerationEvent& event) {
+                             if (event.finish != FinishReason::kNone) ended.set_value();
+                           })
+                  .ok());
+  ended.get_future().wait();
+  std::promise<std::vector<StepSpan>> asked;
+  (*engine)->view([&](const EngineView& view) { asked.set_value(view.spans); });
+  const std::vector<StepSpan> spans = asked.get_future().get();
+  int host = 0, device = 0;
+  for (const StepSpan& span : spans) {
+    (span.device ? device : host) += 1;
+    EXPECT_GE(span.end, span.begin);
+    EXPECT_EQ(span.device, span.name == "step");
+    EXPECT_EQ(span.tokens, span.device ? 1 : 0);
+  }
+  EXPECT_EQ(device, 4);
+  EXPECT_GT(host, 12);
+}
 
 // One after another, so that every run has the same steps.
 TEST_F(CudaEngine, GraphsRepeatStepsOfDecode) {

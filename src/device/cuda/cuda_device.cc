@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/cuda_ranks.h"
 #include "device/cuda/cuda_replays.h"
+#include "device/cuda/cuda_time_marks.h"
 
 namespace fovea {
 namespace {
@@ -38,7 +39,8 @@ class CudaDevice final : public Device {
         name_(fmt::format("cuda:{}", device_.index())),
         ops_(device_, stream_.handle()),
         arrays_(device_, stream_.handle()),
-        replays_(device_, stream_.handle()) {}
+        replays_(device_, stream_.handle()),
+        marks_(device_, stream_.handle()) {}
 
   ~CudaDevice() override {
     const cuda::ScopedContext context(device_);
@@ -114,6 +116,15 @@ class CudaDevice final : public Device {
   Result<const void*> read(const TensorView& tensor) override;
   Status begin_read(const TensorView& tensor) override;
   Result<const void*> end_read() override;
+  Status mark_time(std::size_t mark) override {
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    return marks_.mark(mark);
+  }
+  std::optional<double> marked_time(std::size_t mark) const override {
+    const cuda::ScopedContext context(device_);
+    return context.status().ok() ? marks_.seconds(mark) : std::nullopt;
+  }
 
   Result<std::unique_ptr<PagedAttention>> create_attention(const AttentionConfig& config) override {
     return create_cuda_paged_attention(config, place());
@@ -189,6 +200,7 @@ class CudaDevice final : public Device {
   CudaOps ops_;
   ArrayCopies arrays_;
   CudaReplays replays_;
+  CudaTimeMarks marks_;
   cuda::DeviceBuffer argmax_rows_;
   std::optional<WeightCopies> weight_copies_;
   cuda::DeviceBuffer quantized_from_;  // a matrix before it becomes e4m3

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -99,24 +101,22 @@ class DummyWeights : public WeightSource {
     if (view.rank == 2) view.strides = {view.shape[1], 1};
     const std::size_t size = static_cast<std::size_t>(view.num_elements() * dtype_bits(dtype_) / 8);
     // Asked for again: views of it must stay.
-    if (const auto known = tensors_.find(name); known != tensors_.end() && known->second.size() == size) {
-      view.data = known->second.data();
+    if (const auto known = tensors_.find(name); known != tensors_.end() && known->second.size == size) {
+      view.data = known->second.bytes.get();
       return view;
     }
     const bool norm = view.rank == 1 && name.ends_with("norm.weight");
     const double deviation = view.rank == 2 ? 1.0 / std::sqrt(static_cast<double>(view.shape[1])) : 0.02;
-    std::vector<std::byte> bytes;
-    try {
-      bytes.resize(size);
-    } catch (const std::bad_alloc&) {
+    // Not written before the threads that fill it do: the first touch of pages is most of the time.
+    Tensor made{std::unique_ptr<std::byte[]>(new (std::nothrow) std::byte[size]), size};
+    if (made.bytes == nullptr) {
       return resource_exhausted("no memory for {} ({} MB)", name, view.num_elements() * dtype_bits(dtype_) / 8 >> 20);
     }
     // A uniform number in [-1, 1) has deviation 1 / sqrt(3).
     fill(hash_string(name), norm ? norm_center_ : 0.0f, static_cast<float>(deviation * std::sqrt(3.0)),
-         view.num_elements(), bytes.data());
-    std::vector<std::byte>& kept = tensors_[name];
-    kept = std::move(bytes);
-    view.data = kept.data();
+         view.num_elements(), made.bytes.get());
+    view.data = made.bytes.get();
+    tensors_[name] = std::move(made);
     return view;
   }
 
@@ -147,7 +147,11 @@ class DummyWeights : public WeightSource {
   DType dtype_;
   float norm_center_;
   ThreadPool pool_;  // alive only while a model loads, when the device's own pool sleeps
-  std::map<std::string, std::vector<std::byte>> tensors_;
+  struct Tensor {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t size = 0;
+  };
+  std::map<std::string, Tensor> tensors_;
 };
 
 }  // namespace

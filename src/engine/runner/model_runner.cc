@@ -10,6 +10,7 @@
 #include "core/plan/explain.h"
 #include "core/plan/timeline.h"
 #include "device/group/process_group.h"
+#include "engine/runner/step_log.h"
 
 namespace fovea {
 
@@ -273,6 +274,7 @@ Status ModelRunner::collect(std::span<const StepItem> items, bool logits_there) 
 }
 
 Status ModelRunner::collect_here(std::span<const StepItem> items, bool logits_there) {
+  const StepLog::Phase phase(options_.log, "wait");
   std::size_t rows = 0;
   for (const StepItem& item : items) rows += item.results();
   logits_begin_ = 0;
@@ -306,6 +308,7 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
     return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(),
                           step.num_tokens, options_.max_requests, options_.max_forward_tokens);
   }
+  std::optional<StepLog::Phase> phase(std::in_place, options_.log, "plan");
   for (const PageCopy& copy : step.copies) {
     FOVEA_RETURN_IF_ERROR(pool_.copy_page(copy.group, copy.from, copy.to));
     if (selection_ != nullptr) FOVEA_RETURN_IF_ERROR(selection_->copy_page(copy.group, copy.from, copy.to));
@@ -331,7 +334,10 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
   batch.token_rows = token_rows;
   batch.latest = static_cast<const std::int32_t*>(best_memory_.get());
   batch.key = replay_key();
+  phase.emplace(options_.log, device_.reads_host_memory() ? "compute" : "enqueue");
+  if (options_.log != nullptr) options_.log->device_begins(step.items.size(), tokens_.size());
   FOVEA_RETURN_IF_ERROR(model_.forward(batch, logits));
+  if (options_.log != nullptr) options_.log->device_ends();
   if (!gives_results()) return ok_status();
   count_bytes();
   if (best_memory_ == nullptr) return ok_status();

@@ -22,6 +22,8 @@
 
 namespace fovea {
 
+class StepLog;
+
 struct ModelRunnerOptions {
   std::int32_t max_requests = 64;  // in a step
   std::int32_t max_forward_tokens = 1024;
@@ -30,6 +32,7 @@ struct ModelRunnerOptions {
   bool share_prefixes = true;
   bool batch_invariant = false;
   std::optional<SelectionOptions> selection;  // none: sequences must not ask for it
+  StepLog* log = nullptr;                     // told what a step does; outlives the runner
   bool repeats_steps = true;                  // by what a device recorded, where it can; else every step is enqueued
 };
 

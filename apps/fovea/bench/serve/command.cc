@@ -17,6 +17,7 @@
 #include "bench/serve/figures.h"
 #include "bench/serve/load.h"
 #include "bench/serve/picture.h"
+#include "bench/serve/timeline.h"
 #include "bench/serve/workload.h"
 #include "client/child_server.h"
 #include "commands.h"
@@ -29,9 +30,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::int32_t kLoggedSteps = 64, kDrawnSteps = 6;
+
 struct BenchState {
   EngineFlags engine;
-  std::string url, trace, json, svg;
+  std::string url, trace, json, svg, timeline;
   bool in_process = false;
   std::vector<std::string> workloads, rates;
   std::vector<std::int32_t> concurrency, choices = {1};
@@ -108,7 +111,12 @@ Status check_values(const BenchState& state) {
     return invalid_argument("--url is a server's, and --in-process loads an engine without one; give one of them");
   }
   if (!state.json.empty() && state.svg == "-") return invalid_argument("with --svg on stdout there is no --json");
+  if (!state.timeline.empty() && !state.in_process) {
+    return invalid_argument("--timeline shows the steps of an engine of this process: give --in-process too");
+  }
+  if (state.timeline == "-") return invalid_argument("--timeline is -, expected a file: the figures are on stdout");
   FOVEA_RETURN_IF_ERROR(check_output(state.json));
+  FOVEA_RETURN_IF_ERROR(check_output(state.timeline));
   return check_output(state.svg);
 }
 
@@ -218,9 +226,10 @@ Status run_bench(BenchState& state) {
   std::unique_ptr<ChildServer> child;
   std::unique_ptr<LoadTarget> target;
   if (state.in_process) {
+    if (!state.timeline.empty()) state.engine.options.step_log = kLoggedSteps;
     FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, state.engine.create());
     report.set_machine("model", engine->model_name());
-    target = engine_target(std::move(engine));
+    target = engine_target(std::move(engine), !state.timeline.empty());
   } else {
     Result<server::Url> address = server::parse_url(state.url);
     if (state.url.empty()) {
@@ -232,6 +241,12 @@ Status run_bench(BenchState& state) {
   }
   std::vector<PicturedLoad> pictures;
   FOVEA_RETURN_IF_ERROR(run_cases(state, *target, &report, &pictures));
+  if (!state.timeline.empty()) {
+    const std::vector<StepSpan> steps = target->steps();
+    report.set_machine("device_idle_share", idle_share(steps));
+    FOVEA_RETURN_IF_ERROR(
+        write_output(state.timeline, draw_timeline(steps, kDrawnSteps, "Steps while most requests were running")));
+  }
   if (!state.svg.empty()) FOVEA_RETURN_IF_ERROR(write_output(state.svg, draw_loads(pictures)));
   return state.svg == "-" ? ok_status() : report.emit(state.json);
 }
@@ -272,6 +287,7 @@ RunFunction declare_bench_serve(Options& options) {
   options.add("idle-seconds", state->idle_seconds, "How long to watch a server of its own idle");
   options.add("json", state->json, "Write the rows as JSON here; - is stdout");
   options.add("svg", state->svg, "Draw each case's requests over time; - is stdout");
+  options.add("timeline", state->timeline, "With --in-process: draw what host and device did in some steps");
   state->engine.options.max_queued = 65536;  // the load is the bench's to limit
   state->engine.declare(options);
   options.examples(

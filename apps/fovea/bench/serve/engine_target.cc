@@ -1,6 +1,8 @@
 // Load on an engine of this process: what the engine does, without HTTP and text on the way.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <utility>
 
@@ -14,13 +16,17 @@ using Clock = std::chrono::steady_clock;
 
 class EngineTarget final : public LoadTarget {
  public:
-  explicit EngineTarget(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  EngineTarget(std::unique_ptr<Engine> engine, bool watch) : engine_(std::move(engine)), watch_(watch) {}
 
   LoadResult run(std::span<const LoadRequest> requests, const LoadShape& shape) override;
   void forget_prefixes() override { engine_->flush_cache(); }
   std::int32_t vocab_size() const override { return engine_->vocab_size(); }
   std::int32_t max_context() const override { return engine_->max_context(); }
   const Engine* engine() const override { return engine_.get(); }
+  std::vector<StepSpan> steps() const override {
+    const std::scoped_lock lock(watched_->mutex);
+    return watched_->spans;
+  }
 
  private:
   // Of one run.
@@ -35,8 +41,43 @@ class EngineTarget final : public LoadTarget {
   void take_event(Running& running, std::size_t index, const GenerationEvent& event);
   void send(Running& running, std::size_t index, const LoadRequest& request, std::int32_t choices);
 
+  // Waits until the condition holds or the time has come, and looks at the engine's steps meanwhile.
+  void wait(Running& running, std::unique_lock<std::mutex>& lock, Clock::time_point until,
+            const std::function<bool()>& holds);
+  void look();
+
+  // The engine's thread calls back after a run too.
+  struct Watched {
+    std::mutex mutex;
+    std::vector<StepSpan> spans;
+    std::int64_t running = 0;
+  };
+
+  std::shared_ptr<Watched> watched_ = std::make_shared<Watched>();
   std::unique_ptr<Engine> engine_;
+  bool watch_;
 };
+
+void EngineTarget::look() {
+  engine_->view([watched = watched_](const EngineView& view) {
+    const std::scoped_lock lock(watched->mutex);
+    if (view.stats.running < watched->running || view.spans.empty()) return;
+    watched->running = view.stats.running;
+    watched->spans = view.spans;
+  });
+}
+
+void EngineTarget::wait(Running& running, std::unique_lock<std::mutex>& lock, Clock::time_point until,
+                        const std::function<bool()>& holds) {
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  while (!holds() && Clock::now() < until) {
+    running.ended.wait_until(lock, watch_ ? std::min(until, Clock::now() + kLook) : until);
+    if (!watch_) continue;
+    lock.unlock();  // the engine's thread may want it before it answers
+    look();
+    lock.lock();
+  }
+}
 
 void EngineTarget::take_event(Running& running, std::size_t index, const GenerationEvent& event) {
   const double now = seconds_since(running.begin);
@@ -85,23 +126,24 @@ LoadResult EngineTarget::run(std::span<const LoadRequest> requests, const LoadSh
   running.left.resize(requests.size());
   Progress progress("bench serve", static_cast<std::int64_t>(requests.size()));
   const auto clients = static_cast<std::size_t>(shape.clients);
+  const Clock::time_point never = running.begin + std::chrono::hours(24 * 365);
+  std::unique_lock lock(running.mutex);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    std::unique_lock lock(running.mutex);
     if (clients > 0) {
-      running.ended.wait(lock, [&] { return running.open < clients; });
+      wait(running, lock, never, [&] { return running.open < clients; });
     } else {
       const auto arrival = std::chrono::duration<double>(requests[i].arrival_s);
-      running.ended.wait_until(lock, running.begin + std::chrono::duration_cast<Clock::duration>(arrival),
-                               [&] { return seconds_since(running.begin) >= requests[i].arrival_s; });
+      wait(running, lock, running.begin + std::chrono::duration_cast<Clock::duration>(arrival), [] { return false; });
     }
     const auto done = static_cast<std::int64_t>(i - running.open);
     lock.unlock();
     progress.set(done);
     send(running, i, requests[i], shape.choices);
+    lock.lock();
   }
-  std::unique_lock lock(running.mutex);
   while (running.open > 0) {
-    running.ended.wait(lock);
+    const std::size_t open = running.open;
+    wait(running, lock, never, [&] { return running.open < open; });
     progress.set(static_cast<std::int64_t>(requests.size() - running.open));
   }
   running.result.seconds = seconds_since(running.begin);
@@ -110,8 +152,8 @@ LoadResult EngineTarget::run(std::span<const LoadRequest> requests, const LoadSh
 
 }  // namespace
 
-std::unique_ptr<LoadTarget> engine_target(std::unique_ptr<Engine> engine) {
-  return std::make_unique<EngineTarget>(std::move(engine));
+std::unique_ptr<LoadTarget> engine_target(std::unique_ptr<Engine> engine, bool watch) {
+  return std::make_unique<EngineTarget>(std::move(engine), watch);
 }
 
 }  // namespace fovea::app

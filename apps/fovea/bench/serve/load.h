@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine_flags.h"
+#include "fovea/engine_view.h"
 #include "fovea/status.h"
 #include "server/http/client.h"
 
@@ -56,9 +57,12 @@ class LoadTarget {
   virtual std::int32_t max_context() const = 0;  // 0: not known
   // Of an engine of this process, else null.
   virtual const Engine* engine() const { return nullptr; }
+  // What steps did while most requests were running, where the engine keeps a log (EngineOptions::step_log).
+  virtual std::vector<StepSpan> steps() const { return {}; }
 };
 
-std::unique_ptr<LoadTarget> engine_target(std::unique_ptr<Engine> engine);
+// watch: keep what steps() tells.
+std::unique_ptr<LoadTarget> engine_target(std::unique_ptr<Engine> engine, bool watch);
 Result<std::unique_ptr<LoadTarget>> http_target(const server::Url& address);
 
 }  // namespace fovea::app
