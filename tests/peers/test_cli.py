@@ -436,12 +436,13 @@ def test_bench_serve_replays_a_trace(way, tmp_path):
     assert svg.read_text().startswith("<svg") and svg.read_text().count("request ") == 8
 
 
-def test_bench_serve_in_process_knows_its_roofline():
+def test_bench_serve_in_process_knows_its_roofline_and_its_steps(tmp_path):
     done = fovea("bench", "serve", "--in-process", "--requests", "6", "--prompt-tokens", "64", "--shared-tokens", "48",
-                 "--max-tokens", "24", "--rate", "inf", "--read-rate", "100", "--json", "-")
+                 "--max-tokens", "200", "--rate", "inf", "--read-rate", "100", "--timeline", str(tmp_path / "t.svg"), "--json", "-")
     assert done.returncode == 0, done.stderr
     step = [row for row in json.loads(done.stdout)["rows"] if row["metric"] == "step"]
     assert len(step) == 1 and step[0]["limit"] > 0 and 0 < step[0]["share"] < 1
+    assert (tmp_path / "t.svg").read_text().count("<title>compute") == 6
 
 
 @pytest.mark.parametrize("arguments,says", [
@@ -451,7 +452,7 @@ def test_bench_serve_in_process_knows_its_roofline():
     (["--length-scale", "0"], "--length-scale"), (["--length-scale", "nan"], "--length-scale"), (["--ttft-ms", "-1"], "--ttft-ms"),
     (["--tpot-ms", "nan"], "--tpot-ms"), (["--workload", "interrupted", "--concurrency", "2"], "--rate"),
     (["--url", "http://127.0.0.1:1"], "--url"), (["--workload", "agent", "--trace", "x"], "give one"),
-    (["--json", "-", "--svg", "-"], "stdout"), (["--prompt-tokens", "1000000"], "do not fit"),
+    (["--json", "-", "--svg", "-"], "stdout"), (["--timeline", "-"], "a file"), (["--prompt-tokens", "1000000"], "do not fit"),
     (["--trace", "{trace}"], "line 2: timestamp"), (["--trace", "/dev/null"], "no request")])
 def test_bench_serve_refuses_by_name(arguments, says, tmp_path):
     (tmp_path / "t.jsonl").write_text(TRACE.splitlines()[1] + "\n" + TRACE.splitlines()[0] + "\n")

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <utility>
 
@@ -44,7 +45,7 @@ class EngineTarget final : public LoadTarget {
   // Waits until the condition holds or the time has come, and looks at the engine's steps meanwhile.
   void wait(Running& running, std::unique_lock<std::mutex>& lock, Clock::time_point until,
             const std::function<bool()>& holds);
-  void look();
+  std::future<void> look();
 
   // The engine's thread calls back after a run too.
   struct Watched {
@@ -58,13 +59,17 @@ class EngineTarget final : public LoadTarget {
   bool watch_;
 };
 
-void EngineTarget::look() {
-  engine_->view([watched = watched_](const EngineView& view) {
+std::future<void> EngineTarget::look() {
+  const auto done = std::make_shared<std::promise<void>>();
+  engine_->view([watched = watched_, done](const EngineView& view) {
     const std::scoped_lock lock(watched->mutex);
-    if (view.stats.running < watched->running || view.spans.empty()) return;
-    watched->running = view.stats.running;
-    watched->spans = view.spans;
+    if (view.stats.running >= watched->running && !view.spans.empty()) {
+      watched->running = view.stats.running;
+      watched->spans = view.spans;
+    }
+    done->set_value();
   });
+  return done->get_future();
 }
 
 void EngineTarget::wait(Running& running, std::unique_lock<std::mutex>& lock, Clock::time_point until,
@@ -74,7 +79,7 @@ void EngineTarget::wait(Running& running, std::unique_lock<std::mutex>& lock, Cl
     running.ended.wait_until(lock, watch_ ? std::min(until, Clock::now() + kLook) : until);
     if (!watch_) continue;
     lock.unlock();  // the engine's thread may want it before it answers
-    look();
+    (void)look();
     lock.lock();
   }
 }
@@ -147,6 +152,8 @@ LoadResult EngineTarget::run(std::span<const LoadRequest> requests, const LoadSh
     progress.set(static_cast<std::int64_t>(requests.size() - running.open));
   }
   running.result.seconds = seconds_since(running.begin);
+  lock.unlock();
+  if (watch_) look().wait();  // of a run that was over before anybody looked
   return std::move(running.result);
 }
 
