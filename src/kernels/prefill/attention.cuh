@@ -28,19 +28,15 @@ __device__ __forceinline__ void wait_full(const TileBarriers<kSlots>& ring, uint
   const RingSlot<kSlots> slot(use);
   ptx::mbarrier_wait(ptx::smem_address(&ring.full[slot.index]), slot.parity);
 }
-// Both at once: their answers take as long as one.
+// Of both at once: their answers take as long as one.
 template <int kFirst, int kSecond>
-__device__ __forceinline__ void wait_both(const TileBarriers<kFirst>& first, uint32_t first_use,
+__device__ __forceinline__ bool both_full(const TileBarriers<kFirst>& first, uint32_t first_use,
                                           const TileBarriers<kSecond>& second, uint32_t second_use) {
   const RingSlot<kFirst> a(first_use);
   const RingSlot<kSecond> b(second_use);
-  const uint32_t at = ptx::smem_address(&first.full[a.index]);
-  const uint32_t bt = ptx::smem_address(&second.full[b.index]);
-  const bool a_full = ptx::mbarrier_test(at, a.parity);
-  const bool b_full = ptx::mbarrier_test(bt, b.parity);
-  if (a_full && b_full) return;
-  ptx::mbarrier_wait(at, a.parity);
-  ptx::mbarrier_wait(bt, b.parity);
+  const bool a_full = ptx::mbarrier_test(ptx::smem_address(&first.full[a.index]), a.parity);
+  const bool b_full = ptx::mbarrier_test(ptx::smem_address(&second.full[b.index]), b.parity);
+  return a_full && b_full;
 }
 template <int kSlots>
 __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
@@ -52,11 +48,12 @@ __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32
 struct Operands {
   uint32_t q, k, v;
 
-  // Of the tile whose logits the group has, and of the one behind it.
-  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use) {
+  // Of the logits of the k_use-th tile, and of the outputs of the one before it.
+  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
+                                                uint32_t k_use) {
     const uint32_t rows = ptx::smem_address(shared.q[q_use % kQuerySlots]) + group.index * kGroupRows * 128;
-    return {ptx::wgmma_base(rows), ptx::wgmma_base(ptx::smem_address(shared.k[group.k_use % kKvSlots])),
-            ptx::wgmma_base(ptx::smem_address(shared.v[(group.k_use - 1) % kKvSlots]), kKvPanelBytes)};
+    return {ptx::wgmma_base(rows), ptx::wgmma_base(ptx::smem_address(shared.k[k_use % kKvSlots])),
+            ptx::wgmma_base(ptx::smem_address(shared.v[(k_use - 1) % kKvSlots]), kKvPanelBytes)};
   }
 };
 
@@ -125,6 +122,7 @@ struct Sums {
   Running now;
   float s[kLogits];  // logits of a tile
   Weights p;         // weights of the tile before
+  Weights ahead;     // of this one, while products read those
 };
 
 // Logits become weights. Returns whether they are counted from larger logits than those before, which sums are by then.
@@ -132,49 +130,122 @@ __device__ __forceinline__ bool find_weights(const Memory& shared, const Group& 
                                              float (&alpha)[2], Sums& sums) {
   const bool small = find_exponents(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
   const bool raised = !small || !sums.now.settled;
-  if (raised) raise(sums.s, shared.places[group.thread()], sums.now, alpha);
+  if (raised) raise<false>(sums.s, shared.places[group.thread()], sums.now, alpha);
   weigh(sums.s, sums.now);
   return raised;
 }
 
-// Behind the outputs under way, if any (multiplies), whose values and weights are free then.
-__device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies, Sums& sums) {
+// Until no outputs are under way: their values and weights are free then.
+__device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies) {
   ptx::wgmma_wait<0>();
-  settle(sums.state);
   if (multiplies) release(shared.v_ring, group.k_use - 2, group.lane);
 }
 
 // The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
 __device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, bool paired, const Operands& at,
-                                              Sums& sums) {
+                                              const Weights& p, Sums& sums) {
   if (paired) wait_turn(group);
   issue_logits(at, sums.s);
-  issue_outputs(at, sums.p, sums.state);
+  issue_outputs(at, p, sums.state);
   if (paired) pass_turn(group);
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
   release(shared.k_ring, group.k_use++, group.lane);
 }
 
+// The logits of the warp's rows and a tile that they see whole once more, by the warp's own products of keys in global
+// memory: those in shared memory may be others by now.
+__device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args, const Memory& shared,
+                                                  const Group& group, const Item& item, uint32_t tile,
+                                                  float (&s)[kLogits]) {
+  const Run run = run_of(args, record_of(shared, item));
+  const uint32_t q = ptx::smem_address(shared.q[group.q_use % kQuerySlots]);
+  uint32_t lane = group.lane;
+  asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+  const uint32_t row = q + tile_offset(group.first_row() + lane % 16, lane / 16, kQueryPanelBytes);
+#pragma unroll
+  for (uint32_t first = 0; first < kBlockTokens; first += 32) {
+    const auto keys = reinterpret_cast<uint64_t>(row_of(args, args.pool.k, run, token_of(run, tile) + first + lane));
+#pragma unroll
+    for (uint32_t n = 0; n < 4; ++n) {
+      auto& sums = reinterpret_cast<float(&)[kLogits / 4][4]>(s)[first / 8 + n];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+      const uint64_t key = __shfl_sync(~0u, keys, n * 8 + lane / 4) + lane % 4 * 4;
+#pragma unroll 1
+      for (uint32_t b = 0; b < kBlocks; ++b) {
+        uint32_t a[4];
+        ptx::ldmatrix_x4(a, (row ^ (b % 4 * 32)) + b / 4 * kQueryPanelBytes);
+        const auto* const dims = reinterpret_cast<const uint32_t*>(key + b * 32);
+        ptx::mma_16816<kMmaBf16>(sums, a, dims[0], dims[4]);
+      }
+    }
+  }
+}
+
+// What weigh_at_once() leaves where a token outweighs all before it, or where rows wait for their first token, while no
+// outputs are under way: weights counted anew, from logits where they are beyond what a float holds.
+__device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                           const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
+  float alpha[2];
+  bool counted = sums.now.settled;
+  if (counted) {
+    float most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
+    counted = __all_sync(~0u, most < 1e30f);
+    if (!counted) find_logits_again(args, shared, group, item, tile, sums.s);
+  }
+  if (counted) {
+    raise<true>(sums.s, shared.places[group.thread()], sums.now, alpha);
+#pragma unroll
+    for (int i = 0; i < kLogits; ++i) sums.now.sum[i / 2 % 2] += sums.s[i];
+  } else {
+    (void)find_weights(shared, group, item, scale, alpha, sums);
+  }
+  scale_outputs(sums.state, alpha);
+  pack_weights(sums.s, p);
+}
+
+__device__ __forceinline__ void run_plain_tile(const abi::AttentionArgs& args, const Memory& shared, Group& group,
+                                               const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
+  bool there = false;
+  Operands at;
+  const auto outputs_end = [&] {
+    at = Operands::of(shared, group, group.q_use, group.k_use);
+    there = both_full(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
+    end_outputs(shared, group, true);
+  };
+  bool done = false;
+  if (sums.now.settled) {
+    done = weigh_at_once(sums.s, p, sums.now, (item.flags & kIdle) != 0, scale, outputs_end);
+  } else {
+    outputs_end();
+  }
+  settle(sums.state);
+  if (!done) weigh_anew(args, shared, group, item, tile, scale, p, sums);
+  if (!there) {
+    wait_full(shared.k_ring, group.k_use);
+    wait_full(shared.v_ring, group.k_use - 1);
+  }
+  multiply_tile(shared, group, (item.flags & kPaired) != 0, at, p, sums);
+}
+
 // Tiles from `tile` down that all rows see whole. The warps of a group must not part here: products are one instruction
-// of all four.
-__device__ __forceinline__ void run_plain_tiles(const Memory& shared, Group& group, const Item& item, float scale,
-                                                uint32_t& tile, Sums& sums) {
+// of all four. Weights go to registers that the products under way do not read, in turn.
+__device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, const Memory& shared, Group& group,
+                                                const Item& item, float scale, uint32_t& tile, Sums& sums) {
   const Places& places = shared.places[group.thread()];
   if (tile >= places.plain_end) return;
-  const uint32_t until = max(places.plain_begin, 1u);
+  // Read for every tile: registers are few.
+  const auto is_plain = [&] { return tile != 0 && tile >= places.plain_begin; };
 #pragma unroll 1
-  for (; tile >= until; --tile) {
-    const Operands at = Operands::of(shared, group, group.q_use);
-    float alpha[2];
-    const bool raised = find_weights(shared, group, item, scale, alpha, sums);
-    need_weights(sums.now);
-    wait_full(shared.v_ring, group.k_use - 1);
-    end_outputs(shared, group, true, sums);
-    if (raised) scale_outputs(sums.state, alpha);
-    pack_weights(sums.s, sums.p);
-    wait_full(shared.k_ring, group.k_use);
-    multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums);
+  while (is_plain()) {
+    run_plain_tile(args, shared, group, item, tile, scale, sums.ahead, sums);
+    --tile;
+    if (!is_plain()) break;
+    run_plain_tile(args, shared, group, item, tile, scale, sums.p, sums);
+    --tile;
   }
 }
 
@@ -231,7 +302,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     // 1. The first logits of an item, with nothing beside them.
     wait_full(shared.q_ring, group.q_use);
     wait_full(shared.k_ring, group.k_use);
-    issue_logits(Operands::of(shared, group, group.q_use), sums.s);
+    issue_logits(Operands::of(shared, group, group.q_use, group.k_use), sums.s);
     find_limits(args, shared, group, item);
     clear(sums.state);
     ptx::wgmma_wait<0>();
@@ -239,8 +310,8 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     release(shared.k_ring, group.k_use++, group.lane);
     for (uint32_t tile = item.tiles - 1;;) {
       // 2. Tiles that all rows see whole.
-      if (!scale.negative && !Variant::kHasLogit && tile + 1 < item.tiles) {
-        run_plain_tiles(shared, group, item, factor, tile, sums);
+      if (!scale.negative && !Variant::kHasLogit) {
+        run_plain_tiles(args, shared, group, item, factor, tile, sums);
       }
       // 3. A tile that a mask divides, the item's last, or any.
       const bool last = tile == 0;
@@ -248,7 +319,9 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       const Run run = run_of(args, record_of(shared, item));
       float alpha[2];
       const bool raised = find_weights(shared, group, item, factor, alpha, sums);
-      end_outputs(shared, group, tile + 1 < Tiles::of(run).count, sums);
+      const bool first = tile + 1 == Tiles::of(run).count;
+      end_outputs(shared, group, !first);
+      settle(sums.state);
       if (raised) scale_outputs(sums.state, alpha);
       pack_weights(sums.s, sums.p);
       const uint32_t token = token_of(run, tile);
@@ -260,9 +333,10 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
         if (kQuerySlots == 1 || !is_direct(shared, item) || !touch_item(args, shared, group, item.nth + 1)) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
-      const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0));
-      wait_both(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
-      multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums);
+      const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
+      wait_full(shared.k_ring, group.k_use);
+      wait_full(shared.v_ring, group.k_use - 1);
+      multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums.p, sums);
       if (!last) {
         --tile;
         continue;
@@ -285,7 +359,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     // 5. The last outputs, and their rows.
     wait_full(shared.v_ring, group.k_use - 1);
     if (item.flags & kPaired) wait_turn(group);
-    issue_outputs(Operands::of(shared, group, group.q_use), sums.p, sums.state);
+    issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state);
     if (item.flags & kPaired) pass_turn(group);
     ptx::wgmma_wait<0>();
     settle(sums.state);

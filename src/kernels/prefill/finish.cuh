@@ -29,7 +29,8 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
                                        static_cast<long long>(row.q_head) * args.out_head_stride);
     trees::write_lse(args, work, row, result.lse, lane);
   }
-  const uint32_t own = (lane & 7) + (lane >> 3 & 1) * 8;  // row and matrix whose address this lane gives
+  // Row and matrix whose address this lane gives: those of the other blocks differ in bits of the chunk.
+  const uint32_t own = region + tile_offset(first_row + (lane & 15), lane >> 4, kQueryPanelBytes);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
     uint32_t block[4];
@@ -39,7 +40,7 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
       const int h = i % 2;
       block[i] = ptx::pack2<kQueryBf16>(o[2 * h] * factor[h], o[2 * h + 1] * factor[h]);
     }
-    ptx::stmatrix_x4(region + tile_offset(first_row + own, 2 * b + (lane >> 4), kQueryPanelBytes), block);
+    ptx::stmatrix_x4((own ^ (b % 4 * 32)) + b / 4 * kQueryPanelBytes, block);
   }
   __syncwarp();
 #pragma unroll

@@ -65,6 +65,27 @@ __device__ __forceinline__ uint32_t token_of(const Run& run, uint32_t tile) {
   return Tiles::of(run).base + tile * kBlockTokens;
 }
 
+// The page that a page entry names, and the token in it at which the entry begins.
+struct Place {
+  int32_t page;
+  int32_t token;
+};
+__device__ __forceinline__ Place place_of(const abi::AttentionArgs& args, int32_t entry, uint32_t in_entry) {
+  const int32_t parts = args.pool.entries_per_page;
+  if (parts == 1) return {entry, static_cast<int32_t>(in_entry)};
+  return {entry / parts, entry % parts * args.pool.entry_tokens + static_cast<int32_t>(in_entry)};
+}
+
+// Where a token of a run lies in a pool.
+__device__ __forceinline__ const uint8_t* row_of(const abi::AttentionArgs& args, const void* pool, const Run& run,
+                                                 uint32_t token) {
+  const auto entry_tokens = static_cast<uint32_t>(args.pool.entry_tokens);
+  const Place place = place_of(args, args.page_entries[run.list_begin + token / entry_tokens], token % entry_tokens);
+  const long long at = run.head * args.pool.head_stride + place.page * args.pool.page_stride +
+                       place.token * args.pool.token_stride;
+  return static_cast<const uint8_t*>(pool) + at * 2;
+}
+
 // As the decode kernel's headers take an item.
 __device__ __forceinline__ Work work_of(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                         const Item& item) {
@@ -211,7 +232,8 @@ __device__ __forceinline__ void find_limits(const abi::AttentionArgs& args, Memo
   }
   const bool plain = !listed && least_high > base;
   places.plain_begin = plain ? (most_low - base + kBlockTokens - 1) / kBlockTokens : item.tiles;
-  places.plain_end = plain ? (least_high - base) / kBlockTokens : 0;
+  // The tile that is worked on first is none of them: no outputs are under way beside its weights.
+  places.plain_end = plain && item.tiles != 0 ? min((least_high - base) / kBlockTokens, item.tiles - 1) : 0;
 }
 
 }  // namespace fovea::prefill

@@ -3,7 +3,7 @@
 // (query token, query head) pairs that lie anywhere. Used by attention.cuh.
 #pragma once
 
-#include "kernels/prefill/memory.cuh"
+#include "kernels/prefill/item.cuh"
 
 namespace fovea::prefill {
 
@@ -64,17 +64,6 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, uint32_t first, const u
     ptx::cp_async_16(tile + tile_offset(first + r, chunk, panel_bytes),
                      reinterpret_cast<const uint8_t*>(from) + chunk * 16);
   }
-}
-
-// The page that a page entry names, and the token in it at which the entry begins.
-struct Place {
-  int32_t page;
-  int32_t token;
-};
-__device__ __forceinline__ Place place_of(const abi::AttentionArgs& args, int32_t entry, uint32_t in_entry) {
-  const int32_t parts = args.pool.entries_per_page;
-  if (parts == 1) return {entry, static_cast<int32_t>(in_entry)};
-  return {entry / parts, entry % parts * args.pool.entry_tokens + static_cast<int32_t>(in_entry)};
 }
 
 #if FOVEA_LOADER == 0

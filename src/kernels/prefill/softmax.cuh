@@ -142,10 +142,11 @@ __device__ __forceinline__ bool find_exponents(float (&s)[kLogits], const Runnin
   return __all_sync(~0u, idle || signs >> 31);
 }
 
-// Counts weights so that one that is more than all before it together, by then, would be above zero as an exponent:
-// such a token's weight has to be a power of two, because nearly all of the output shows what rounding does to it.
-// Smaller ones may be larger than any before, for which products do not wait. alpha: what sums and outputs of the tiles
-// before are to be multiplied by.
+// Counts weights so that one that is more than all before it together, by then, is a power of two and no less than one:
+// nearly all of the output shows what rounding does to it. Smaller ones may be larger than any before, for which products
+// do not wait. s: exponents of weights, or (kWeights) weights, none of them infinite. alpha: what sums and outputs of the
+// tiles before are to be multiplied by.
+template <bool kWeights>
 __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places, Running& now, float (&alpha)[2]) {
   // Chains that do not wait for one another, of both rows.
   float chains[2][4];
@@ -166,6 +167,7 @@ __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places,
     float top = fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3]));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+    if constexpr (kWeights) top = log2f(top);
     const bool seen = now.shift[h] != 0.0f;
     float sum = now.sum[h];
     sum += __shfl_xor_sync(~0u, sum, 1);
@@ -180,9 +182,23 @@ __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places,
     now.sum[h] *= alpha[h];
   }
 #pragma unroll
-  for (int i = 0; i < kLogits; ++i) s[i] -= lift[i / 2 % 2];
+  for (int i = 0; i < kLogits; ++i) {
+    if constexpr (kWeights) {
+      s[i] *= alpha[i / 2 % 2];
+    } else {
+      s[i] -= lift[i / 2 % 2];
+    }
+  }
   const auto settled = [&](int h) { return now.shift[h] != 0.0f || places.high[h] <= places.low[h]; };
   now.settled = __all_sync(~0u, settled(0) && settled(1));
+}
+
+__device__ __forceinline__ void pack_weights(const float (&s)[kLogits], Weights& p) {
+#pragma unroll
+  for (int step = 0; step < kBlockTokens / 16; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[step][i] = ptx::pack2<kMmaBf16>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+  }
 }
 
 // Exponents become weights, whose sums are added.
@@ -193,18 +209,38 @@ __device__ __forceinline__ void weigh(float (&s)[kLogits], Running& now) {
     now.sum[i / 2 % 2] += s[i];
   }
 }
-// Weights are there behind this: a branch that all of them decide, taken for NaN alone. The compiler would move them
+
+// Weights are there behind this: a branch that their sums decide, taken for NaN alone. The compiler would move them
 // behind the wait for products that they are to be taken beside.
-__device__ __forceinline__ void need_weights(const Running& now) {
-  if (__any_sync(~0u, !(now.sum[0] + now.sum[1] >= 0.0f))) __nanosleep(0);
+__device__ __forceinline__ void need_weights(const float (&sum)[2]) {
+  if (__any_sync(~0u, !(sum[0] + sum[1] >= 0.0f))) __nanosleep(0);
 }
 
-__device__ __forceinline__ void pack_weights(const float (&s)[kLogits], Weights& p) {
+// Logits become weights, counted from what the tiles before were counted from, also as `p`. Returns whether all are
+// below one, as a lane's sums of them being so says: only then were they added to the sums. beside: done when most are
+// there.
+template <typename Beside>
+__device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, Running& now, bool idle, float scale,
+                                              const Beside& beside) {
+  float sum[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int step = 0; step < kBlockTokens / 16; ++step) {
+    if (step == kBlockTokens / 16 * 5 / 8) {
+      need_weights(sum);
+      beside();
+    }
+#pragma unroll
+    for (int i = 8 * step; i < 8 * step + 8; ++i) {
+      s[i] = ptx::exp2_approx(fmaf(s[i], scale, -now.shift[i / 2 % 2]));
+      sum[i / 2 % 2] += s[i];
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[step][i] = ptx::pack2<kMmaBf16>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
   }
+  if (!__all_sync(~0u, idle || (sum[0] < 1.0f && sum[1] < 1.0f))) return false;
+  now.sum[0] += sum[0];
+  now.sum[1] += sum[1];
+  return true;
 }
 
 __device__ __forceinline__ void scale_outputs(State& state, const float (&alpha)[2]) {

@@ -186,5 +186,4 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
-
 }  // namespace fovea::ptx
