@@ -158,6 +158,7 @@ __device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group
 __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args, const Memory& shared,
                                                   const Group& group, const Item& item, uint32_t tile,
                                                   float (&s)[kLogits]) {
+  static_assert(kElementBits == 16, "keys are read as products take them");
   const Run run = run_of(args, record_of(shared, item));
   const uint32_t q = ptx::smem_address(shared.q[group.q_use % kQuerySlots]);
   uint32_t lane = group.lane;

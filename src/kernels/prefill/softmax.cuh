@@ -143,9 +143,9 @@ __device__ __forceinline__ bool find_exponents(float (&s)[kLogits], const Runnin
 }
 
 // Counts weights so that one that is more than all before it together, by then, is a power of two and no less than one:
-// nearly all of the output shows what rounding does to it. Smaller ones may be larger than any before, for which products
-// do not wait. s: exponents of weights, or (kWeights) weights, none of them infinite. alpha: what sums and outputs of the
-// tiles before are to be multiplied by.
+// nearly all of the output shows what rounding does to it. Smaller ones may be larger than any before, for which
+// products do not wait. s: exponents of weights, or (kWeights) weights, none of them infinite. alpha: what sums and
+// outputs of the tiles before are to be multiplied by.
 template <bool kWeights>
 __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places, Running& now, float (&alpha)[2]) {
   // Chains that do not wait for one another, of both rows.
