@@ -48,6 +48,8 @@ void EngineFlags::declare(Options& table) {
   table.add("chunk-tokens", options.chunk_tokens, "Most tokens in one forward; longer prompts are cut");
   table.add("itl-target-ms", options.itl_target_ms,
             "Milliseconds between tokens of running answers while prompts are read; 0: chunks are always full");
+  table.add("itl-stretch", options.itl_stretch,
+            "... and at most so many times what answers alone take, such as 1.5; 0: as --itl-target-ms says");
   table.add_choice("speculate", options.speculate, {"off", "ngram"},
                    "ngram: verify several tokens a step, guessed from the request's own text; the same answers");
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
@@ -74,7 +76,8 @@ void EngineFlags::declare(Options& table) {
 
 void EngineFlags::declare_for_one(Options& table) {
   declare(table);
-  table.hide({"max-running", "max-queued", "share-prefixes", "batch-invariant", "overlap-steps", "itl-target-ms"});
+  table.hide({"max-running", "max-queued", "share-prefixes", "batch-invariant", "overlap-steps", "itl-target-ms",
+              "itl-stretch"});
 }
 
 std::string select_policy_names() {
@@ -173,6 +176,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   add("--max-context", options.max_context, defaults.max_context);
   add("--chunk-tokens", options.chunk_tokens, defaults.chunk_tokens);
   add("--itl-target-ms", options.itl_target_ms, defaults.itl_target_ms);
+  add("--itl-stretch", options.itl_stretch, defaults.itl_stretch);
   add("--num-threads", options.num_threads, defaults.num_threads);
   flag("prefix-cache", options.prefix_cache, defaults.prefix_cache);
   flag("share-prefixes", options.share_prefixes, defaults.share_prefixes);

@@ -42,6 +42,8 @@ struct EngineOptions {
   // Milliseconds that a step with tokens of running answers and of prompts should take at most: prompts get as much of
   // it as fits, and half of the step where the answers alone take longer. 0: chunks are full whoever waits.
   float itl_target_ms = 30.0f;
+  // ..., and at most so many times what the answers alone take, 1.05 or more. 0: no such limit.
+  float itl_stretch = 0.0f;
   std::int64_t kv_cache_bytes = 0;  // 0: what the machine leaves
   // Memory of the host for prefixes that have left the KV cache; they come back when a prompt begins with them. 0:
   // none.

@@ -88,6 +88,9 @@ Status check_engine_options(const EngineOptions& options) {
   if (options.max_context == 1) return invalid_argument("max_context is 1; a prompt and an answer need 2 or more");
   FOVEA_RETURN_IF_ERROR(check_option("chunk_tokens", options.chunk_tokens, 2, 1 << 16));
   FOVEA_RETURN_IF_ERROR(check_option("itl_target_ms", options.itl_target_ms, 0.0f, 1e6f));
+  if (options.itl_stretch != 0.0f) {
+    FOVEA_RETURN_IF_ERROR(check_option("itl_stretch", options.itl_stretch, 1.05f, 1e6f));
+  }
   FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));
   FOVEA_RETURN_IF_ERROR(check_tier_options(options));
@@ -242,6 +245,7 @@ Status EngineCore::set_up() {
   scheduler.max_scores = max_scores(options);
   scheduler.tier = tier_.get();
   scheduler.target_seconds = 1e-3 * static_cast<double>(options.itl_target_ms);
+  scheduler.stretch = static_cast<double>(options.itl_stretch);
   scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);
   set_up_listeners();
   ModelRunnerOptions runner;

@@ -23,7 +23,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, std::vector<RadixCache::Gr
       groups_(groups),
       rows_(rows),
       cache_(std::move(groups), options.page_tokens),
-      pacer_(options.target_seconds) {
+      pacer_(options.target_seconds, options.stretch) {
   FOVEA_CHECK(options.max_running >= 1 && options.chunk_tokens > options.max_running);
   FOVEA_CHECK(rows.num_slots() >= options.max_running);
 }

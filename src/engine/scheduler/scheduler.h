@@ -38,6 +38,7 @@ struct SchedulerOptions {
   std::int32_t max_scores = 128;      // logits of prompts' tokens that a step gives, of all sequences
   KvTier* tier = nullptr;             // where pages of prompts come back from, or null
   double target_seconds = 0.0;  // of a step that holds decodes and chunks of prompts (StepPacer); 0: chunks are full
+  double stretch = 0.0;         // of such a step: times what decodes alone take, at most; 0: no such limit
 };
 
 // Tokens [begin, begin + count) of a sequence, the last `drafts` of them the first of its guesses; when `sample`, the

@@ -1,6 +1,7 @@
 #include "engine/scheduler/step_pacer.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace fovea {
@@ -11,6 +12,7 @@ constexpr double kMostError = 1.0;   // of what was foretold: what was waited fo
 constexpr double kMostMargin = 2.0;  // beyond it the machine is too unsteady for a bound
 constexpr double kMarginUp = 0.1;    // these two are in balance when one step of 30 is over
 constexpr double kMarginDown = kMarginUp / 29;
+constexpr double kLeastShare = 0.05;      // of what decodes alone take: prompts get it where noise eats the stretch
 constexpr std::int64_t kFirstChunk = 16;  // what rates from other sizes of chunks foretell is believed step by step
 constexpr std::int64_t kGrowth = 4;
 
@@ -70,11 +72,14 @@ void StepPacer::observe(const StepWork& work, double seconds) {
 }
 
 std::int32_t StepPacer::prompt_tokens(const StepWork& decodes, std::int64_t position, std::int32_t most) const {
-  if (target_ <= 0.0) return most;
+  const bool stretches = stretch_ > 0.0 && decode_.measured();
+  if (target_ <= 0.0 && !stretches) return most;
   const auto trusted = std::max<std::int64_t>(kGrowth * last_prompt_, kFirstChunk);
   const auto limit = static_cast<double>(std::min<std::int64_t>(most, trusted));
   const double alone = decode_.predict(decode_amounts(decodes));
-  const double time = std::max(target_ / margin_ - alone, alone);
+  double time = std::numeric_limits<double>::infinity();
+  if (target_ > 0.0) time = std::max(target_ / margin_ - alone, alone);
+  if (stretches) time = std::min(time, std::max(stretch_ / margin_ - 1.0, kLeastShare) * alone);
   const auto tokens_at = [&](double seen) {
     const double each = prompt_.predict(prompt_amounts(1.0, seen));
     return each * limit > time ? time / each : limit;

@@ -1,6 +1,6 @@
 // StepPacer: how many tokens of prompts a step may hold beside streams that decode, so that the time between two tokens
-// of a stream stays near a target. It learns what a step costs from the steps' measured times; it reads no clock. Owned
-// by the Scheduler.
+// of a stream stays near a target, or near a multiple of what it is without prompts. It learns what a step costs from
+// the steps' measured times; it reads no clock. Owned by the Scheduler.
 //
 // The cost is a sum of rates: of a step, its decode rows and the tokens that they see (fitted to steps without
 // prompts), of prompt tokens and of pairs of them with what they see (fitted to the rest of the time of the others). A
@@ -42,11 +42,12 @@ class RateFit {
 
 class StepPacer {
  public:
-  // Seconds; 0: steps are not limited.
-  explicit StepPacer(double target) : target_(target) {}
+  // Seconds, and times what decodes alone take; 0: no such limit.
+  explicit StepPacer(double target, double stretch = 0.0) : target_(target), stretch_(stretch) {}
 
   // Prompt tokens for a step that already holds `decodes`, at most `most`; the furthest prompt stands at `position`.
-  // At least one: prompts go on however slow the machine is, for half of the time if decodes alone take the target.
+  // At least one: prompts go on however slow the machine is, for half of the time if decodes alone take the target (of
+  // a stretch, for as much as it leaves).
   std::int32_t prompt_tokens(const StepWork& decodes, std::int64_t position, std::int32_t most) const;
   void observe(const StepWork& work, double seconds);
   // Seconds that the rates foretell.
@@ -54,6 +55,7 @@ class StepPacer {
 
  private:
   double target_;
+  double stretch_;
   RateFit<3> decode_;
   RateFit<2> prompt_;
   double margin_ = 1.1;           // measured over foretold, exceeded by about one step of 30

@@ -130,6 +130,35 @@ TEST(StepPacer, PromptsGetHalfWhereDecodesTakeTheTarget) {
   EXPECT_GT(prompt, 0.4 * total);
 }
 
+// With a target that is far away, and without one.
+TEST(StepPacer, StepsAreAtMostAStretchOfDecodesAlone) {
+  for (const double target : {0.0, 0.2}) {
+    Machine machine;
+    machine.fixed = 6e-3;
+    StepPacer pacer(target, 1.5);
+    for (int i = 0; i < 20; ++i) pacer.observe(stream(500), machine(stream(500)));
+    const double alone = machine(stream(500));
+    double total = 0.0;
+    int steps = 0;
+    read_prompt(pacer, machine, 20000, [&](double seconds, std::int64_t) {
+      EXPECT_LT(seconds, 1.55 * alone);
+      total += seconds;
+      ++steps;
+    });
+    EXPECT_GT(total, 1.3 * alone * steps);
+  }
+}
+
+// The prompt that is there before anything decoded alone.
+TEST(StepPacer, AStretchOfWhatIsNotKnownYetIsNone) {
+  StepPacer pacer(0.0, 1.5);
+  StepWork work = stream(500);
+  EXPECT_EQ(pacer.prompt_tokens(work, 0, 1023), 1023);
+  work.add_prompt(0, 64);
+  pacer.observe(work, 1e-2);
+  EXPECT_EQ(pacer.prompt_tokens(stream(500), 0, 1023), 1023);
+}
+
 TEST(StepPacer, WithoutATargetChunksAreFull) {
   StepPacer pacer(0.0);
   StepWork work = stream(500);
