@@ -49,7 +49,7 @@ void EngineFlags::declare(Options& table) {
   table.add("itl-target-ms", options.itl_target_ms,
             "Milliseconds between tokens of running answers while prompts are read; 0: chunks are always full");
   table.add("itl-stretch", options.itl_stretch,
-            "... and at most so many times what answers alone take, such as 1.5; 0: as --itl-target-ms says");
+            "Steps with prompts take at most so many times what answers alone take, such as 1.5; 0: no such limit");
   table.add_choice("speculate", options.speculate, {"off", "ngram"},
                    "ngram: verify several tokens a step, guessed from the request's own text; the same answers");
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
