@@ -5,6 +5,7 @@ import os
 import pty
 import select
 import subprocess
+import sys
 import termios
 import time
 from pathlib import Path
@@ -458,3 +459,14 @@ def test_bench_serve_refuses_by_name(arguments, says, tmp_path):
     (tmp_path / "t.jsonl").write_text(TRACE.splitlines()[1] + "\n" + TRACE.splitlines()[0] + "\n")
     done = fovea("bench", "serve", "--in-process", *[argument.format(trace=tmp_path / "t.jsonl") for argument in arguments])
     assert done.returncode == 2 and says in done.stderr and not done.stdout, done.stderr
+
+
+def test_serving_figures_are_made_of_bench_serves_json(tmp_path):
+    done = subprocess.run([sys.executable, str(ROOT / "bench/serving_gpu.py"), "--fovea", BINARY, "--model", "", "--device", "cpu",
+                           "--scale", "0.05", "--only", "shared", "--out", str(tmp_path)],
+                          capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| 64 requests sharing 16k")]
+    assert len(rows) == 1 and all(float(cell) > 0 for cell in rows[0].split("|")[2:6])
+    report = json.loads((tmp_path / "h200-serving.json").read_text())["shared"]
+    assert {row["metric"] for row in report["packing off"]["rows"]} >= {"step", "tpot_mean", "failed"}
