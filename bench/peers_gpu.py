@@ -175,6 +175,7 @@ def work(args):
             except ImportError as error:
                 missing.add(name)
                 document["notes"].append(f"{name}: cannot be imported ({error})")
+                print(document["notes"][-1], flush=True)
             except Exception as error:
                 document["notes"].append(f"{case['id']} {name}: {type(error).__name__}: {str(error)[-300:]}")
                 print(document["notes"][-1], flush=True)
