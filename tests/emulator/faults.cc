@@ -94,9 +94,6 @@ const std::vector<Fault>& faults() {
       {"queries are not fenced for wgmma", "kernels/prefill/loader.cuh",
        "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
        "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
-      {"a loader keeps a tile to itself while its readers are waited for", "kernels/prefill/loader.cuh",
-       "    if (!__all_sync(~0u, ptx::mbarrier_test(empty, parity))) flush();\n",
-       "    if (!FAULT && !__all_sync(~0u, ptx::mbarrier_test(empty, parity))) flush();\n", "prefill_rows"},
       {"parts are counted before they are written", "kernels/trees/parts.cuh",
        "  if (row.valid && !kept) {\n"
        "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "
