@@ -244,6 +244,11 @@ Status EngineCore::set_up() {
   scheduler.max_draft_tokens = max_draft_tokens(options);
   scheduler.max_scores = max_scores(options);
   scheduler.tier = tier_.get();
+  // Where a forward over some layers is no launch of its own.
+  if (parts_.model->has_layer_ranges() && parts_.device->reads_host_memory() && parts_.device->group() == nullptr &&
+      sparse_.policy == nullptr) {
+    scheduler.num_layers = parts_.model->config().num_layers;
+  }
   scheduler.target_seconds = 1e-3 * static_cast<double>(options.itl_target_ms);
   scheduler.stretch = static_cast<double>(options.itl_stretch);
   scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);

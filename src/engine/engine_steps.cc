@@ -135,7 +135,7 @@ void EngineCore::finish(const Flight& flight) {
   if (!status.ok()) return fail_step(flight, status);
   if (!flight.followed) scheduler_->commit();
   for (const StepItem& item : flight.items) {
-    if (item.sequence == nullptr) continue;
+    if (item.sequence == nullptr || !item.whole) continue;
     const auto& choice = *static_cast<const Choice*>(item.sequence);
     const std::int32_t read = std::min(item.begin + item.count, choice.prompt_length);
     counters_.prompt_tokens_pending -= std::max(read - choice.request->prompt_read, 0);

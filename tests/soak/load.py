@@ -183,13 +183,14 @@ def send_cost(streams: int, steps: int) -> float:
 
 async def pace(server: Server, prompts: int, tokens: int, streamed: int = 60000) -> tuple[list[float], float]:
     """The gaps between the tokens of one stream while prompts of so many tokens are read one after the other, and the
-    server's CPU seconds a prompt, without what the stream takes."""
+    server's CPU seconds a prompt, without what as many tokens of the stream took alone before."""
     rng = random.Random(7)
     gaps: list[float] = []
     reading = False
+    streamed_tokens = 0
 
     async def stream() -> None:
-        nonlocal reading
+        nonlocal streamed_tokens
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 20)
         body = {"prompt": [5] * 200, "max_tokens": streamed, "ignore_eos": True, "stream": True}
         writer.write(request("/v1/completions", json.dumps(body).encode()))
@@ -197,6 +198,7 @@ async def pace(server: Server, prompts: int, tokens: int, streamed: int = 60000)
         try:
             while line := await reader.readline():
                 if line.startswith(b"data: {"):
+                    streamed_tokens += 1
                     now = time.perf_counter()
                     if reading and last:
                         gaps.append(now - last)
@@ -205,7 +207,10 @@ async def pace(server: Server, prompts: int, tokens: int, streamed: int = 60000)
             writer.close()
     task = asyncio.create_task(stream())
     await asyncio.sleep(0.5)
-    begin = server.cpu_seconds()
+    begin, first = server.cpu_seconds(), streamed_tokens
+    await asyncio.sleep(2.0)
+    a_token = (server.cpu_seconds() - begin) / max(1, streamed_tokens - first)
+    begin, first = server.cpu_seconds(), streamed_tokens
     reading = True
     for _ in range(prompts):
         body = {"prompt": [rng.randrange(100, 1000) for _ in range(tokens)], "max_tokens": 1, "ignore_eos": True}
@@ -215,7 +220,7 @@ async def pace(server: Server, prompts: int, tokens: int, streamed: int = 60000)
         assert status == 200, text
         writer.close()
     reading = False
-    cpu = (server.cpu_seconds() - begin) / prompts
+    cpu = (server.cpu_seconds() - begin - a_token * (streamed_tokens - first)) / prompts
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return gaps, cpu

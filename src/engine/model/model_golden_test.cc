@@ -94,6 +94,10 @@ TEST_P(GoldenModels, BatchInvariantBits) {
   for (const auto& [chunk, together] : {std::pair{1000, true}, {16, true}, {5, true}, {1, true}}) {
     ASSERT_EQ(prefill(chunk, together), alone) << "chunks of " << chunk;
   }
+  for (const std::int32_t layers : {1, 2}) {
+    runner_->set_layers_a_forward(layers);
+    ASSERT_EQ(prefill(16, false), alone) << layers << " layers a forward";
+  }
 }
 
 TEST_P(GoldenModels, SavedConfigurationMeansTheSame) {

@@ -67,6 +67,9 @@ class ModelHarness {
     return static_cast<int>(requests_.size()) - 1;
   }
 
+  // From now on forwards are made of ranges of so many layers, with others in between; 0: of all.
+  void set_layers_a_forward(std::int32_t layers) { layers_a_forward_ = layers; }
+
   // One forward over all pieces; logits [rows, vocab] of every token or of the last of each piece.
   Result<std::vector<float>> forward(std::span<const Piece> pieces, Logits wanted = Logits::kAll) {
     std::vector<std::int32_t> tokens, positions, slots, logit_rows, q_lens, kv_lens, table;
@@ -91,7 +94,7 @@ class ModelHarness {
     batch.positions = positions;
     batch.logit_rows = logit_rows;
     batch.layer_kv = pools_;
-    for (std::size_t g = 0; g < attention_.size(); ++g) {
+    const auto plan_attention = [&](std::size_t g) {
       RequestBatch plan;
       plan.num_requests = static_cast<std::int32_t>(pieces.size());
       plan.q_lens = q_lens.data();
@@ -102,7 +105,10 @@ class ModelHarness {
       const std::int32_t window = model_->kv_groups()[kv_group].window_tokens;
       plan.mask = window > 0 ? AttentionMask::kWindow : AttentionMask::kCausal;
       plan.window_left = window > 0 ? window - 1 : -1;
-      FOVEA_RETURN_IF_ERROR(attention_[g]->plan(plan, device_->stream()));
+      return attention_[g]->plan(plan, device_->stream());
+    };
+    for (std::size_t g = 0; g < attention_.size(); ++g) {
+      FOVEA_RETURN_IF_ERROR(plan_attention(g));
       batch.slots.push_back(slots);
       batch.attention.push_back(attention_[g].get());
     }
@@ -110,7 +116,17 @@ class ModelHarness {
     const std::size_t count = logit_rows.size() * vocab;
     FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> memory, device_->allocate(count * sizeof(float)));
     const TensorView logits = device_->tensor(memory.get(), DType::kF32, logit_rows.size(), vocab);
-    FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
+    const std::int32_t num_layers = model_->config().num_layers;
+    for (std::int32_t layer = 0; layers_a_forward_ > 0 && layer < num_layers; layer = batch.end_layer) {
+      if (layer > 0) {
+        FOVEA_RETURN_IF_ERROR(disturb());
+        for (std::size_t g = 0; g < attention_.size(); ++g) FOVEA_RETURN_IF_ERROR(plan_attention(g));
+      }
+      batch.first_layer = layer;
+      batch.end_layer = std::min(layer + layers_a_forward_, num_layers);
+      FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
+    }
+    if (layers_a_forward_ == 0) FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
     FOVEA_ASSIGN_OR_RETURN(const void* const read, device_->read(logits));
     const float* const first = static_cast<const float*>(read);
     return std::vector<float>(first, first + count);
@@ -123,6 +139,18 @@ class ModelHarness {
   };
 
   ModelHarness() = default;
+
+  // A forward of something else, by all layers.
+  Status disturb() {
+    const std::int32_t layers = std::exchange(layers_a_forward_, 0);
+    if (disturber_ < 0) disturber_ = add_request();
+    requests_[static_cast<std::size_t>(disturber_)].length = 0;
+    const std::vector<std::int32_t> tokens = {1, 2, 3};
+    const Piece piece{disturber_, tokens};
+    const Status status = forward({&piece, 1}, Logits::kAll).status();
+    layers_a_forward_ = layers;
+    return status;
+  }
 
   Status make_pools(DType kv_dtype) {
     const ModelConfig& config = model_->config();
@@ -165,6 +193,8 @@ class ModelHarness {
   std::vector<std::vector<abi::KvPoolView>> pools_;
   std::vector<Request> requests_;
   std::vector<std::int32_t> free_pages_;
+  std::int32_t layers_a_forward_ = 0;
+  int disturber_ = -1;
 };
 
 }  // namespace fovea

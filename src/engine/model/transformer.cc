@@ -359,6 +359,12 @@ Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) c
   if (!batch.token_rows.empty() && (batch.token_rows.size() != rows || batch.latest == nullptr)) {
     return invalid_argument("rows of the latest tokens of {} of {} tokens", batch.token_rows.size(), rows);
   }
+  const auto num_layers = static_cast<std::int32_t>(layers_.size());
+  if (batch.first_layer < 0 || batch.end_layer > num_layers ||
+      batch.first_layer >= (batch.end_layer == 0 ? num_layers : batch.end_layer)) {
+    return invalid_argument("a forward of layers {} to {}, expected a range of {}", batch.first_layer, batch.end_layer,
+                            num_layers);
+  }
   if (batch.positions.size() != rows) {
     return invalid_argument("{} positions for {} tokens", batch.positions.size(), rows);
   }
@@ -477,14 +483,36 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   return device_.replay(batch.key, [&] { return enqueue(batch, logits); });
 }
 
+Status Transformer::park(std::int64_t rows, bool back) {
+  const std::size_t width = static_cast<std::size_t>(config_.hidden_size * dtype_bits(device_.activation_dtype()) / 8);
+  if (back) delta_waits_ = parked_delta_;
+  parked_delta_ = delta_waits_;
+  for (std::size_t i = 0; i < (delta_waits_ ? 2u : 1u); ++i) {
+    if (parked_[i] == nullptr) {
+      FOVEA_ASSIGN_OR_RETURN(parked_[i],
+                             device_.allocate(width * static_cast<std::size_t>(options_.max_forward_tokens)));
+    }
+    void* const stream = (i == 0 ? hidden_ : delta_).get();
+    FOVEA_RETURN_IF_ERROR(device_.copy(back ? stream : parked_[i].get(), back ? parked_[i].get() : stream,
+                                       width * static_cast<std::size_t>(rows)));
+  }
+  return ok_status();
+}
+
 Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits) {
   auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = config_.hidden_size;
   const TensorView hidden = rows_of(hidden_, rows, width);
   TensorView attended = rows_of(attended_, rows, attended_width());
+  const auto begin = static_cast<std::size_t>(batch.first_layer);
+  const std::size_t end = batch.end_layer == 0 ? layers_.size() : static_cast<std::size_t>(batch.end_layer);
   delta_waits_ = false;
-  FOVEA_RETURN_IF_ERROR(device_.embed(embedding_, arrays_[kTokens], embedding_scale_, hidden));
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  if (begin == 0) {
+    FOVEA_RETURN_IF_ERROR(device_.embed(embedding_, arrays_[kTokens], embedding_scale_, hidden));
+  } else {
+    FOVEA_RETURN_IF_ERROR(park(rows, true));
+  }
+  for (std::size_t i = begin; i < end; ++i) {
     const Layer& layer = layers_[i];
     FOVEA_RETURN_IF_ERROR(attention(i, batch));
     if (i + 1 == layers_.size() && static_cast<std::int64_t>(batch.logit_rows.size()) < rows) {
@@ -501,6 +529,7 @@ Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits)
     FOVEA_RETURN_IF_ERROR(add_product(*layer.output, attended, layer.post_attention_norm));
     FOVEA_RETURN_IF_ERROR(mlp(layer, rows));
   }
+  if (end < layers_.size()) return park(rows, false);
   FOVEA_RETURN_IF_ERROR(product_of_hidden(*lm_head_, final_norm_, take_columns(logits, shard_.vocabulary)));
   FOVEA_RETURN_IF_ERROR(device_.all_gather(logits, shard_.vocab_step));
   if (config_.final_softcap > 0.0f) FOVEA_RETURN_IF_ERROR(device_.softcap(logits, config_.final_softcap));

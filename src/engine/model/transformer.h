@@ -25,6 +25,7 @@ class Transformer : public Model {
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
   AttentionOptions attention_options(std::size_t attention_group) const override;
   Status forward(const ForwardBatch& batch, const TensorView& logits) override;
+  bool has_layer_ranges() const override { return true; }
   std::size_t weight_bytes() const override { return weight_bytes_; }
 
  private:
@@ -79,6 +80,8 @@ class Transformer : public Model {
   Status norm(const TensorView& x, const TensorView& weight, const TensorView& residual, const TensorView& out);
 
   // [rows, width] of a buffer.
+  // The stream of so many rows between two ranges of layers, put aside and taken back.
+  Status park(std::int64_t rows, bool back);
   TensorView rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const;
   float norm_offset() const { return config_.norm_plus_one ? 1.0f : 0.0f; }
   // By KV group.
@@ -107,6 +110,8 @@ class Transformer : public Model {
   std::vector<const std::int32_t*> arrays_;
   std::vector<KvTarget> targets_;  // of the layer
   bool delta_waits_ = false;
+  std::shared_ptr<void> parked_[2];  // hidden_ and delta_ of a forward over a range of layers; null until there is one
+  bool parked_delta_ = false;
   std::shared_ptr<void> hidden_, normed_, delta_, qkv_, attended_, gate_up_, activated_;
 };
 

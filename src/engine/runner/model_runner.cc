@@ -313,9 +313,31 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
     FOVEA_RETURN_IF_ERROR(pool_.copy_page(copy.group, copy.from, copy.to));
     if (selection_ != nullptr) FOVEA_RETURN_IF_ERROR(selection_->copy_page(copy.group, copy.from, copy.to));
   }
+  const bool layered = !step.items.empty() && step.items.back().end_layer != 0;
+  if (!layered) return forward(step, token_rows, 0);
+  // The chunk that is computed a few layers a step comes last, and by itself.
+  Step others, chunk;
+  others.items.assign(step.items.begin(), step.items.end() - 1);
+  chunk.items.push_back(step.items.back());
+  kv_bytes_ = kv_bytes_unshared_ = 0;
+  if (!others.items.empty()) FOVEA_RETURN_IF_ERROR(forward(others, {}, 0));
+  const std::uint64_t bytes = kv_bytes_, unshared = kv_bytes_unshared_;
+  const std::size_t rows = others.items.empty() ? 0 : logit_rows_.size();
+  FOVEA_RETURN_IF_ERROR(forward(chunk, {}, rows));
+  const StepItem& item = chunk.items.front();
+  const auto layers = static_cast<std::uint64_t>(item.end_layer - item.first_layer);
+  const auto all = static_cast<std::uint64_t>(model_.config().num_layers);
+  kv_bytes_ = bytes + kv_bytes_ * layers / all;
+  kv_bytes_unshared_ = unshared + kv_bytes_unshared_ * layers / all;
+  return ok_status();
+}
+
+Status ModelRunner::forward(const Step& step, std::span<const std::int32_t> token_rows, std::size_t first_row) {
   lay_out(step);
   FOVEA_RETURN_IF_ERROR(plan(step));
   ForwardBatch batch;
+  batch.first_layer = step.items.front().first_layer;
+  batch.end_layer = step.items.front().end_layer;
   batch.tokens = tokens_;
   batch.positions = positions_;
   batch.logit_rows = logit_rows_;
@@ -326,7 +348,9 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
     FOVEA_RETURN_IF_ERROR(selection_->begin(step, positions_));
     batch.selection = selection_.get();
   }
-  const TensorView logits = device_.tensor(logits_.get(), DType::kF32, logit_rows_.size(), model_.config().vocab_size);
+  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  const TensorView logits =
+      device_.tensor(static_cast<float*>(logits_.get()) + first_row * vocab, DType::kF32, logit_rows_.size(), vocab);
   if (best_memory_ != nullptr && !logit_rows_.empty()) {
     batch.best = device_.tensor(best_memory_.get(), DType::kI32, logit_rows_.size());
     if (some_draw_) batch.draws = draws_;

@@ -127,6 +127,8 @@ class ModelRunner {
   // A number for the launches of the forward, where a device may repeat those of an earlier one; else 0.
   std::uint64_t replay_key() const;
   Status launch_here(const Step& step, std::span<const std::int32_t> token_rows);
+  // The forward of a step whose items have the same layers; its logits stand behind those of first_row rows.
+  Status forward(const Step& step, std::span<const std::int32_t> token_rows, std::size_t first_row);
   Status collect_here(std::span<const StepItem> items, bool logits_there);
   // Brings rows of logits that the host samples from.
   Status read_logits(std::span<const StepItem> items);

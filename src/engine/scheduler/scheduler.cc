@@ -8,6 +8,8 @@
 namespace fovea {
 namespace {
 
+constexpr std::int32_t kLayeredTokens =
+    128;                                 // of a chunk that is computed a few layers a step: longer ones save little
 constexpr std::int32_t kChunkUnit = 16;  // tokens: what attention and products of prompts take at a time
 
 }  // namespace
@@ -69,6 +71,7 @@ void Scheduler::take_back(Sequence* sequence) {
 
 void Scheduler::remove(Sequence* sequence) {
   leave_step(sequence);
+  if (layered_.sequence == sequence) layered_ = {};
   if (sequence->state == SequenceState::kRunning) {
     publish(sequence);
     release(sequence);
@@ -187,7 +190,7 @@ void Scheduler::schedule_prefills() {
   for (Sequence* sequence : running_) {
     if (sequence->remaining() == 1 && sequence->last_step != step_number_) prompts.push_back(sequence);
   }
-  if (prompts.empty()) return;
+  if (prompts.empty() || push_layers() || begin_layered(prompts)) return;
   const std::int32_t budget = prompt_room_ = room_for_prompts();
   const bool paced = budget < options_.chunk_tokens - step_.num_tokens;
   Sequence* first = prompts.front();
@@ -220,6 +223,45 @@ void Scheduler::schedule_prefills() {
     }
     if (room > 0) push_item(sequence, room);
   }
+}
+
+bool Scheduler::begin_layered(const std::vector<Sequence*>& prompts) {
+  Sequence* sequence = prompts.front();
+  const std::int32_t room = options_.chunk_tokens - step_.num_tokens;
+  if (options_.num_layers == 1 || work_.decode_rows == 0 || prompts.size() > 1 || sequence->scored >= 0) return false;
+  const std::int32_t paced = pacer_.prompt_tokens(work_, sequence->computed, room);
+  // So many layers a step that the chunk is about as long as pays; whoever comes meanwhile waits for its end.
+  const std::int64_t tokens_of_a_layer = std::int64_t{paced} * options_.num_layers;
+  const auto layers = static_cast<std::int32_t>(std::max<std::int64_t>(1, tokens_of_a_layer / kLayeredTokens));
+  if (layers >= options_.num_layers) return false;
+  const std::int32_t unit = chunk_unit(*sequence);
+  auto count = static_cast<std::int32_t>(std::min<std::int64_t>(tokens_of_a_layer / layers, room));
+  count = (sequence->computed + count) / unit * unit - sequence->computed;
+  count = std::min(count, sequence->remaining());
+  if (count <= std::max(paced, unit)) return false;
+  prompt_room_ = paced;
+  count = reserve(sequence, count);
+  if (count == 0) return false;
+  layered_ = {sequence, count, 0, layers};
+  return push_layers();
+}
+
+bool Scheduler::push_layers() {
+  if (layered_.sequence == nullptr) return false;
+  Sequence* sequence = layered_.sequence;
+  sequence->last_step = step_number_;
+  StepItem& item = step_.items.emplace_back();
+  item.sequence = sequence;
+  item.begin = item.score_begin = sequence->computed;
+  item.count = layered_.count;
+  item.first_layer = layered_.next;
+  item.end_layer = std::min(layered_.next + layered_.a_step, options_.num_layers);
+  item.whole = item.end_layer == options_.num_layers;
+  item.sample = item.whole && item.count == sequence->remaining();
+  work_.add_prompt_layers(item.begin, item.count, item.end_layer - item.first_layer, options_.num_layers);
+  layered_.next = item.end_layer;
+  if (item.whole) layered_ = {};
+  return true;
 }
 
 void Scheduler::admit() {
@@ -317,6 +359,7 @@ bool Scheduler::admit_one(Sequence* sequence) {
 
 void Scheduler::retract(Sequence* sequence) {
   FOVEA_CHECK(running_.back() == sequence);
+  if (layered_.sequence == sequence) layered_ = {};
   publish(sequence);
   release(sequence);
   running_.pop_back();
@@ -331,6 +374,7 @@ void Scheduler::retract(Sequence* sequence) {
 void Scheduler::commit(bool ahead) {
   for (const StepItem& item : step_.items) {
     Sequence* sequence = item.sequence;
+    if (!item.whole) continue;
     sequence->computed += item.count - item.drafts;
     // Prompts are shared as they are computed; what is generated goes to the cache at the end.
     if (item.count - item.drafts > 1 || sequence->computed <= sequence->prompt_length) publish(sequence);

@@ -7,7 +7,9 @@
 // the last in order gives up its pages (they go to the cache) and waits; its generated tokens stay. A waiting sequence
 // whose prefix is being computed by another one waits for it instead of computing it again.
 //
-// Beside decodes, chunks are as long as the StepPacer says, which is told how long each step took.
+// Beside decodes, chunks are as long as the StepPacer says, which is told how long each step took. Short chunks cost
+// more than long ones, since each reads all that is before it; so where there is one prompt in progress, a longer chunk
+// is computed a few layers a step.
 #pragma once
 
 #include <chrono>
@@ -37,6 +39,8 @@ struct SchedulerOptions {
   std::int32_t max_draft_tokens = 0;  // guesses that a step verifies, of all sequences
   std::int32_t max_scores = 128;      // logits of prompts' tokens that a step gives, of all sequences
   KvTier* tier = nullptr;             // where pages of prompts come back from, or null
+  // Of the model, where a chunk may be computed a few at a time; else 1.
+  std::int32_t num_layers = 1;
   double target_seconds = 0.0;  // of a step that holds decodes and chunks of prompts (StepPacer); 0: chunks are full
   double stretch = 0.0;         // of such a step: times what decodes alone take, at most; 0: no such limit
 };
@@ -52,6 +56,9 @@ struct StepItem {
   // Tokens of the prompt, from this one on, whose logits are wanted too.
   std::int32_t score_begin = 0;
   std::int32_t scores = 0;
+  // The layers of it that this step computes; end 0: all. What is not whole gives no results and is not committed.
+  std::int32_t first_layer = 0, end_layer = 0;
+  bool whole = true;  // the step computes the last of them
 
   // Rows of logits that it gives: for scores, for the next token and for one behind each draft.
   std::size_t results() const { return static_cast<std::size_t>(scores + (sample ? 1 + drafts : 0)); }
@@ -66,7 +73,7 @@ struct PageCopy {
 struct Step {
   std::vector<PageCopy> copies;  // in order, before the forward
   std::vector<StepItem> items;   // decodes first
-  std::int32_t num_tokens = 0;
+  std::int32_t num_tokens = 0;   // of one forward: without those of a chunk that is computed a few layers a step
 };
 
 class Scheduler {
@@ -170,6 +177,9 @@ class Scheduler {
   void end_restore(Sequence* sequence);
   void end_all_restores();
   void push_item(Sequence* sequence, std::int32_t count);
+  // A chunk computed a few layers a step, from this step on or further; false: there is none.
+  bool begin_layered(const std::vector<Sequence*>& prompts);
+  bool push_layers();
   void retract(Sequence* sequence);
   void leave_step(const Sequence* sequence);
   void publish(Sequence* sequence);
@@ -185,6 +195,13 @@ class Scheduler {
   std::set<Sequence*, Before> waiting_;
   std::map<Sequence*, Restore> restores_;
   std::int64_t restore_bytes_ = 0;  // that this step may still load
+  struct Layered {
+    Sequence* sequence = nullptr;  // null: no chunk is on its way
+    std::int32_t count = 0;
+    std::int32_t next = 0;  // layer
+    std::int32_t a_step = 0;
+  };
+  Layered layered_;
   Step step_;
   StepWork work_;  // of the latest step
   StepPacer pacer_;

@@ -101,7 +101,21 @@ class Simulation {
                   memory_[copy.group].begin() + copy.to * page_tokens);
     }
     // As in a forward, all tokens are written before any are read.
+    double layered_tokens = 0.0;
     for (const StepItem& item : step.items) {
+      if (item.end_layer != 0) {
+        const double share = static_cast<double>(item.end_layer - item.first_layer) / setup_.options.num_layers;
+        layered_tokens += share * item.count;
+        EXPECT_TRUE(item.first_layer == 0 || item.first_layer == next_layer_);
+        next_layer_ = item.end_layer;
+        layered_ += item.whole ? 1 : 0;
+      }
+      // Until its last layers are computed nobody may count on it.
+      const std::int32_t begin = item.sequence->computed;
+      for (std::int32_t i = begin; i < begin + item.count && !item.whole; ++i) {
+        for (std::size_t g = 0; g < memory_.size(); ++g) cell(*item.sequence, g, i) = -7;
+      }
+      if (!item.whole) continue;
       for (std::int32_t i = item.begin; i < item.begin + item.count; ++i) {
         for (std::size_t g = 0; g < memory_.size(); ++g) cell(*item.sequence, g, i) = item.sequence->tokens[i];
       }
@@ -114,7 +128,8 @@ class Simulation {
           {item.sequence, next_token(setup_.views, item.begin + item.count, item.sequence->prompt_length,
                                      [&](std::size_t g, std::int32_t i) { return cell(*item.sequence, g, i); })});
     }
-    const double seconds = 1e-3 + 1e-4 * step.num_tokens;
+    const double seconds = 1e-3 + 1e-4 * (step.num_tokens + layered_tokens);
+    latest_seconds_ = seconds;
     latest_prompt_tokens_ = 0;
     for (const StepItem& item : step.items) latest_prompt_tokens_ += item.count > 1 ? item.count : 0;
     scheduler_->commit();
@@ -161,6 +176,8 @@ class Simulation {
   const std::map<std::uint64_t, std::unique_ptr<Sequence>>& live() const { return live_; }
   std::int64_t computed() const { return computed_; }
   std::int32_t latest_prompt_tokens() const { return latest_prompt_tokens_; }
+  double latest_seconds() const { return latest_seconds_; }
+  int layered() const { return layered_; }
   int steps() const { return steps_; }
   int forks() const { return forks_; }
 
@@ -184,6 +201,9 @@ class Simulation {
   std::uint64_t next_id_ = 0;
   std::int64_t computed_ = 0;
   std::int32_t latest_prompt_tokens_ = 0;
+  double latest_seconds_ = 0.0;
+  std::int32_t next_layer_ = 0;  // of the chunk that is computed a few layers a step
+  int layered_ = 0;              // such chunks that came to their end
   int steps_ = 0;
   int forks_ = 0;
 };
@@ -270,6 +290,37 @@ TEST(Scheduler, ChunksBesideAStreamTakeTheTargetAndAloneAreFull) {
   sim.expect_clean();
 }
 
+// The same with a model of four layers: 64 tokens' time a step are two layers of 128 tokens.
+TEST(Scheduler, LongerChunksBesideAStreamAFewLayersAStep) {
+  SimConfig setup = small();
+  setup.options.chunk_tokens = 500;
+  setup.options.num_layers = 4;
+  setup.options.target_seconds = 8e-3;
+  setup.pages = {1100};
+  setup.max_tokens = 2100;
+  PhiloxRng rng(6);
+  Simulation sim(setup);
+  sim.add(random_tokens(rng, 6), 60);
+  for (int i = 0; i < 10; ++i) sim.step();
+  Sequence* prompt = sim.add(random_tokens(rng, 1500), 5);
+  const std::int32_t before = prompt->computed;
+  std::int32_t longest = 0;
+  for (int i = 0; i < 30; ++i) {
+    sim.step();
+    longest = std::max(longest, sim.latest_prompt_tokens());
+    EXPECT_LE(sim.latest_seconds(), 8e-3);
+  }
+  EXPECT_GE(longest, 96);
+  EXPECT_GT(sim.layered(), 8);
+  EXPECT_GE(prompt->computed - before, 30 * 40);
+  // Who comes meanwhile waits for the end of a chunk; one that is cancelled in the middle of it leaves nothing.
+  sim.add(random_tokens(rng, 20), 3);
+  sim.step();
+  sim.cancel(prompt);
+  while (sim.scheduler().has_work()) sim.step();
+  sim.expect_clean();
+}
+
 TEST(Scheduler, PriorityFirstThenArrival) {
   SimConfig setup = small();
   setup.options.max_running = 1;
@@ -322,6 +373,7 @@ TEST(Scheduler, ChoicesShareThePromptsPages) {
 struct Seen {
   std::uint64_t retractions = 0;
   int forks = 0;
+  int layered = 0;
 };
 void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed << ", prefix cache " << prefix_cache);
@@ -333,6 +385,7 @@ void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
   setup.options.page_tokens = 1 + static_cast<std::int32_t>(rng.next_below(5));
   setup.options.min_wait_tokens = static_cast<std::int32_t>(1 + rng.next_below(12));
   setup.options.target_seconds = rng.next_below(2) == 0 ? 0.0 : 3e-3;
+  setup.options.num_layers = 1 + static_cast<std::int32_t>(rng.next_below(4));
   setup.max_tokens = 60;
   const std::vector<std::vector<View>> kinds = {
       {{}}, {{}, {9}}, {{6}}, {{11}, {}}, {{}, {7, 4}}, {{5, 6}}, {{}, {4, 3, 13}}, {{}, {8}, {6, 4}}};
@@ -372,6 +425,7 @@ void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
   if (!::testing::Test::HasFailure()) sim.expect_clean();
   seen.retractions += sim.scheduler().num_retractions();
   seen.forks += sim.forks();
+  seen.layered += sim.layered();
 }
 
 TEST(Scheduler, StormsGiveTheRightTokensAndLeakNothing) {
@@ -382,6 +436,7 @@ TEST(Scheduler, StormsGiveTheRightTokensAndLeakNothing) {
   }
   EXPECT_GT(seen.retractions, 100u);
   EXPECT_GT(seen.forks, 100);
+  EXPECT_GT(seen.layered, 20);
 }
 
 }  // namespace

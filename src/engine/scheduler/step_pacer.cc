@@ -32,6 +32,13 @@ void StepWork::add_prompt(std::int64_t begin, std::int64_t count) {
   prompt_pairs += count * begin + count * (count + 1) / 2;
 }
 
+void StepWork::add_prompt_layers(std::int64_t begin, std::int64_t count, std::int64_t layers, std::int64_t all) {
+  StepWork whole;
+  whole.add_prompt(begin, count);
+  prompt_tokens += std::max<std::int64_t>(1, whole.prompt_tokens * layers / all);
+  prompt_pairs += whole.prompt_pairs * layers / all;
+}
+
 void StepWork::add_decode(std::int64_t rows, std::int64_t kv) {
   decode_rows += rows;
   decode_kv += kv;

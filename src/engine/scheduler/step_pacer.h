@@ -23,6 +23,8 @@ struct StepWork {
 
   // `count` tokens of a prompt from position `begin` on.
   void add_prompt(std::int64_t begin, std::int64_t count);
+  // Of `layers` of `all` layers.
+  void add_prompt_layers(std::int64_t begin, std::int64_t count, std::int64_t layers, std::int64_t all);
   void add_decode(std::int64_t rows, std::int64_t kv);
 };
 
