@@ -308,7 +308,6 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
     return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(),
                           step.num_tokens, options_.max_requests, options_.max_forward_tokens);
   }
-  std::optional<StepLog::Phase> phase(std::in_place, options_.log, "plan");
   for (const PageCopy& copy : step.copies) {
     FOVEA_RETURN_IF_ERROR(pool_.copy_page(copy.group, copy.from, copy.to));
     if (selection_ != nullptr) FOVEA_RETURN_IF_ERROR(selection_->copy_page(copy.group, copy.from, copy.to));
@@ -333,6 +332,7 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
 }
 
 Status ModelRunner::forward(const Step& step, std::span<const std::int32_t> token_rows, std::size_t first_row) {
+  std::optional<StepLog::Phase> phase(std::in_place, options_.log, "plan");
   lay_out(step);
   FOVEA_RETURN_IF_ERROR(plan(step));
   ForwardBatch batch;
