@@ -117,6 +117,16 @@ std::uint32_t each_half(std::uint32_t a, std::uint32_t b, const F& f) {
   return half(0) | half(16);
 }
 
+// x * y + z of both bf16 of a word, rounded at the end.
+std::uint32_t fused_bf16(std::uint32_t x, std::uint32_t y, std::uint32_t z) {
+  std::uint32_t result = 0;
+  for (int half = 0; half < 32; half += 16) {
+    const auto at = [&](std::uint32_t v) { return fovea::bf16_to_float(static_cast<std::uint16_t>(v >> half)); };
+    result |= static_cast<std::uint32_t>(fovea::float_to_bf16(std::fma(at(x), at(y), at(z)))) << half;
+  }
+  return result;
+}
+
 struct Named {
   std::string_view opcode;
   Run run;
@@ -158,6 +168,14 @@ constexpr auto kPlain = std::to_array<Named>({
     {"cvt.rn.satfinite.e4m3x2.f32",
      [](Lane&, const Instruction& i, Frame& f) {
        f.set(i.ref(0), float_to_e4m3(as_float(f.get(i.ref(1)))) << 8 | float_to_e4m3(as_float(f.get(i.ref(2)))));
+     }},
+    {"mul.rn.bf16x2",
+     [](Lane&, const Instruction& i, Frame& f) {
+       f.set(i.ref(0), fused_bf16(f.get32(i.ref(1)), f.get32(i.ref(2)), 0x80008000u));
+     }},
+    {"fma.rn.bf16x2",
+     [](Lane&, const Instruction& i, Frame& f) {
+       f.set(i.ref(0), fused_bf16(f.get32(i.ref(1)), f.get32(i.ref(2)), f.get32(i.ref(3))));
      }},
     {"mul.rn.f16x2",
      [](Lane&, const Instruction& i, Frame& f) {
@@ -211,7 +229,7 @@ bool find_plain(Instruction& i) {
     i.run = [](Lane&, const Instruction& s, Frame& f) {
       f.set(s.ref(0), f.get(s.ref(3)) != 0 ? f.get(s.ref(1)) : f.get(s.ref(2)));
     };
-  } else if (name == "ld" || name == "st") {
+  } else if (name == "ld" || (name == "st" && i.part(1) != "async")) {
     i.run = name == "ld" ? load : store;
     i.bytes = type_bytes(i);
     i.count = i.has(".v2.") ? 2 : i.has(".v4.") ? 4 : 1;

@@ -29,7 +29,8 @@ using Kernel = void (*)(const void* const* params);
 
 struct Launch {
   Kernel kernel = nullptr;
-  std::uint32_t grid = 1;  // CTAs, all of which run at the same time
+  std::uint32_t grid = 1;     // CTAs, all of which run at the same time
+  std::uint32_t cluster = 1;  // CTAs
   std::uint32_t block = 32;
   std::uint32_t shared_bytes = 0;
   std::uint64_t seed = 1;

@@ -94,6 +94,7 @@ Machine::Machine(const Launch& launch)
     const auto begin = reinterpret_cast<std::uintptr_t>(b.data);
     if (b.bytes > 0) ranges_.push_back({begin, begin + b.bytes, &b});
   }
+  clusters_.resize(launch.grid / launch.cluster);
   for (std::uint32_t n = 0; n < launch.grid; ++n) {
     auto cta = std::make_unique<Cta>();
     cta->machine = this;
@@ -110,6 +111,7 @@ Machine::Machine(const Launch& launch)
     }
     const Clock nothing(cta->agents(), launch.checks_proxies);
     for (NamedBarrier& barrier : cta->barriers) barrier.clock = nothing;
+    cta->cluster_arriving = cta->cluster_completed = nothing;
     for (std::uint32_t t = 0; t < launch.block; ++t) {
       Lane& lane = cta->lanes[t];
       Warp& warp = cta->warps[t / 32];

@@ -61,8 +61,9 @@ struct Lane {
   std::uint32_t thread = 0;  // of the CTA
   std::uint32_t lane = 0;
   Where where = Where::kRuns;
-  const char* doing = "";     // the instruction that it waits in
-  std::uint32_t awaited = 0;  // barrier or shared offset
+  const char* doing = "";           // the instruction that it waits in
+  std::uint32_t cluster_phase = 0;  // of the cluster's barrier, when it arrived there
+  std::uint32_t awaited = 0;        // barrier or shared offset
   std::uint32_t parity = 0;
   Clock clock;
   std::shared_ptr<const Clock> snapshot;  // of the clock, while it has not changed
@@ -133,6 +134,10 @@ struct Flight {
   std::function<void()> land;
 };
 
+struct Cluster {
+  std::uint32_t arrived = 0, phase = 0;
+};
+
 struct Cta {
   Machine* machine = nullptr;
   std::uint32_t number = 0;
@@ -143,6 +148,7 @@ struct Cta {
   std::vector<Lane> lanes;
   NamedBarrier barriers[16];
   std::map<std::uint32_t, std::unique_ptr<Mbarrier>> mbarriers;  // by offset
+  Clock cluster_arriving, cluster_completed;                     // of this CTA's lanes at the cluster's barrier
 
   static constexpr std::uint32_t kMaxMbarriers = 160;
   Agent copies_of(const Lane& lane) const { return static_cast<Agent>(threads + lane.thread); }
@@ -173,6 +179,8 @@ class Machine {
 
   void fly(Flight flight);
   std::vector<Flight>& flights() { return flights_; }
+  Cta& cta(std::uint32_t number) { return *ctas_[number]; }
+  Cluster& cluster(std::uint32_t number) { return clusters_[number]; }
   // Global memory a kernel asks for; fails where it may not.
   void check_global(const void* p, std::size_t bytes, bool writes);
 
@@ -193,6 +201,7 @@ class Machine {
   std::mt19937_64 random_;
   const Stacks& stacks_;
   std::vector<std::unique_ptr<Cta>> ctas_;
+  std::vector<Cluster> clusters_;
   std::vector<Warp*> warps_;
   std::vector<Flight> flights_;
   Fiber scheduler_;
@@ -228,6 +237,15 @@ void mbarrier_arrive(Lane& lane, std::uint32_t address, std::uint32_t count, std
 void mbarrier_count_down(Machine& machine, Mbarrier& barrier, std::uint32_t arrivals, std::int64_t bytes);
 bool mbarrier_test(Lane& lane, std::uint32_t address, std::uint32_t parity);
 void mbarrier_wait(Lane& lane, std::uint32_t address, std::uint32_t parity, const char* doing);
+
+// cluster.cc: addresses in other CTAs of the cluster, which plain accesses refuse; and its barrier.
+std::uint32_t cluster_address(std::uint32_t address, std::uint32_t rank);
+bool is_remote(std::uint64_t address);
+void cluster_arrive(Lane& lane);
+void cluster_wait(Lane& lane, const char* doing);
+void remote_arrive(Lane& lane, std::uint32_t address, std::uint32_t count);
+// Completes the bytes on a barrier of the same CTA.
+void remote_store(Lane& lane, std::uint32_t address, const void* from, std::uint32_t bytes, std::uint32_t barrier);
 
 // access.cc: what lanes do to memory, checked. Offsets are those of shared memory.
 std::uint32_t shared_offset(Lane& lane, std::uint64_t address, std::uint32_t bytes);

@@ -14,7 +14,9 @@ void mbarrier(Lane& lane, const Instruction& i, Frame& f) {
   const std::size_t at = gives ? 1 : 0;
   const auto barrier = static_cast<std::uint32_t>(f.address(i.arguments[at]));
   const auto number = [&](std::size_t n) { return f.get32(i.ref(n)); };
-  if (what == "init") {
+  if (what == "arrive" && is_remote(barrier)) {
+    remote_arrive(lane, barrier, 1);
+  } else if (what == "init") {
     mbarrier_init(lane, barrier, number(1));
   } else if (what == "arrive") {
     const bool expects = i.part(2) == "expect_tx";
@@ -36,6 +38,23 @@ void fence(Lane& lane, const Instruction& i, Frame&) {
   if (!i.has(".proxy.async") && !i.has("mbarrier_init")) return;
   lane.clock.fence();
   lane.tick();
+}
+
+void cluster_barrier(Lane& lane, const Instruction& i, Frame&) {
+  if (i.part(2) == "arrive") return cluster_arrive(lane);
+  cluster_wait(lane, i.text.c_str());
+}
+
+// An address in another CTA; a store there of one or more registers, with a barrier behind it.
+void map_address(Lane&, const Instruction& i, Frame& f) {
+  f.set(i.ref(0), cluster_address(f.get32(i.ref(1)), f.get32(i.ref(2))));
+}
+void store_there(Lane& lane, const Instruction& i, Frame& f) {
+  std::uint32_t words[4] = {};
+  const std::vector<Ref>& refs = i.arguments[1].refs;
+  for (std::size_t n = 0; n < refs.size() && n < 4; ++n) words[n] = f.get32(refs[n]);
+  remote_store(lane, static_cast<std::uint32_t>(f.address(i.arguments[0])), words,
+               static_cast<std::uint32_t>(refs.size()) * 4, static_cast<std::uint32_t>(f.address(i.arguments[2])));
 }
 
 void named_barrier(Lane& lane, const Instruction& i, Frame& f) {
@@ -92,6 +111,12 @@ bool find_sync(Instruction& i) {
     i.run = mbarrier;
   } else if (name == "fence" || name == "membar") {
     i.run = fence;
+  } else if (name == "barrier" && next == "cluster") {
+    i.run = cluster_barrier;
+  } else if (name == "mapa") {
+    i.run = map_address;
+  } else if (name == "st" && next == "async") {
+    i.run = store_there;
   } else if (name == "bar" && next == "warp") {
     return false;
   } else if (name == "bar" || name == "barrier") {

@@ -11,6 +11,7 @@
 #include "testing/simt/rewrite.h"
 #include "tests/emulator/faults.h"
 #include "tests/emulator/instantiations.h"
+#include "tests/emulator/linear_cases.h"
 
 namespace {
 
@@ -44,6 +45,12 @@ void generate(int argc, char** argv) {
       std::ostringstream text;
       text << std::ifstream(FOVEA_SOURCE_DIR "/tests/emulator/probes.cuh").rdbuf();
       write_unit(folder, "probes", simt::translation_unit("probes", "fovea", "fovea_probe", text.str()));
+      continue;
+    }
+    if (const emulator_test::LinearCase* const linear = emulator_test::find_linear_case(argv[i]); linear != nullptr) {
+      const auto source = jit::linear_source(linear->spec);
+      if (!source.ok()) throw std::runtime_error(std::string(argv[i]) + ": " + source.status().to_string());
+      write_unit(folder, argv[i], simt::translation_unit(argv[i], "fovea", "fovea_linear", source->text));
       continue;
     }
     const emulator_test::Instantiation& instantiation = emulator_test::find_instantiation(argv[i]);

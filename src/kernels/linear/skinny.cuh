@@ -11,7 +11,7 @@
 #include "kernels/linear/weights.cuh"
 #include "kernels/ptx/sync.cuh"
 
-#if defined(__CUDACC_RTC__) && FOVEA_ARCH >= 900
+#if defined(FOVEA_LINEAR_BF16) && FOVEA_ARCH >= 900
 
 namespace fovea::linear {
 
