@@ -188,7 +188,7 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
 // outputs are under way: weights counted anew, from logits where they are beyond what a float holds.
 __device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                            const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
-  float alpha[2];
+  float alpha[2] = {1.0f, 1.0f};
   bool counted = sums.now.settled;
   if (counted) {
     float most = 0.0f;

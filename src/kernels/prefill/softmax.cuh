@@ -217,12 +217,13 @@ __device__ __forceinline__ void need_weights(const float (&sum)[2]) {
 }
 
 // Logits become weights, counted from what the tiles before were counted from, also as `p`. Returns whether all are
-// below one, as a lane's sums of them being so says: only then were they added to the sums. beside: done when most are
-// there.
+// below one: only then were they added to the sums. A lane's sums being below one says so. Halves have no room for
+// weights as small as that takes: their sums are larger, and a maximum says it. beside: done when most are there.
 template <typename Beside>
 __device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, Running& now, bool idle, float scale,
                                               const Beside& beside) {
   float sum[2] = {0.0f, 0.0f};
+  float most[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int step = 0; step < kBlockTokens / 16; ++step) {
     if (step == kBlockTokens / 16 * 5 / 8) {
@@ -233,11 +234,13 @@ __device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, R
     for (int i = 8 * step; i < 8 * step + 8; ++i) {
       s[i] = ptx::exp2_approx(fmaf(s[i], scale, -now.shift[i / 2 % 2]));
       sum[i / 2 % 2] += s[i];
+      if constexpr (!kMmaBf16) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[step][i] = ptx::pack2<kMmaBf16>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
   }
-  if (!__all_sync(~0u, idle || (sum[0] < 1.0f && sum[1] < 1.0f))) return false;
+  const bool below = kMmaBf16 ? sum[0] < 1.0f && sum[1] < 1.0f : most[0] < 1.0f && most[1] < 1.0f;
+  if (!__all_sync(~0u, idle || below)) return false;
   now.sum[0] += sum[0];
   now.sum[1] += sum[1];
   return true;
