@@ -430,11 +430,7 @@ extern "C" __global__ void __launch_bounds__(fovea::prefill::kCtaThreads, 1)
         load_tiles(args, &v_map, shared, shared.v, shared.v_ring, loader, lane);
       }
 #else
-      if (loader == 0) {
-        load_tiles(args, args.pool.k, shared, shared.k, shared.k_ring, loader, lane);
-      } else {
-        load_tiles(args, args.pool.v, shared, shared.v, shared.v_ring, loader, lane);
-      }
+      TileLoader(args, shared, loader, lane).run();
 #endif
     }
   } else {

@@ -1,55 +1,15 @@
 // The warps that bring tiles to shared memory: one for K, one for V, one for the queries. K and V come by the copy
-// engine, or row by row where pages are small (FOVEA_LOADER); queries row by row, because the rows of a tile are
-// (query token, query head) pairs that lie anywhere. Used by attention.cuh.
+// engine, or row by row where pages are small (FOVEA_LOADER, gather.cuh); queries row by row, because the rows of a
+// tile are (query token, query head) pairs that lie anywhere. Used by attention.cuh.
 #pragma once
 
-#include "kernels/prefill/item.cuh"
+#if FOVEA_LOADER == 0
+#include "kernels/prefill/records.cuh"
+#else
+#include "kernels/prefill/gather.cuh"
+#endif
 
 namespace fovea::prefill {
-
-// By a loader's warp, after its last load of item n.
-__device__ __forceinline__ void end_loads(Memory& shared, uint32_t loader, uint32_t n, uint32_t lane) {
-  __syncwarp();
-  if (lane != 0) return;
-  *static_cast<volatile uint32_t*>(&shared.loaded_items[loader]) = n + 1;
-  ptx::mbarrier_arrive(ptx::smem_address(&shared.record_empty[n % kRecords]));
-}
-
-// The record of item n; false behind the last item.
-__device__ __forceinline__ bool next_record(Memory& shared, uint32_t n) {
-  const RingSlot<kRecords> slot(n);
-  ptx::mbarrier_wait(ptx::smem_address(&shared.record_full[slot.index]), slot.parity);
-  return shared.records[slot.index].head != kEndOfWork;
-}
-
-// Copies of a warp, by groups: the tile of the last group but one has landed when the next group is committed.
-// Products read through another proxy than copies of threads write: a fence by each thread that copied is between.
-struct CopiedTiles {
-  uint32_t pending = 0;  // barrier of the tile under way
-
-  // Until a slot is empty. Who has to empty it may be waiting for the tile under way.
-  __device__ __forceinline__ void wait(uint32_t empty, uint32_t parity) {
-    if (!__all_sync(~0u, ptx::mbarrier_test(empty, parity))) flush();
-    ptx::mbarrier_wait(empty, parity);
-  }
-
-  __device__ __forceinline__ void commit(uint32_t full) {
-    ptx::commit_copies();
-    if (pending != 0) {
-      ptx::wait_for_copies<1>();
-      ptx::fence_before_async_copies();
-      ptx::mbarrier_arrive(pending);
-    }
-    pending = full;
-  }
-  __device__ __forceinline__ void flush() {
-    if (pending == 0) return;
-    ptx::wait_for_copies<0>();
-    ptx::fence_before_async_copies();
-    ptx::mbarrier_arrive(pending);
-    pending = 0;
-  }
-};
 
 // Copies 32 rows, row of lane i from `row` of lane i (null: none), to rows first .. of a tile.
 __device__ __forceinline__ void copy_rows(uint32_t tile, uint32_t first, const uint8_t* row, uint32_t panel_bytes,
@@ -107,41 +67,6 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
                              place.page);
       }
     }
-    end_loads(shared, loader, n, lane);
-  }
-}
-
-#else
-
-// K or V of all items, row by row.
-__device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const void* pool, Memory& shared,
-                                           uint8_t (&slots)[kKvSlots][kBlockTokens * kRowBytes],
-                                           TileBarriers<kKvSlots>& ring, uint32_t loader, uint32_t lane) {
-  const uint32_t entry_tokens = static_cast<uint32_t>(args.pool.entry_tokens);
-  CopiedTiles copied;
-  uint32_t use = 0;
-  for (uint32_t n = 0; next_record(shared, n); ++n) {
-    const ItemRecord& record = shared.records[n % kRecords];
-    const Run run = run_of(args, record);
-    const Tiles tiles = Tiles::of(run);
-    const auto* const head = static_cast<const uint8_t*>(pool) + run.head * args.pool.head_stride * 2;
-    for (uint32_t j = tiles.count; j-- > 0; ++use) {
-      const RingSlot<kKvSlots> slot(use);
-      copied.wait(ptx::smem_address(&ring.empty[slot.index]), slot.parity ^ 1);
-#pragma unroll 1
-      for (uint32_t first = 0; first < kBlockTokens; first += 32) {
-        const uint32_t token = tiles.base + j * kBlockTokens + first + lane;
-        const uint8_t* row = nullptr;
-        if (token >= run.begin && token < run.end) {
-          const int32_t entry = args.page_entries[run.list_begin + token / entry_tokens];
-          const Place place = place_of(args, entry, token % entry_tokens);
-          row = head + (place.page * args.pool.page_stride + place.token * args.pool.token_stride) * 2;
-        }
-        copy_rows(ptx::smem_address(slots[slot.index]), first, row, kKvPanelBytes, lane);
-      }
-      copied.commit(ptx::smem_address(&ring.full[slot.index]));
-    }
-    copied.flush();
     end_loads(shared, loader, n, lane);
   }
 }

@@ -36,6 +36,8 @@ struct Memory {
   Places places[kGroups * kGroupThreads];
   uint64_t record_full[kRecords];
   uint64_t record_empty[kRecords];
+  // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.
+  alignas(16) uint64_t row_offsets[2][kTma ? 2 : kBlockTokens];
   uint32_t loaded_items[kTileLoaders];  // items whose loads are all on their way
 };
 static_assert(sizeof(Memory) <= FOVEA_PREFILL_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
