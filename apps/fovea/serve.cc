@@ -104,8 +104,9 @@ int reload(ServeState& next, const Options& options) {
            state.log_level) = std::tie(next.max_body_mib, next.stream_buffer_kib, next.drain_seconds, next.quiet,
                                        next.log_format, next.log_level);
   apply_logging(state);
-  write_log_line(fmt::format("fovea: configuration read again; changed: {}{}\n", now.empty() ? "nothing" : now,
-                             later.empty() ? "" : "; at the next start: " + later));
+  const bool tls = !state.server.http.tls_cert.empty();
+  write_log_line(fmt::format("fovea: configuration{} read again; changed: {}{}\n", tls ? " and certificate" : "",
+                             now.empty() ? "nothing" : now, later.empty() ? "" : "; at the next start: " + later));
   return kExitOk;
 }
 

@@ -340,6 +340,8 @@ def empty_like(x: Any, shape: Any = None, dtype: Any = None) -> Any:
     if torch is not None:
         return x.new_empty(shape, dtype=getattr(torch, dtype) if dtype else x.dtype)
     module = sys.modules[type(x).__module__.split(".")[0]]
+    if not hasattr(module, "empty"):
+        raise InvalidArgument(f"no {type(x).__name__} can be made here; hand over tensors for what is computed")
     return module.empty(shape, dtype=dtype or x.dtype)
 
 

@@ -176,6 +176,8 @@ class Attention:
 
     @staticmethod
     def _lend_mask(record: Any, mask_bits: Tensor, borrow: lib.Borrowed) -> None:
+        if record.mask != lib.MASKS["bits"]:
+            raise lib.InvalidArgument('mask_bits are given, and mask is not "bits": they would not be read')
         bits = lib.Described(borrow(mask_bits)[0])
         if bits.bits != 8 or len(bits.shape) != 1 or bits.place[0] == lib.CUDA:
             raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")

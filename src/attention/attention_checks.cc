@@ -108,6 +108,9 @@ Status check_array(const char* name, const TensorView& tensor, std::initializer_
 
 Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace place) {
   if (!is_empty(places.slots)) return check_array("slots", places.slots, {rows}, DType::kI32, place);
+  if (is_empty(places.batch_indices)) {
+    return invalid_argument("nothing says where rows go; give slots, or batch_indices, positions and page lists");
+  }
   FOVEA_RETURN_IF_ERROR(check_array("batch_indices", places.batch_indices, {rows}, DType::kI32, place));
   FOVEA_RETURN_IF_ERROR(check_array("positions", places.positions, {rows}, DType::kI32, place));
   FOVEA_RETURN_IF_ERROR(check_array("page_indices", places.page_indices, {0}, DType::kI32, place));

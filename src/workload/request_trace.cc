@@ -14,6 +14,8 @@ namespace fovea {
 namespace {
 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+constexpr double kMostMs = 1e15;
+constexpr double kLongestMs = 1e10;       // from the first request to the last: months
 constexpr std::int32_t kFirstToken = 16;  // past those that mean something special
 
 std::size_t num_blocks(std::int64_t tokens) {
@@ -23,7 +25,7 @@ std::size_t num_blocks(std::int64_t tokens) {
 Result<TraceRequest> read_request(const JsonReader& row) {
   TraceRequest request;
   FOVEA_ASSIGN_OR_RETURN(request.arrival_ms, row.number("timestamp"));
-  if (!(request.arrival_ms >= 0.0 && request.arrival_ms < 1e15)) {
+  if (!(request.arrival_ms >= 0.0 && request.arrival_ms < kMostMs)) {
     return invalid_argument("{} is {}, expected milliseconds from 0 on", row.path("timestamp"), request.arrival_ms);
   }
   FOVEA_ASSIGN_OR_RETURN(const std::int64_t prompt, row.integer("input_length", 1, kMostTokens));
@@ -99,6 +101,13 @@ Result<std::vector<TraceRequest>> parse_trace(std::string_view text, std::string
     trace.push_back(std::move(request));
   }
   if (trace.empty()) return invalid_argument("{} has no request, expected lines of JSON", where);
+  // Recordings may count from any moment, such as 1970.
+  const double begin_ms = trace.front().arrival_ms;
+  for (TraceRequest& request : trace) request.arrival_ms -= begin_ms;
+  if (trace.back().arrival_ms > kLongestMs) {
+    return invalid_argument("{} goes on for {:.0f} ms, expected at most {:.0f}; timestamp is in milliseconds", where,
+                            trace.back().arrival_ms, kLongestMs);
+  }
   return trace;
 }
 
@@ -192,7 +201,7 @@ std::vector<std::int32_t> trace_prompt(const TraceRequest& request, std::int32_t
   const std::int32_t rest = request.prompt_tokens - whole * TraceRequest::kBlockTokens;
   const auto bound = static_cast<std::uint32_t>(std::max(vocab_size - kFirstToken, 1));
   std::vector<std::int32_t> prompt;
-  for (std::int32_t i = 0; i <= whole; ++i) {
+  for (std::int32_t i = 0; i <= whole && prompt.size() < static_cast<std::size_t>(kMostTokens); ++i) {
     PhiloxRng random(seed, request.hash_ids[static_cast<std::size_t>(i)]);
     const std::int32_t count = i < whole ? block : std::min(block, scaled_tokens(rest, scale));
     for (std::int32_t t = 0; t < count; ++t) {

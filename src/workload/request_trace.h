@@ -22,8 +22,8 @@ struct TraceRequest {
   std::vector<std::uint64_t> hash_ids;
 };
 
-// Lines of {"timestamp", "input_length", "output_length", "hash_ids"}; other keys are ignored. kInvalidArgument names
-// the line and the key that is wrong; `where` opens every message.
+// Lines of {"timestamp", "input_length", "output_length", "hash_ids"}; other keys are ignored, and times count from the
+// first line's. kInvalidArgument names the line and the key that is wrong; `where` opens every message.
 Result<std::vector<TraceRequest>> parse_trace(std::string_view text, std::string_view where);
 std::string trace_jsonl(const std::vector<TraceRequest>& trace);
 

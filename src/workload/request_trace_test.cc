@@ -28,6 +28,22 @@ TEST(RequestTrace, ReadsMooncakesLines) {
   EXPECT_EQ((*trace)[1].answer_tokens, 1);
 }
 
+TEST(RequestTrace, TimesCountFromTheFirstRequest) {
+  const auto trace = parse_trace(
+      "{\"timestamp\": 1763870000000, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [0]}\n"
+      "{\"timestamp\": 1763870000250, \"input_length\": 1, \"output_length\": 1, \"hash_ids\": [0]}\n",
+      "t");
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  EXPECT_EQ((*trace)[0].arrival_ms, 0.0);
+  EXPECT_EQ((*trace)[1].arrival_ms, 250.0);
+}
+
+TEST(RequestTrace, PromptsEndSomewhereWhateverTheScale) {
+  TraceRequest request{0.0, 1 << 24, 1, {}};
+  for (std::uint64_t i = 0; i < (1u << 24) / TraceRequest::kBlockTokens; ++i) request.hash_ids.push_back(i);
+  EXPECT_LE(trace_prompt(request, 100, 1, 100.0).size(), std::size_t{1} << 25);
+}
+
 TEST(RequestTrace, RefusesByLineAndName) {
   const std::string good = R"({"timestamp": 5, "input_length": 1, "output_length": 1, "hash_ids": [1]})";
   const std::map<std::string, std::string> wrong = {
@@ -46,6 +62,8 @@ TEST(RequestTrace, RefusesByLineAndName) {
       {R"({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]})", "expected 1"},
       {good + "\n" + R"({"timestamp": 4, "input_length": 1, "output_length": 1, "hash_ids": [1]})",
        "t line 2: timestamp"},
+      {good + "\n" + R"({"timestamp": 100000000000000, "input_length": 1, "output_length": 1, "hash_ids": [1]})",
+       "t goes on for"},
   };
   for (const auto& [text, says] : wrong) {
     const auto trace = parse_trace(text, "t");

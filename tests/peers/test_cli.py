@@ -69,7 +69,14 @@ def test_failure_is_1(arguments):
     (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
     (["serve", "--drain-seconds", "inf"], "drain"), (["serve", "--host="], "host"),
     (["generate", "x", "--seed", "-1"], "seed"), (["bench", "model", "--peers", "{peers}"], "rows[0].peer is number"),
-    (["bench", "attention", "--peers", "{peers}"], "is no JSON list")])
+    (["bench", "attention", "--peers", "{peers}"], "is no JSON list"),
+    # Said before a model is looked for.
+    (["bench", "serve", "/nonexistent", "--workload", "chats"], "sharegpt"),
+    (["bench", "serve", "/nonexistent", "--rate", "1e-300"], "--rate"), (["bench", "serve", "/nonexistent", "--rate", "trace"], "--trace"),
+    (["bench", "serve", "/nonexistent", "--concurrency", "0"], "--concurrency"),
+    (["bench", "serve", "/nonexistent", "--workload", "interrupted"], "--rate"),
+    (["bench", "serve", "/nonexistent", "--trace", "{peers}"], "timestamp"),
+    (["bench", "serve", "/nonexistent", "--requests", "2000000"], "1..1000000")])
 def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_path):
     (tmp_path / "peers.json").write_text('{"rows": [{"peer": 1}]}')
     done = fovea(*[argument.format(peers=tmp_path / "peers.json") for argument in arguments])

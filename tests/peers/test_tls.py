@@ -1,5 +1,6 @@
 """`fovea serve --tls-cert --tls-key`, as Python's ssl and clients over it see it."""
 
+import os
 import re
 import shutil
 import signal
@@ -164,14 +165,35 @@ def test_wrong_files_are_refused_by_name_before_anything_is_served(files):
     _, locked = make_certificate(folder, "locked", "-passout", "pass:secret")
     empty = folder / "empty.pem"
     empty.touch()
+    pipe = folder / "pipe.pem"  # that nobody writes to
+    os.mkfifo(pipe)
     for arguments, said in (
             (["--tls-cert", cert], "--tls-cert is given without --tls-key"),
             (["--tls-key", key], "--tls-key is given without --tls-cert"),
             (["--tls-cert", folder / "none.crt", "--tls-key", key], "none.crt: No such file or directory"),
             (["--tls-cert", cert, "--tls-key", folder], "--tls-key"),
             (["--tls-cert", empty, "--tls-key", key], "empty.pem: the file is empty"),
+            (["--tls-cert", cert, "--tls-key", pipe], "pipe.pem: it is no file"),
             (["--tls-cert", key, "--tls-key", key], "own.key: it holds no certificate"),
             (["--tls-cert", cert, "--tls-key", cert], "own.crt: it holds no private key"),
             (["--tls-cert", cert, "--tls-key", other_key], "other.key: the key is not that of the certificate in"),
             (["--tls-cert", cert, "--tls-key", locked], "locked.key: the key has a passphrase")):
         assert said in refusal(*arguments), arguments
+
+
+def test_a_certificate_that_has_expired_is_served_and_said_once(files):
+    folder, _, key = files
+    request, cert, rules, index = (folder / f"old.{kind}" for kind in ("csr", "crt", "cnf", "txt"))
+    index.touch()
+    rules.write_text(f"[ca]\ndefault_ca=own\n[own]\ndatabase={index}\nnew_certs_dir={folder}\nrand_serial=yes\n"
+                     "default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n")
+    for command in (["req", "-new", "-key", key, "-subj", "/CN=localhost", "-out", request],
+                    ["ca", "-config", rules, "-batch", "-selfsign", "-keyfile", key, "-in", request, "-out", cert, "-notext",
+                     "-startdate", "20200101000000Z", "-enddate", "20210101000000Z"]):
+        subprocess.run(["openssl", *command], check=True, capture_output=True)
+    command = [BINARY, "serve", "--port", "0", "--kv-cache-mib", "64", "--tls-cert", cert, "--tls-key", key]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "https://" in server.stdout.readline()
+    server.terminate()
+    _, said = server.communicate(timeout=60)
+    assert server.returncode == 0 and said.count("old.crt: the certificate has expired") == 1

@@ -1,5 +1,6 @@
 """`fovea serve --otlp-endpoint`: the spans that a collector gets, and a server that does not care whether there is one."""
 
+import contextlib
 import http.server
 import json
 import socket
@@ -174,6 +175,26 @@ def test_serving_goes_on_whatever_the_collector_does(silent):
         begin = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - begin < 20
+
+
+def test_an_answer_without_an_end_is_not_kept():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(8)
+
+        def answer():
+            one, _ = listener.accept()
+            with one, contextlib.suppress(OSError):
+                one.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                while True:
+                    one.sendall(b"fffff\r\n" + b"x" * 0xfffff + b"\r\n")
+        endless = threading.Thread(target=answer, daemon=True)
+        endless.start()
+        server = Server("--otlp-endpoint", f"http://127.0.0.1:{listener.getsockname()[1]}", "--kv-cache-mib", "64")
+        post(server, "/v1/completions", BODY)
+        endless.join(30)  # ends as the server closes the connection
+        assert not endless.is_alive()
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("endpoint", ["https://127.0.0.1:4318", "127.0.0.1:4318", "http://", "http://a b:1/", "http://h:99999",

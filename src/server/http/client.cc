@@ -20,6 +20,7 @@ namespace fovea::server {
 namespace {
 
 constexpr std::size_t kMaxLine = 64u << 10;
+constexpr std::size_t kMaxBody = 64u << 20;  // of an answer, or of an event of a stream
 
 Status unavailable(const std::string& what) {
   return Status(StatusCode::kUnavailable, fmt::format("{}: {}", what, std::strerror(errno)));
@@ -188,14 +189,17 @@ Status HttpClient::read_body(const HttpResponse& response, const std::function<b
       FOVEA_RETURN_IF_ERROR(read_line(&piece));
       std::size_t size = 0;
       const auto [end, error] = std::from_chars(piece.data(), piece.data() + piece.size(), size, 16);
-      if (error != std::errc() || size > (std::size_t{1} << 30)) return data_loss("a malformed chunk size: {}", piece);
+      if (error != std::errc() || size > kMaxBody) return data_loss("a malformed chunk size: {}", piece);
       FOVEA_RETURN_IF_ERROR(read_exactly(size + 2, &piece));
       if (size == 0) return {};
       if (!on_piece(std::string_view(piece).substr(0, size))) return Status(StatusCode::kCancelled, "stopped");
     }
   }
   if (response.status == 204 || length == nullptr) return {};
-  FOVEA_RETURN_IF_ERROR(read_exactly(static_cast<std::size_t>(std::atoll(length->c_str())), &piece));
+  std::size_t size = 0;
+  const auto [end, error] = std::from_chars(length->data(), length->data() + length->size(), size);
+  if (error != std::errc() || size > kMaxBody) return data_loss("a Content-Length of {} in the answer", *length);
+  FOVEA_RETURN_IF_ERROR(read_exactly(size, &piece));
   on_piece(piece);
   return {};
 }
@@ -204,10 +208,15 @@ Result<HttpResponse> HttpClient::request(const std::string& method, const std::s
   HttpResponse response;
   FOVEA_RETURN_IF_ERROR(send_request(method, path, body));
   FOVEA_RETURN_IF_ERROR(read_head(&response));
-  FOVEA_RETURN_IF_ERROR(read_body(response, [&](std::string_view piece) {
+  const Status status = read_body(response, [&](std::string_view piece) {
     response.body.append(piece);
-    return true;
-  }));
+    return response.body.size() <= kMaxBody;
+  });
+  if (status.code() == StatusCode::kCancelled) {
+    close();
+    return data_loss("the answer is longer than {} bytes", kMaxBody);
+  }
+  FOVEA_RETURN_IF_ERROR(status);
   return response;
 }
 
@@ -221,7 +230,7 @@ Status HttpClient::post_stream(const std::string& path, const std::string& body,
   const Status status = read_body(response, [&](std::string_view piece) {
     if (!stream) {
       response.body.append(piece);
-      return true;
+      return response.body.size() <= kMaxBody;
     }
     pending.append(piece);
     std::size_t begin = 0;
@@ -231,11 +240,12 @@ Status HttpClient::post_stream(const std::string& path, const std::string& body,
       if (event.substr(0, 6) == "data: " && !on_event(event.substr(6))) return false;
     }
     pending.erase(0, begin);
-    return true;
+    return pending.size() <= kMaxBody;
   });
   if (status.code() == StatusCode::kCancelled) {
     close();
-    return {};
+    if (std::max(response.body.size(), pending.size()) <= kMaxBody) return {};
+    return data_loss("the answer is longer than {} bytes", kMaxBody);
   }
   if (other != nullptr) *other = std::move(response);
   return status;

@@ -109,6 +109,7 @@ Status HttpServerImpl::set_limits(const HttpOptions& options) {
   next.tls_cert = now->tls_cert;
   next.tls_key = now->tls_key;
   FOVEA_ASSIGN_OR_RETURN(auto tls, tls_of(next));
+  if (tls) warn_of_dates(*tls, next.tls_cert);
   context_.set_options(std::move(next), std::move(tls));
   return {};
 }
@@ -172,6 +173,7 @@ Status check_http_options(const HttpOptions& options) {
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options, HttpHandler handler) {
   FOVEA_RETURN_IF_ERROR(check_http_options(options));
   FOVEA_ASSIGN_OR_RETURN(auto tls, tls_of(options));
+  if (tls) warn_of_dates(*tls, options.tls_cert);
   auto server = std::make_unique<HttpServerImpl>(options, std::move(handler), std::move(tls));
   FOVEA_RETURN_IF_ERROR(server->listen());
   return Result<std::unique_ptr<HttpServer>>(std::move(server));

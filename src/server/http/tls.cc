@@ -5,8 +5,11 @@
 #include <boost/asio/ssl/context.hpp>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
+#include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
 
@@ -20,6 +23,13 @@ Result<std::shared_ptr<ssl::context>> load_tls(const std::string& cert_path, con
     return invalid_argument("{} {}: {}", flag, shorten(path), why);
   };
   for (const auto& [flag, path] : {std::pair("--tls-cert", &cert_path), {"--tls-key", &key_path}}) {
+    // A pipe would be empty when the files are read again, and one that nobody writes to would be waited for.
+    std::error_code ignored;
+    const auto kind = std::filesystem::status(*path, ignored).type();
+    if (std::filesystem::exists(std::filesystem::file_status(kind)) && kind != std::filesystem::file_type::regular &&
+        kind != std::filesystem::file_type::directory) {
+      return wrong(flag, *path, "it is no file but a pipe or a device");
+    }
     errno = 0;
     std::ifstream file(*path);
     // A folder opens, but gives nothing.
@@ -55,6 +65,16 @@ Result<std::shared_ptr<ssl::context>> load_tls(const std::string& cert_path, con
   }
   context->set_password_callback([](std::size_t, ssl::context::password_purpose) { return std::string(); }, error);
   return context;
+}
+
+void warn_of_dates(ssl::context& context, const std::string& cert_path) {
+  const X509* certificate = SSL_CTX_get0_certificate(context.native_handle());
+  if (certificate == nullptr) return;
+  if (X509_cmp_current_time(X509_get0_notAfter(certificate)) < 0) {
+    log_warning("--tls-cert {}: the certificate has expired", shorten(cert_path));
+  } else if (X509_cmp_current_time(X509_get0_notBefore(certificate)) > 0) {
+    log_warning("--tls-cert {}: the certificate is not valid yet", shorten(cert_path));
+  }
 }
 
 }  // namespace fovea::server

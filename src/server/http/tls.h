@@ -14,4 +14,8 @@ namespace fovea::server {
 // a passphrase. kInvalidArgument names the file that cannot be used and says why. TLS 1.2 and 1.3 are spoken.
 Result<std::shared_ptr<boost::asio::ssl::context>> load_tls(const std::string& cert_path, const std::string& key_path);
 
+// Says in the log that the certificate is of another time. It is served all the same: clients may not look, but those
+// that do refuse it without a word here.
+void warn_of_dates(boost::asio::ssl::context& context, const std::string& cert_path);
+
 }  // namespace fovea::server

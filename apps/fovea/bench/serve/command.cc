@@ -30,6 +30,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kLeastRate = 1e-6;  // a second
+constexpr double kMostRequests = 1e6;
 constexpr std::int32_t kLoggedSteps = 64, kDrawnSteps = 6;
 
 struct BenchState {
@@ -61,8 +63,9 @@ Result<std::vector<Arrivals>> read_arrivals(const BenchState& state, bool timed)
   for (const std::string& text : state.rates) {
     char* end = nullptr;
     const double rate = text == "trace" ? 0.0 : std::strtod(text.c_str(), &end);
-    if (text != "trace" && (end != text.c_str() + text.size() || !(rate > 0.0))) {
-      return invalid_argument("--rate is {}, expected a number above 0, inf (all at once) or trace", quote(text));
+    if (text != "trace" && (end != text.c_str() + text.size() || !(rate >= kLeastRate))) {
+      return invalid_argument("--rate is {}, expected a number from {} on, inf (all at once) or trace", quote(text),
+                              kLeastRate);
     }
     if (text == "trace" && !timed) {
       return invalid_argument("--rate trace needs --trace, or --workload conversation or agent: others have no times");
@@ -83,7 +86,9 @@ Status check_values(const BenchState& state) {
     return value >= low && value < 1e9 ? ok_status()
                                        : invalid_argument("--{} is {}, expected {} or more", name, value, low);
   };
-  FOVEA_RETURN_IF_ERROR(least("requests", load.requests, 1));
+  if (load.requests < 1 || load.requests > kMostRequests) {
+    return invalid_argument("--requests is {}, expected 1..{:.0f}", load.requests, kMostRequests);
+  }
   FOVEA_RETURN_IF_ERROR(least("prompt-tokens", load.prompt_tokens, 1));
   FOVEA_RETURN_IF_ERROR(least("max-tokens", load.max_tokens, 1));
   FOVEA_RETURN_IF_ERROR(least("shared-tokens", load.shared_tokens, 0));
@@ -160,18 +165,34 @@ Result<Roofline> find_roofline(const BenchState& state, const Engine* engine) {
   return out;
 }
 
-Status run_cases(const BenchState& state, LoadTarget& target, BenchReport* report,
-                 std::vector<PicturedLoad>* pictures) {
-  std::vector<TraceRequest> trace;
-  if (!state.trace.empty()) {
-    std::string text;
-    FOVEA_RETURN_IF_ERROR(read_input(state.trace, &text));
-    FOVEA_ASSIGN_OR_RETURN(trace, parse_trace(text, shorten(state.trace)));
+// A load of each name, or of the trace.
+struct Case {
+  std::string name;
+  std::vector<Arrivals> arrivals;
+};
+
+Result<std::vector<Case>> read_cases(const BenchState& state) {
+  std::vector<std::string> names = state.workloads;
+  if (names.empty()) names.emplace_back(state.trace.empty() ? "random" : "trace");
+  std::vector<Case> cases;
+  for (const std::string& name : names) {
+    if (state.trace.empty()) FOVEA_RETURN_IF_ERROR(check_workload(name));
+    const bool timed = !state.trace.empty() || name == "conversation" || name == "agent";
+    FOVEA_ASSIGN_OR_RETURN(std::vector<Arrivals> arrivals, read_arrivals(state, timed));
+    const bool closed =
+        std::any_of(arrivals.begin(), arrivals.end(), [](const Arrivals& how) { return how.clients > 0; });
+    if (name == "interrupted" && closed) {
+      return invalid_argument("--workload interrupted is about prompts that arrive: give --rate, no --concurrency");
+    }
+    cases.push_back({name, std::move(arrivals)});
   }
+  return cases;
+}
+
+Status run_cases(const BenchState& state, const std::vector<Case>& cases, const std::vector<TraceRequest>& trace,
+                 LoadTarget& target, BenchReport* report, std::vector<PicturedLoad>* pictures) {
   FOVEA_ASSIGN_OR_RETURN(const Roofline roofline, find_roofline(state, target.engine()));
   if (roofline.read_rate > 0.0) report->set_machine("read_gb_per_s", roofline.read_rate / 1e9);
-  std::vector<std::string> names = state.workloads;
-  if (names.empty()) names.emplace_back(trace.empty() ? "random" : "trace");
   WorkloadOptions load = state.load;
   // Kernels are loaded, and the step of one stream is recorded.
   WorkloadOptions warm;
@@ -181,13 +202,8 @@ Status run_cases(const BenchState& state, LoadTarget& target, BenchReport* repor
   FOVEA_ASSIGN_OR_RETURN(const auto first,
                          make_workload("random", {}, warm, target.vocab_size(), target.max_context()));
   target.run(first, {1, 1});
-  for (const std::string& name : names) {
-    const bool timed = !trace.empty() || name == "conversation" || name == "agent";
-    FOVEA_ASSIGN_OR_RETURN(const std::vector<Arrivals> arrivals, read_arrivals(state, timed));
+  for (const auto& [name, arrivals] : cases) {
     for (const Arrivals& how : arrivals) {
-      if (name == "interrupted" && how.clients > 0) {
-        return invalid_argument("--workload interrupted is about prompts that arrive: give --rate, no --concurrency");
-      }
       for (const std::int32_t choices : state.choices) {
         ++load.seed;  // what one case left in a cache helps no other
         load.requests = std::max(state.load.requests, how.clients);
@@ -219,6 +235,14 @@ Status run_cases(const BenchState& state, LoadTarget& target, BenchReport* repor
 
 Status run_bench(BenchState& state) {
   FOVEA_RETURN_IF_ERROR(check_values(state));
+  // Before a model is loaded: that may take minutes.
+  FOVEA_ASSIGN_OR_RETURN(const std::vector<Case> cases, read_cases(state));
+  std::vector<TraceRequest> trace;
+  if (!state.trace.empty()) {
+    std::string text;
+    FOVEA_RETURN_IF_ERROR(read_input(state.trace, &text));
+    FOVEA_ASSIGN_OR_RETURN(trace, parse_trace(text, shorten(state.trace)));
+  }
   BenchReport report;
   const Machine machine = read_machine();
   report.set_machine("cpu", machine.cpu);
@@ -240,7 +264,7 @@ Status run_bench(BenchState& state) {
     FOVEA_ASSIGN_OR_RETURN(target, http_target(*address));
   }
   std::vector<PicturedLoad> pictures;
-  FOVEA_RETURN_IF_ERROR(run_cases(state, *target, &report, &pictures));
+  FOVEA_RETURN_IF_ERROR(run_cases(state, cases, trace, *target, &report, &pictures));
   if (!state.timeline.empty()) {
     const std::vector<StepSpan> steps = target->steps();
     report.set_machine("device_idle_share", idle_share(steps));
@@ -276,7 +300,8 @@ RunFunction declare_bench_serve(Options& options) {
   options.add("seed", state->load.seed, "Seed of prompts, lengths and arrivals");
   options.section("How it comes, and what is asked of it");
   options.add("concurrency", state->concurrency, "Closed loop: clients at a time, each asks again at once [1,8]");
-  options.add("rate", state->rates, "Open loop: Poisson arrivals a second; inf: all at once; trace: as recorded");
+  options.add("rate", state->rates,
+              "Open loop: Poisson arrivals a second; inf: all at once; trace: as recorded (repeatable)");
   options.add("ttft-ms", state->targets.ttft_ms, "Goodput counts requests whose first token came that soon; 0: any");
   options.add("tpot-ms", state->targets.tpot_ms, "..., and whose further tokens took that long on average; 0: any");
   options.add(

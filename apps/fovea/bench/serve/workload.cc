@@ -64,14 +64,17 @@ const std::vector<std::string_view>& workload_names() {
   return names;
 }
 
+Status check_workload(std::string_view name) {
+  const auto& names = workload_names();
+  if (std::find(names.begin(), names.end(), name) != names.end()) return ok_status();
+  return invalid_argument("--workload is {}, expected random, sharegpt, long, conversation, agent or interrupted",
+                          quote(name));
+}
+
 Result<std::vector<LoadRequest>> make_workload(std::string_view name, const std::vector<TraceRequest>& trace,
                                                const WorkloadOptions& options, std::int32_t vocab_size,
                                                std::int32_t max_context) {
-  const auto& names = workload_names();
-  if (trace.empty() && std::find(names.begin(), names.end(), name) == names.end()) {
-    return invalid_argument("--workload is {}, expected random, sharegpt, long, conversation, agent or interrupted",
-                            quote(name));
-  }
+  if (trace.empty()) FOVEA_RETURN_IF_ERROR(check_workload(name));
   std::vector<TraceRequest> made = trace;
   if (trace.empty()) {
     made = name == "conversation" ? conversation_trace(options.requests, options.seed)

@@ -24,6 +24,8 @@ struct WorkloadOptions {
 
 // "random", "sharegpt", "long", "conversation", "agent", "interrupted".
 const std::vector<std::string_view>& workload_names();
+// kInvalidArgument: none of them.
+Status check_workload(std::string_view name);
 
 // `trace` (may be empty): the requests instead of those that the name means, as many of them as options.requests say.
 // No prompt is longer than max_context (0: any) leaves room for; arrivals are the trace's, in seconds.
