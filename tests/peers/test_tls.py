@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 
-import httpx
+import httpx2  # what openai sends with
 import openai
 import pytest
 
@@ -84,7 +84,7 @@ def test_who_does_not_trust_it_leaves(server):
 
 
 def test_openai_client_whole_and_streamed(server, files):
-    with httpx.Client(verify=trusting(files[1])) as http:
+    with httpx2.Client(verify=trusting(files[1])) as http:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", http_client=http, max_retries=0)
         model = client.models.list().data[0].id
         assert "74912" in ask(client, model, CODE).choices[0].message.content
@@ -95,7 +95,7 @@ def test_openai_client_whole_and_streamed(server, files):
 
 
 def test_a_client_that_leaves_frees_its_request(server, files):
-    with httpx.Client(verify=trusting(files[1]), base_url=server.url) as http:
+    with httpx2.Client(verify=trusting(files[1]), base_url=server.url) as http:
         body = {"prompt": [5] * 8, "max_tokens": 100000, "ignore_eos": True, "stream": True}
         with http.stream("POST", "/v1/completions", json=body) as answer:
             next(answer.iter_lines())
