@@ -89,7 +89,10 @@ Status check_engine_options(const EngineOptions& options) {
   FOVEA_RETURN_IF_ERROR(check_option("chunk_tokens", options.chunk_tokens, 2, 1 << 16));
   FOVEA_RETURN_IF_ERROR(check_option("itl_target_ms", options.itl_target_ms, 0.0f, 1e6f));
   if (options.itl_stretch != 0.0f) {
-    FOVEA_RETURN_IF_ERROR(check_option("itl_stretch", options.itl_stretch, 1.05f, 1e6f));
+    if (!(options.itl_stretch >= 1.05f && options.itl_stretch <= 1e6f)) {
+      return invalid_argument("itl_stretch is {}; expected 0, which bounds nothing, or 1.05 to 1000000",
+                              options.itl_stretch);
+    }
   }
   FOVEA_RETURN_IF_ERROR(check_option("num_threads", options.num_threads, 0, 4096));
   FOVEA_RETURN_IF_ERROR(check_option<std::int64_t>("kv_cache_bytes", options.kv_cache_bytes, 0, std::int64_t{1} << 46));
