@@ -3,9 +3,11 @@
 
     write_prefill.py prefill.json [more.json] --out docs/measurements/h200-prefill.md [--notes text.md]
 
-Of several files the last one that has a row counts. --notes: text that stands below the tables, causes of what falls short.
+Of several files the last one that has a row counts. Every peer's figures go to a CSV file beside the page. --notes: text below
+the table, causes of what falls short.
 """
 import argparse
+import csv
 import datetime
 import math
 import sys
@@ -62,19 +64,36 @@ def pair(first, second, show=lambda x: f"{x:.0f}"):
     return "" if both == ["–", "–"] else " · ".join(both)
 
 
-def case_row(rates, case):
-    every = [name for names in PEERS.values() for name in names]
-    soaked, burst = (rates.of(case, metric, "fovea") for metric in ("soaked", "burst"))
-    best = rates.best(case, "soaked", every)
+EVERY_PEER = [name for names in PEERS.values() for name in names]
+
+
+def goal_of(case):
     goal = GOALS.get(case, (None, None))
-    aim = pair(*goal) if goal[0] else f"{goal[1]}" if goal[1] else ""
     if case in GOAL_US:
-        aim = f"{GOAL_US[case]} us"
+        return f"{GOAL_US[case]} us"
+    return pair(*goal) if goal[0] else f"{goal[1]}" if goal[1] else ""
+
+
+def case_row(rates, case):
+    soaked, burst = (rates.of(case, metric, "fovea") for metric in ("soaked", "burst"))
+    best = [rates.best(case, metric, EVERY_PEER) for metric in ("burst", "soaked")]
     limit = rates.limits.get((case, "soaked"))
-    us = rates.of(case, "soaked time", "fovea")
-    return [case, aim, pair(burst, soaked), f"{us:.0f}" if us else "", f"{soaked / limit:.0%}" if soaked and limit else "",
-            *(pair(rates.best(case, "burst", names), rates.best(case, "soaked", names)) for names in PEERS.values()),
-            f"{soaked / best:.2f}" if soaked and best else ""]
+    return [case, goal_of(case), pair(burst, soaked), f"{soaked / limit:.0%}" if soaked and limit else "", pair(*best),
+            f"{soaked / best[1]:.2f}" if soaked and best[1] else ""]
+
+
+def write_rows(rates, path):
+    """Every case: TFLOP/s of Fovea and all peers, Fovea's time, its share of a matrix product."""
+    show = lambda x, digits=0: f"{x:.{digits}f}" if x else ""
+    with open(path, "w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(["case", "fovea_burst", "fovea_soaked", "fovea_soaked_us", "product_share",
+                      *(f"{peer.lower()}_{metric}" for peer in PEERS for metric in ("burst", "soaked"))])
+        for case in rates.cases:
+            soaked, limit = rates.of(case, "soaked", "fovea"), rates.limits.get((case, "soaked"))
+            out.writerow([case, show(rates.of(case, "burst", "fovea")), show(soaked), show(rates.of(case, "soaked time", "fovea")),
+                          show(soaked / limit, 2) if soaked and limit else "",
+                          *(show(rates.best(case, metric, names)) for names in PEERS.values() for metric in ("burst", "soaked"))])
 
 
 def ratios(rates):
@@ -91,10 +110,13 @@ def ratios(rates):
     contiguous, paged = us("32x8/D128/S8192"), us("32x8/D128/S8192/page64")
     if contiguous and paged:
         lines.append(f"- pages of 64 over contiguous KV: fovea {paged / contiguous:.3f}")
+    together = []
     for engine in ("fovea", "fa3"):
         parts = [us(f"mixed/{name}", engine) for name in ("chunks+decodes", "chunks8x512_on_2k", "decodes56x3072")]
         if all(parts):
-            lines.append(f"- chunks and decodes in one launch over both alone (goal 1.05): {engine} {parts[0] / (parts[1] + parts[2]):.3f}")
+            together.append(f"{engine} {parts[0] / (parts[1] + parts[2]):.3f}")
+    if together:
+        lines.append("- chunks and decodes in one launch over both alone (goal 1.05): " + ", ".join(together))
     for heads in ("32x8", "32x32"):
         dense = rates.of(f"dense/{heads}", "soaked", "fovea")
         for block in (64, 128):
@@ -106,15 +128,13 @@ def ratios(rates):
 
 
 def geomean_line(rates):
-    every = [name for names in PEERS.values() for name in names]
     texts = []
     for metric in ("burst", "soaked"):
-        found = [(rates.of(case, metric, "fovea"), rates.best(case, metric, every)) for case in rates.cases]
+        found = [(rates.of(case, metric, "fovea"), rates.best(case, metric, EVERY_PEER)) for case in rates.cases]
         some = [ours / best for ours, best in found if ours and best]
         if some:
-            texts.append(f"{metric} {math.exp(sum(map(math.log, some)) / len(some)):.3f} of the best peer in the geometric mean of "
-                         f"{len(some)} cases, ahead in {sum(x >= 1 for x in some)}")
-    return "; ".join(texts) + "." if texts else "No case has a peer."
+            texts.append(f"{metric} {math.exp(sum(map(math.log, some)) / len(some)):.3f}, ahead in {sum(x >= 1 for x in some)} of {len(some)}")
+    return "Over the best peer, geometric mean: " + "; ".join(texts) + "." if texts else "No case has a peer."
 
 
 def main():
@@ -131,15 +151,18 @@ def main():
         products.update(document.get("products", {}))
     named = ", ".join(f"{key} {machine[key]}" for key in ("gpu", "torch", "cudnn", "flashinfer") if key in machine)
     lines = ["# Prefill on one H200", "",
-             f"Measured {args.date} ({named}), made by `bench/peers_gpu.py --suite prefill` and `bench/write_prefill.py`. bf16, inputs",
-             "normal(0, 1), every engine over the same tensors in one process, checked against fp32 before and after timing. TFLOP/s of",
-             "visible pairs: burst (the first 20 ms after a rest) · soaked (after 0.3 s of the same), medians of CUDA graph replays. KV of",
-             "prompts is contiguous where nothing else is said, else in pages of 16 in random order; 16k tokens in all. The share is",
-             "of a square matrix product of about as many FLOPs, soaked in the same run; those ran at (burst · soaked) "
-             + ", ".join(f"{side}: {a:.0f} · {b:.0f}" for side, (a, b) in sorted(products.items(), key=lambda x: int(x[0]))) + ".",
-             "FA3 is the better of its dense, ragged and paged calls.", "", geomean_line(rates), ""]
-    lines += table(["case", "goal", "Fovea", "us, soaked", "of a product", *PEERS, "over the best peer, soaked"],
+             f"Measured {args.date} ({named}) by `bench/peers_gpu.py --suite prefill`: bf16, inputs normal(0, 1), every engine over the",
+             "same tensors in one process, checked against fp32 before and after timing. TFLOP/s of visible pairs, burst (the first 20 ms",
+             "after a rest) · soaked (after 0.3 s of the same), medians of graph replays. Prompts of 16k tokens in all; their KV is",
+             "contiguous where no page size is named, else in pages of 16 in random order. The share is of a square matrix product of",
+             "about as many FLOPs, soaked in the same run; by size, burst · soaked: "
+             + ", ".join(f"{side} {a:.0f} · {b:.0f}" for side, (a, b) in sorted(products.items(), key=lambda x: int(x[0]))) + ".",
+             "", geomean_line(rates), ""]
+    lines += table(["case", "goal", "Fovea", "of a product", "best peer", "soaked, over it"],
                    [case_row(rates, case) for case in rates.cases])
+    rows = Path(args.out).with_suffix(".csv")
+    write_rows(rates, rows)
+    lines += [f"Every peer: [{rows.name}]({rows.name}); FA3 is the better of its dense, ragged and paged calls.", ""]
     lines += ratios(rates) + [""]
     if args.notes:
         lines += [Path(args.notes).read_text().strip(), ""]

@@ -2,7 +2,7 @@
 """`make gpu-bench`: Fovea on GPU 0 and, where PyTorch is there, other libraries beside it in one run. Needs no compiler.
 
 Writes build/bench/plan.json (what the host does), integers.json (int8 and int4 KV, which no peer has), h200.json (the
-bench's JSON with peer columns), prefill.json, and of these h200-decode.md and h200-prefill.md.
+bench's JSON with peer columns), prefill.json, and of these h200-decode.md and h200-prefill.md, each with a CSV.
 Peers are what Python can import; PEERS names a folder of them (more with colons between). PROFILE=1 also profiles the
 cases of figures that fall short (gpu_profile.py, profile.json). Options go to bench/peers_gpu.py. Without PyTorch
 `fovea bench attention --device cuda:0` runs alone.
