@@ -14,7 +14,7 @@
 
 namespace fovea {
 
-// How many of each a plan may need; docs/plan.md derives the formulae.
+// How many of each a plan may need.
 struct PlanCapacity {
   std::uint64_t requests;
   std::uint64_t rows;         // query tokens
