@@ -9,12 +9,12 @@
 #include "base/json.h"
 #include "server/anthropic/message_request.h"
 #include "server/openai/api_request.h"
+#include "server/openai/custom_input.h"
 #include "server/openai/later_system.h"
 #include "server/openai/markup_calls.h"
 #include "server/openai/named_calls.h"
 #include "server/openai/pythonic_calls.h"
 #include "server/openai/reasoning.h"
-#include "server/responses/custom_input.h"
 #include "server/responses/response_request.h"
 #include "server/sglang/generate_request.h"
 

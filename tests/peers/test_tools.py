@@ -86,3 +86,29 @@ def test_schemas_that_cannot_be_kept_are_refused(client, model):
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, model, "Hi.", tools=[tool], tool_choice="required")
     assert refused.value.param == "tools"
+
+
+def test_other_tools_and_choices(client, model):
+    custom = {"type": "custom", "custom": {"name": "apply_patch", "format": {"type": "text"}}}
+    options = {"tools": [*TOOLS, custom], "temperature": 1.5, "max_tokens": 400, "seed": 6}
+    choice = {"type": "custom", "custom": {"name": "apply_patch"}}
+    whole = ask(client, model, "Hi.", tool_choice=choice, **options).choices[0]
+    [call] = whole.message.tool_calls
+    assert (call.type, call.custom.name) == ("custom", "apply_patch") and not call.custom.input.startswith("{")
+    pieces = [chunk.choices[0].delta.tool_calls for chunk in ask(client, model, "Hi.", tool_choice=choice, stream=True, **options)]
+    assert "".join(one[0].custom["input"] for one in pieces if one) == call.custom.input
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+    for call in ask(client, model, "Hi.", tool_choice=allowed, parallel_tool_calls=False, **options).choices[0].message.tool_calls:
+        assert call.function.name == "get_weather"
+        check(call.function.name, call.function.arguments)
+    answer = client.chat.completions.create(model=model, max_tokens=8, tools=options["tools"], messages=[
+        {"role": "user", "content": "Hi."}, {"role": "assistant", "content": None, "tool_calls": [whole.message.tool_calls[0].to_dict()]},
+        {"role": "tool", "tool_call_id": whole.message.tool_calls[0].id, "content": "done"}])
+    assert answer.choices[0].message.role == "assistant"
+
+
+def test_strict_tools_leave_the_model_its_choice(client, model):
+    strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}, TOOLS[1]]
+    text = "The code of the lamp is 5123. What is the code of the lamp?"
+    free = ask(client, model, text, tools=TOOLS).choices[0].message.content
+    assert ask(client, model, text, tools=strict).choices[0].message.content == free

@@ -40,6 +40,8 @@ void read_tools(FieldReader& fields, const OrderedJson& list, ToolUse* out) {
       return;
     }
     if (schema != nullptr && !schema->empty()) tool.parameters = schema->dump();
+    const OrderedJson* strict = member(list[i], "strict");
+    tool.strict = strict != nullptr && *strict == true;
     if (std::any_of(out->tools.begin(), out->tools.end(), [&](const Tool& other) { return other.name == tool.name; })) {
       fields.fail("tools", fmt::format("{}: there are two tools {}", where, quote(tool.name)));
       return;

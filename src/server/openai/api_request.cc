@@ -38,6 +38,12 @@ void read_messages(const Json& list, FieldReader& fields, std::vector<ChatMessag
       return;
     }
     if (!read_tool_members(message, where, fields, &chat)) return;
+    const bool spoken =
+        chat.role == "assistant" || chat.role == "tool";  // these may have calls alone, or nothing to say
+    if (!spoken && !message.contains("content")) {
+      fields.fail(where + ".content", where + ".content is missing");
+      return;
+    }
     if (!read_content(message, where, fields, &chat.content)) return;
     out->push_back(std::move(chat));
   }

@@ -49,6 +49,7 @@ struct GenerationParams {
   std::int32_t sparse_prompt_tokens = 0;
   std::optional<GrammarSpec> grammar;  // what the answer must look like, and the field that says so
   std::string grammar_field;
+  bool free_text = false;                   // the grammar is of calls alone, around them is any text
   std::shared_ptr<const Grammar> compiled;  // by Service
   std::vector<std::string> ignored;         // fields that a lenient server passed over
 };
@@ -56,6 +57,8 @@ struct GenerationParams {
 struct Tool {
   std::string name;
   std::string parameters;  // JSON schema
+  bool custom = false;     // takes text: to the model a function of one string, `input`
+  bool strict = false;     // calls hold to the schema, whoever chose to call
 };
 
 struct ToolUse {

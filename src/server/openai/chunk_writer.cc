@@ -49,25 +49,31 @@ void append_chat_token(std::string* out, const Engine& engine, const TokenLogpro
   append_logprob(out, entry.logprob);
 }
 
-// {"id":..,"type":"function","function":{"name":..,"arguments":..}}; where it goes on, the arguments alone. index: in a
-// stream.
+// {"id":..,"type":"function","function":{"name":..,"arguments":..}}, of custom tools
+// {"id":..,"type":"custom","custom":{"name":..,"input":..}}; where it goes on, the arguments alone. index: in a stream.
 void append_call(std::string* out, const ToolCall& call, std::optional<int> index) {
   out->push_back('{');
   if (index.has_value()) fmt::format_to(std::back_inserter(*out), "\"index\":{},", *index);
   if (!call.id.empty()) {
     *out += "\"id\":";
     append_json_string(out, call.id);
-    *out += ",\"type\":\"function\",";
+    *out += call.custom ? ",\"type\":\"custom\"," : ",\"type\":\"function\",";
   }
-  *out += "\"function\":{";
+  *out += call.custom ? "\"custom\":{" : "\"function\":{";
   if (!call.name.empty()) {
     *out += "\"name\":";
     append_json_string(out, call.name);
     out->push_back(',');
   }
-  *out += "\"arguments\":";
+  *out += call.custom ? "\"input\":" : "\"arguments\":";
   append_json_string(out, call.arguments);
   *out += "}}";
+}
+
+// Under both names that clients read.
+void append_reasoning(std::string* out, std::string_view text) {
+  const std::string quoted = json_string(text);
+  *out += "\"reasoning_content\":" + quoted + ",\"reasoning\":" + quoted;
 }
 
 void comma(std::string* out) {
@@ -262,8 +268,8 @@ void ChunkWriter::append_delta(std::string* out, const Delta& delta) const {
     fmt::format_to(std::back_inserter(*out), "{{\"index\":{},\"delta\":{{{}", delta.index,
                    delta.first ? "\"role\":\"assistant\"," : "");
     if (!delta.reasoning.empty()) {
-      *out += delta.first ? "\"content\":null,\"reasoning_content\":" : "\"reasoning_content\":";
-      append_json_string(out, delta.reasoning);
+      *out += delta.first ? "\"content\":null," : "";
+      append_reasoning(out, delta.reasoning);
     } else if (delta.call == nullptr) {
       *out += "\"content\":";
       append_json_string(out, delta.text);
@@ -316,8 +322,8 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
     if (chat) {
       out += ",\"refusal\":null";
       if (!choice.reasoning.empty()) {
-        out += ",\"reasoning_content\":";
-        append_json_string(&out, choice.reasoning);
+        out.push_back(',');
+        append_reasoning(&out, choice.reasoning);
       }
       for (std::size_t call = 0; call < choice.calls.size(); ++call) {
         out += call == 0 ? ",\"tool_calls\":[" : ",";

@@ -77,7 +77,8 @@ class LogprobsWriter {
 // A call of a tool, or a piece of one.
 struct ToolCall {
   std::string id, name;   // both empty: more of its arguments
-  std::string arguments;  // JSON, as the model wrote it
+  std::string arguments;  // JSON, as the model wrote it; text where the tool is custom
+  bool custom = false;
 };
 
 // One piece of one choice.

@@ -1,4 +1,4 @@
-// The grammar that lets through calls of tools alone (tools.h), in each format.
+// The grammars of calls of tools (tools.h), in each format: calls alone, and calls in a text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -87,8 +87,8 @@ OrderedJson pythonic_call(const Tool& tool) {
   return sequence(std::move(elements));
 }
 
-// Calls that stand in tags of their own: JSON objects and markup.
-OrderedJson tagged_calls(const ToolUse& use, const ToolFormat& format) {
+// A tag a tool, around its arguments; checked: those of strict tools hold to their schema, of others to the syntax.
+OrderedJson tags_of(const ToolUse& use, const ToolFormat& format, bool checked) {
   const std::string opening = std::string(format.opening) + std::string(format.layout);
   const std::string closing = format.closing.empty() ? "" : std::string(format.layout) + std::string(format.closing);
   OrderedJson tags = OrderedJson::array();
@@ -97,21 +97,30 @@ OrderedJson tagged_calls(const ToolUse& use, const ToolFormat& format) {
     tag["type"] = "tag";
     if (format.syntax == CallSyntax::kMarkup) {
       tag["begin"] = fmt::format("{}<function={}>\n", opening, tool.name);
-      tag["content"] = value_by(OrderedJson::parse(tool.parameters), "qwen_xml_parameter");
+      tag["content"] = checked && !tool.strict ? OrderedJson{{"type", "any_text"}}
+                                               : value_by(OrderedJson::parse(tool.parameters), "qwen_xml_parameter");
       tag["end"] = "\n</function>" + closing;
       continue;
     }
     tag["begin"] = fmt::format(R"({}{{"name": "{}", "{}": )", format.listed ? "" : opening, tool.name,
                                std::string(format.arguments));
-    tag["content"] = value_by(OrderedJson::parse(tool.parameters));
+    tag["content"] = value_by(OrderedJson::parse(checked && !tool.strict ? R"({"type":"object"})" : tool.parameters));
     tag["end"] = "}" + (format.listed ? std::string() : closing);
   }
+  return tags;
+}
+
+// Calls that stand in tags of their own: JSON objects and markup.
+OrderedJson tagged_calls(const ToolUse& use, const ToolFormat& format) {
   OrderedJson calls = {{"type", "tags_with_separator"},
-                       {"tags", std::move(tags)},
+                       {"tags", tags_of(use, format, false)},
                        {"separator", std::string(format.separator)},
                        {"at_least_one", true},
                        {"stop_after_first", !use.parallel}};
-  return format.listed ? sequence({text(opening + "["), std::move(calls), text("]" + closing)}) : calls;
+  if (!format.listed) return calls;
+  const std::string layout(format.layout);
+  const std::string closing = format.closing.empty() ? "" : layout + std::string(format.closing);
+  return sequence({text(std::string(format.opening) + layout + "["), std::move(calls), text("]" + closing)});
 }
 
 OrderedJson calls_of(const ToolUse& use, const ToolFormat& format) {
@@ -145,6 +154,20 @@ GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std
   if (!schema.empty()) calls = either({value_by(OrderedJson::parse(schema)), std::move(calls)});
   const OrderedJson tag = {{"type", "structural_tag"}, {"format", std::move(calls)}};
   return {GrammarKind::kStructuralTag, tag.dump()};
+}
+
+std::optional<GrammarSpec> checked_calls(const ToolUse& use, const ToolFormat& format) {
+  const bool strict = std::any_of(use.tools.begin(), use.tools.end(), [](const Tool& tool) { return tool.strict; });
+  const bool tagged = format.syntax == CallSyntax::kJson || format.syntax == CallSyntax::kMarkup;
+  if (!strict || !tagged || format.listed || format.opening.empty()) return std::nullopt;
+  const OrderedJson tag = {{"type", "structural_tag"},
+                           {"format",
+                            {{"type", "triggered_tags"},
+                             {"triggers", {std::string(format.opening)}},
+                             {"tags", tags_of(use, format, true)},
+                             {"at_least_one", false},
+                             {"stop_after_first", !use.parallel}}}};
+  return GrammarSpec{GrammarKind::kStructuralTag, tag.dump()};
 }
 
 }  // namespace fovea::server

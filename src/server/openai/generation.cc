@@ -338,7 +338,7 @@ void Generation::stream_pieces(const Delta& delta, Choice& choice, const Generat
 }
 
 ToolCall Generation::tool_call(std::size_t index, const ToolDelta& piece) const {
-  ToolCall call{"", piece.name, piece.arguments};
+  ToolCall call{"", piece.name, piece.arguments, piece.custom};
   if (piece.name.empty()) return call;
   std::uint64_t hash = std::hash<std::string>()(fmt::format("{}/{}/{}", spec_.id, index, piece.call));
   if (!spec_.tool_format->short_ids) {

@@ -400,6 +400,11 @@ std::optional<ApiError> Service::use_tools(ChatRequest* request, const std::stri
     params.grammar_field = "tools";
   } else if (form) {
     params.grammar = forced_calls(use, *tool_format_, params.grammar->text);
+  } else if (const Result<std::vector<std::int32_t>> opening = engine_.encode(tool_format_->opening, false);
+             opening.ok() && engine_.decode(*opening, true) == tool_format_->opening) {  // not a special token
+    params.grammar = checked_calls(use, *tool_format_);
+    params.grammar_field = "tools";
+    params.free_text = true;
   }
   spec->tool_format = tool_format_;
   spec->tools = std::move(use);
@@ -408,7 +413,7 @@ std::optional<ApiError> Service::use_tools(ChatRequest* request, const std::stri
 
 void Service::use_reasoning(const std::vector<std::int32_t>& prompt, GenerationSpec* spec) const {
   // Answers that are held to a form are held to it from their first token.
-  if (reasoning_format_ == nullptr || spec->params.grammar.has_value()) return;
+  if (reasoning_format_ == nullptr || (spec->params.grammar.has_value() && !spec->params.free_text)) return;
   constexpr std::size_t kTail = 16;  // tokens that hold a tag and whitespace behind it
   std::string tail =
       engine_.decode({prompt.end() - static_cast<std::ptrdiff_t>(std::min(prompt.size(), kTail)), prompt.end()}, false);

@@ -18,6 +18,7 @@ struct ToolDelta {
   int call = -1;           // index of the call
   std::string name;        // not empty: the call begins
   std::string arguments;   // more of its arguments
+  bool custom = false;     // the tool takes text, which the arguments are
 };
 
 class ToolCallParser {

@@ -2,6 +2,8 @@
 // grammar that forces calls. Called by api_request.cc and Service.
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +17,15 @@ namespace fovea::server {
 // JSON schema of functions that take nothing.
 inline constexpr const char* kNoParameters = R"({"type":"object","properties":{}})";
 
+// Of custom tools, which take text.
+inline constexpr const char* kTextParameters =
+    R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
+
+// A custom tool as the function that the model sees. grammar: of its text, an object with syntax and definition, or
+// null.
+nlohmann::ordered_json text_function(const std::string& name, std::string description,
+                                     const nlohmann::ordered_json* grammar);
+
 // Letters, digits, _ and -, at most 64.
 bool is_tool_name(const std::string& name);
 
@@ -27,6 +38,10 @@ bool read_tool_members(const Json& message, const std::string& where, FieldReade
 
 // Lets through calls of these tools in this format, and nothing else but, where there is a schema, an answer by it.
 GrammarSpec forced_calls(const ToolUse& use, const ToolFormat& format, const std::string& schema = "");
+
+// Lets through any text, and calls of these tools where calls begin; those that are strict hold to their schema. None
+// where no tool is, or where text alone does not tell that a call begins.
+std::optional<GrammarSpec> checked_calls(const ToolUse& use, const ToolFormat& format);
 
 // The keyword of a tool's schema that forced calls in this format could not be held to; empty: there is none.
 std::string unforceable(const ToolUse& use, const ToolFormat& format);

@@ -163,6 +163,96 @@ TEST_F(ToolsTest, ACutCallKeepsWhatCame) {
   EXPECT_EQ(one["message"]["tool_calls"][0]["function"]["arguments"], R"({"a":)");
 }
 
+TEST_F(ToolsTest, CustomToolsTakeText) {
+  constexpr const char* kCustom =
+      R"(,"tools":[{"type":"custom","custom":{"name":"apply_patch","description":"d","format":
+    {"type":"grammar","grammar":{"syntax":"lark","definition":"start: A"}}}},{"type":"function","function":{"name":"now"}}])";
+  start_with(R"(<tool_call>{"name":"now","arguments":{}}</tool_call>)"
+             R"(<tool_call>{"name":"apply_patch","arguments":{"input": "*** \"\u00fc\"\n"}}</tool_call>)"
+             R"(<tool_call>{"name":"apply_patch","arguments":{"text":"x"}}</tool_call>)");
+  const json calls = choice(kCustom)["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 3u);
+  EXPECT_EQ(calls[0]["function"], (json{{"name", "now"}, {"arguments", "{}"}}));
+  EXPECT_EQ(calls[1]["type"], "custom");
+  EXPECT_EQ(calls[1]["custom"], (json{{"name", "apply_patch"}, {"input", "*** \"\u00fc\"\n"}}));
+  EXPECT_FALSE(calls[1].contains("function"));
+  EXPECT_EQ(calls[2]["custom"]["input"], R"({"text":"x"})");  // not as it was asked for: all of it
+  const json shown = json::parse(engine_->last_template_json())["tools"];
+  EXPECT_EQ(shown[0]["function"]["parameters"]["required"], json{"input"});
+  EXPECT_EQ(shown[0]["function"]["description"], "d\n\nThe input is text by this lark grammar:\nstart: A");
+  EXPECT_EQ(shown[1]["function"]["name"], "now");
+
+  std::map<int, json> streamed;
+  const auto events = stream("/v1/chat/completions", body(std::string(kCustom) + R"(,"stream":true)"));
+  for (std::size_t i = 0; i + 1 < events.size(); ++i) {
+    const json delta = json::parse(events[i])["choices"][0]["delta"];
+    if (!delta.contains("tool_calls")) continue;
+    const json& call = delta["tool_calls"][0];
+    json& whole = streamed[call["index"]];
+    if (whole.is_null()) {
+      whole = call;
+    } else if (call.contains("custom")) {
+      EXPECT_NE(call["custom"]["input"], "");
+      whole["custom"]["input"] =
+          whole["custom"]["input"].get<std::string>() + call["custom"]["input"].get<std::string>();
+    }
+  }
+  ASSERT_EQ(streamed.size(), 3u);
+  EXPECT_EQ(streamed[1]["custom"], calls[1]["custom"]);
+  EXPECT_EQ(streamed[2]["custom"], calls[2]["custom"]);
+  EXPECT_EQ(streamed[1]["type"], "custom");
+
+  const HttpResponse sent = post("/v1/chat/completions", R"({"messages":[{"role":"assistant","tool_calls":[{"id":"c",
+    "type":"custom","custom":{"name":"apply_patch","input":"a \"b\""}}]},{"role":"tool","tool_call_id":"c","content":"x"}]})");
+  ASSERT_EQ(sent.status, 200) << sent.body;
+  EXPECT_EQ(json::parse(engine_->last_messages()[0].extra_json)["tool_calls"][0]["function"],
+            (json{{"name", "apply_patch"}, {"arguments", {{"input", "a \"b\""}}}}));
+  choice(std::string(kCustom) + R"(,"tool_choice":{"type":"custom","custom":{"name":"apply_patch"}})");
+  EXPECT_EQ(json::parse(engine_->last_grammar().text)["format"]["tags"].size(), 1u);
+}
+
+TEST_F(ToolsTest, AllowsSomeOfTheTools) {
+  start_with(R"(<tool_call>{"name":"get_weather","arguments":{}}</tool_call>)");
+  const auto allow = [](const std::string& mode, const std::string& names) {
+    return std::string(kTools) + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":")" + mode +
+           R"(","tools":[)" + names + "]}}";
+  };
+  const std::string now = R"({"type":"function","function":{"name":"now"}})";
+  EXPECT_FALSE(choice(allow("auto", now))["message"].contains("tool_calls"));  // of one that is not allowed
+  EXPECT_EQ(json::parse(engine_->last_template_json())["tools"].size(), 2u);   // shown all the same
+  EXPECT_EQ(engine_->last_grammar().text, "");
+  choice(allow("required", now));
+  const json tag = json::parse(engine_->last_grammar().text)["format"];
+  ASSERT_EQ(tag["tags"].size(), 1u);
+  EXPECT_EQ(tag["tags"][0]["begin"], "<tool_call>\n{\"name\": \"now\", \"arguments\": ");
+  for (const std::string& wrong : {allow("required", ""), allow("some", now),
+                                   allow("auto", R"({"type":"function","function":{"name":"other"}})")}) {
+    EXPECT_EQ(error(body(wrong))["param"], "tool_choice") << wrong;
+  }
+}
+
+TEST_F(ToolsTest, StrictToolsHoldToTheirSchemaWhereTheModelChooses) {
+  start_with("<think>\nHm.\n</think>\n\nYes.", "{{ tools }}<tool_call></think>");
+  const json message = choice(R"(,"tools":[
+    {"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}},
+    {"type":"function","function":{"name":"now","parameters":{"type":"object","not":{}}}}])")["message"];
+  EXPECT_EQ(message["content"], "Yes.");
+  EXPECT_EQ(message["reasoning_content"], "Hm.");
+  EXPECT_EQ(message["reasoning"], "Hm.");
+  const json tag = json::parse(engine_->last_grammar().text)["format"];
+  EXPECT_EQ(tag["type"], "triggered_tags");
+  EXPECT_EQ(tag["triggers"], json{"<tool_call>"});
+  EXPECT_EQ(tag["at_least_one"], false);
+  EXPECT_EQ(tag["tags"][0]["content"]["json_schema"]["properties"]["a"]["type"], "integer");
+  EXPECT_EQ(tag["tags"][1]["content"]["json_schema"], (json{{"type", "object"}}));
+}
+
+TEST_F(ToolsTest, ToolsThatAreNotStrictLeaveTheModelFree) {
+  start_with("Yes.");
+  choice(std::string(kTools) + R"(,"tool_choice":"auto")");
+  EXPECT_EQ(engine_->last_grammar().text, "");
+}
+
 TEST_F(ToolsTest, ForcesCallsByAGrammar) {
   start_with(R"(<tool_call>{"name":"now","arguments":{}}</tool_call>)");
   choice(std::string(kTools) + R"(,"tool_choice":"required")");
@@ -230,6 +320,10 @@ TEST_F(ToolsTest, RefusesByName) {
             "structured_outputs.regex");
   const auto message = [&](const std::string& text) { return R"({"messages":[)" + text + "]}"; };
   EXPECT_EQ(error(message(R"({"role":"tool","content":"x"})"))["param"], "messages[0].tool_call_id");
+  EXPECT_EQ(
+      error(message(R"({"role":"assistant","content":"","function_call":{"name":"f","arguments":"{}"}})"))["param"],
+      "messages[0].function_call");
+  EXPECT_EQ(error(message(R"({"role":"user","contents":"x"})"))["param"], "messages[0].content");
   for (const char* wrong : {R"("x")", R"([1])", R"([{"id":"a","function":{"name":"f"}}])",
                             R"([{"id":"a","function":{"name":"f","arguments":"[]"}}])",
                             R"([{"id":"a","function":{"name":"f","arguments":"{"}}])"}) {

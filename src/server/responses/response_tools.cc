@@ -15,8 +15,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxTools = 512;
-constexpr const char* kTextParameters =
-    R"({"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false})";
 
 }  // namespace
 
@@ -30,34 +28,33 @@ void ResponseToolReader::add(const std::string& where, const OrderedJson& tool, 
     fields_.fail(where + ".name", fmt::format("{}.name must have 1 to 64 letters, digits, _ and -", where));
     return;
   }
-  OrderedJson function;
-  function["name"] = flat_name(space, name);
-  std::string description = text_of(tool, "description");
-  OrderedJson parameters = OrderedJson::parse(custom ? kTextParameters : kNoParameters);
+  const std::string flat = flat_name(space, name);
+  const std::string description = text_of(tool, "description");
+  OrderedJson function = {{"name", flat}};
   if (custom) {
     const OrderedJson* format = member(tool, "format");
-    if (format != nullptr && text_of(*format, "type") == "grammar") {
-      description += fmt::format("{}The input is text by this {} grammar:\n{}", description.empty() ? "" : "\n\n",
-                                 text_of(*format, "syntax"), text_of(*format, "definition"));
+    const bool grammar = format != nullptr && text_of(*format, "type") == "grammar";
+    function = text_function(flat, description, grammar ? format : nullptr);
+  } else {
+    if (!description.empty()) function["description"] = description;
+    function["parameters"] = OrderedJson::parse(kNoParameters);
+    if (const OrderedJson* given = member(tool, "parameters"); given != nullptr) {
+      if (!given->is_object()) {
+        fields_.fail(where + ".parameters", where + ".parameters must be a JSON schema: an object");
+        return;
+      }
+      if (!given->empty()) function["parameters"] = *given;
     }
-  } else if (const OrderedJson* given = member(tool, "parameters"); given != nullptr) {
-    if (!given->is_object()) {
-      fields_.fail(where + ".parameters", where + ".parameters must be a JSON schema: an object");
-      return;
-    }
-    if (!given->empty()) parameters = *given;
   }
-  if (!description.empty()) function["description"] = description;
-  function["parameters"] = parameters;
   const ResponseTool known = {name, space == "functions" ? "" : space, custom};
-  const std::string flat = function["name"];
   const auto [found, added] = names_->emplace(flat, known);
   if (!added && !(found->second == known)) {
     fields_.fail(where + ".name",
                  fmt::format("{}: there are two tools that the model would see as {}", where, quote(flat)));
     return;
   }
-  Tool entry = {flat, parameters.dump()};
+  const OrderedJson* strict = member(tool, "strict");
+  Tool entry = {flat, function["parameters"].dump(), custom, strict != nullptr && *strict == true};
   OrderedJson shown = {{"type", "function"}, {"function", std::move(function)}};
   if (added) {
     tools_.push_back(std::move(entry));

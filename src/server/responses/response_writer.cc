@@ -95,7 +95,6 @@ void ResponseWriter::open_item(Item item, std::string* out) {
 
 void ResponseWriter::close_item(std::string_view status, std::string* out) {
   Item& item = items_.back();
-  if (item.kind == Kind::kCustom) grow(item.input.finish(), out);
   open_ = false;
   const std::string at = place();
   const std::string text = json_string(item.text);
@@ -149,11 +148,11 @@ void ResponseWriter::call(const ToolCall& call, std::string* out) {
     const auto known = options_.tools.find(call.name);
     Item item(Kind::kFunction);
     item.tool = known == options_.tools.end() ? ResponseTool{call.name, "", false} : known->second;
-    if (item.tool.custom) item.kind = Kind::kCustom;
+    if (call.custom) item.kind = Kind::kCustom;
     item.call_id = call.id;
     open_item(std::move(item), out);
   }
-  grow(items_.back().kind == Kind::kCustom ? items_.back().input.append(call.arguments) : call.arguments, out);
+  grow(call.arguments, out);
 }
 
 void ResponseWriter::end(const AnswerEnd& end, std::string* out) {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "server/openai/answer_writer.h"
-#include "server/responses/custom_input.h"
 #include "server/responses/response_tools.h"
 
 namespace fovea::server {
@@ -43,7 +42,6 @@ class ResponseWriter final : public AnswerWriter {
     ResponseTool tool;
     std::string text;      // or arguments, or input
     std::string logprobs;  // entries
-    CustomInput input;
   };
 
   // data: what follows "type" and "sequence_number" in the event.

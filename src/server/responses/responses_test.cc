@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "server/responses/custom_input.h"
+#include "server/openai/custom_input.h"
 #include "server/responses/reasoning_blob.h"
 #include "server/testing/server_fixture.h"
 

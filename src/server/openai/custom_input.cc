@@ -1,4 +1,4 @@
-#include "server/responses/custom_input.h"
+#include "server/openai/custom_input.h"
 
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
 // CustomInput: the text inside the arguments {"input": "..."} of a custom tool's call, while they come. Used by
-// ResponseWriter.
+// AnswerParser.
 #pragma once
 
 #include <cstdint>
