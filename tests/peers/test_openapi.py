@@ -21,6 +21,6 @@ def test_requests_made_from_the_document(tmp_path):
                    "--request-timeout", "30", "--no-color"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-        assert "21 selected / 21 total" in done.stdout
+        assert "22 selected / 22 total" in done.stdout
     finally:
         assert server.stop() == 0

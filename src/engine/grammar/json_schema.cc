@@ -182,6 +182,12 @@ class Checker {
       const bool strings = required->is_array() && std::all_of(required->begin(), required->end(),
                                                                [](const Json& name) { return name.is_string(); });
       if (!strings) return invalid_argument("{}.required must be a list of strings", path);
+      const auto declared = schema.find("properties");
+      for (const Json& name : *required) {
+        if (declared != schema.end() && declared->is_object() && declared->contains(name.get<std::string>())) continue;
+        return invalid_argument("{}.required names {}, which is not among its properties", path,
+                                quote(name.get<std::string>()));
+      }
     }
     return ok_status();
   }

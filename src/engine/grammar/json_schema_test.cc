@@ -60,6 +60,8 @@ TEST(JsonSchema, RefusesByName) {
       {R"({"type":"array","items":{},"minItems":-1})", "minItems"},
       {R"({"type":"string","pattern":"((a{100}){100}){100}"})", "pattern"},
       {R"({"type":"object","properties":{"a":{}},"patternProperties":{"^a":{}}})", "patternProperties"},
+      {R"({"type":"object","properties":{"a":{}},"required":["a","b"]})", "schema.required names \"b\""},
+      {R"({"type":"object","required":["b"],"additionalProperties":{"type":"null"}})", "required names \"b\""},
       {R"({"enum":[]})", "enum"},
       {R"({"properties":[]})", "properties"},
       {R"([1])", "object"},

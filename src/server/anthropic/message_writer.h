@@ -24,6 +24,7 @@ class MessageWriter final : public AnswerWriter {
   };
   explicit MessageWriter(Options options) : options_(std::move(options)) {}
 
+  std::string_view keep_alive() const override { return "event: ping\ndata: {\"type\":\"ping\"}\n\n"; }
   void begin(std::string* out) override;
   void reasoning(std::string_view text, std::string* out) override;
   void text(std::string_view text, std::string_view logprobs, std::string* out) override;

@@ -78,6 +78,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, public
   awaitable<bool> answer();
   bool advance();
   void frame();
+  void append_chunk(std::string_view events);
+  void keep_alive();
   void send_now();
   awaitable<bool> send_rest();
   awaitable<bool> send(std::string bytes);
@@ -91,7 +93,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, public
 
   Transport stream_;
   beast::flat_buffer buffer_;
-  asio::steady_timer signal_;  // never expires; cancelled when the exchange has something
+  asio::steady_timer signal_;  // cancelled when the exchange has something; expires where a stream is kept alive
   asio::steady_timer retry_;   // asks again for FIN while pipelined bytes wait unread
   ConnectionContext& context_;
   const std::shared_ptr<const HttpOptions> options_;
@@ -109,6 +111,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, public
   bool finished_ = false;  // unsent_ is the end of it
   bool over_ = false;      // nobody is there to take it
   bool waiting_ = false;   // answer() waits for signal_, so that wake() may send
+  bool spoke_ = false;     // something was framed since signal_ was set
 };
 
 awaitable<bool> Connection::send(std::string bytes) {
@@ -231,7 +234,7 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
   }
   stream_.tcp().expires_after(milliseconds(options.read_seconds));
   co_await http::async_read_header(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, error));
-  if (!error && parser->get()[http::field::expect] == "100-continue" && !parser->is_done()) {
+  if (!error && beast::iequals(parser->get()[http::field::expect], "100-continue") && !parser->is_done()) {
     const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await asio::async_write(stream_, asio::buffer(interim), asio::redirect_error(asio::use_awaitable, error));
   }
@@ -321,12 +324,22 @@ void Connection::frame() {
     unsent_ += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
     unsent_ += http_1_0_ ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n";
   }
-  if (!output_.events.empty()) {
-    if (!http_1_0_) fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n", output_.events.size());
-    unsent_ += output_.events;
-    if (!http_1_0_) unsent_ += "\r\n";
-  }
+  if (!output_.events.empty()) append_chunk(output_.events);
   if (output_.stream_started && output_.finished && !http_1_0_) unsent_ += "0\r\n\r\n";
+}
+
+void Connection::append_chunk(std::string_view events) {
+  spoke_ = true;
+  if (!http_1_0_) fmt::format_to(std::back_inserter(unsent_), "{:x}\r\n", events.size());
+  unsent_ += events;
+  if (!http_1_0_) unsent_ += "\r\n";
+}
+
+// Clients and proxies give up on streams that are silent, as while a long prompt is read.
+void Connection::keep_alive() {
+  if (!head_sent_ || finished_ || over_ || exchange_->keep_alive().empty() || std::exchange(spoke_, false)) return;
+  append_chunk(exchange_->keep_alive());
+  spoke_ = false;
 }
 
 // Sends what came, as far as the client takes it at once. True: all of it, and more will come.
@@ -356,8 +369,10 @@ awaitable<bool> Connection::answer() {
     if (advance()) {
       waiting_ = true;
       error_code cancelled;
+      signal_.expires_after(milliseconds(options_->keep_alive_seconds));
       co_await signal_.async_wait(asio::redirect_error(asio::use_awaitable, cancelled));
       waiting_ = false;
+      if (!cancelled) keep_alive();
       continue;
     }
     if (!over_ && !unsent_.empty() && !co_await send_rest()) over_ = true;
@@ -370,7 +385,6 @@ awaitable<bool> Connection::answer() {
 }
 
 awaitable<void> Connection::run(bool refuse) {
-  signal_.expires_at(asio::steady_timer::time_point::max());
   if (refuse) {
     if (stream_.tls() != nullptr && !co_await shake_hands()) co_return;
     co_await refuse_request(503, "too many connections");

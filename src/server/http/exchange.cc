@@ -18,9 +18,10 @@ void Exchange::respond(HttpResponse response) {
   wake_locked();
 }
 
-void Exchange::start_stream() {
+void Exchange::start_stream(std::string_view keep_alive) {
   const std::scoped_lock lock(mutex_);
   if (gone_ || has_response_ || stream_started_) return;
+  keep_alive_ = keep_alive;
   stream_started_ = true;
   wake_locked();
 }

@@ -21,8 +21,9 @@ class Exchange {
   // --- for handlers, any thread; each is ignored once the client is gone -------------------------------------------
   // The whole answer. Only the first of respond() and start_stream() counts.
   void respond(HttpResponse response);
-  // Sends the head of an event stream (200, text/event-stream); write() and finish() follow.
-  void start_stream();
+  // Sends the head of an event stream (200, text/event-stream); write() and finish() follow. keep_alive: a whole event
+  // or comment that is sent whenever nothing else was for a while; empty: none.
+  void start_stream(std::string_view keep_alive = {});
   // Whole events only: a client may take what one write brings for whole events.
   void write(std::string_view events);
   void finish();
@@ -39,6 +40,8 @@ class Exchange {
     bool finished = false;        // nothing more will come
     bool over = false;            // the client is gone, or the buffer overflowed: close now
   };
+  // What start_stream() was told; unchanging from then on.
+  const std::string& keep_alive() const { return keep_alive_; }
   // Moves out what there is, into an Output that may have been used before: its buffer is taken for what comes next.
   void take(Output* out);
   // Called (once until the next take) when there is something to take; set to null to detach.
@@ -52,7 +55,7 @@ class Exchange {
   const std::size_t buffer_limit_;
   mutable std::mutex mutex_;
   std::optional<HttpResponse> response_;
-  std::string events_;
+  std::string events_, keep_alive_;
   bool has_response_ = false, stream_started_ = false, finished_ = false, gone_ = false;
   bool wake_pending_ = false;
   std::function<void()> wake_, gone_callback_;

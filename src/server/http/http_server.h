@@ -27,6 +27,7 @@ struct HttpOptions {
   double idle_seconds = 75.0;                    // for the next request on a connection
   double read_seconds = 60.0;                    // for one request to come in whole
   double write_seconds = 30.0;                   // for the client to take what was written
+  double keep_alive_seconds = 10.0;              // of silence in a stream, until its keep-alive is sent
   std::string tls_cert, tls_key;                 // PEM files; both empty: plain HTTP
   std::string cors_origin;                       // Access-Control-Allow-Origin; empty: no CORS headers
 };

@@ -67,6 +67,31 @@ TEST_F(WireTest, KeepsTheConnectionForTheNextRequest) {
   EXPECT_EQ(server_->http().connections(), 1);
 }
 
+TEST_F(WireTest, KeepsSilentStreamsAliveWhereTheirApiCanTell) {
+  FakeEngine::Options engine;
+  engine.token_time = std::chrono::milliseconds(400);  // as while a long prompt is read
+  ServerOptions options;
+  options.http.keep_alive_seconds = 0.05;
+  start(engine, options);
+  const auto ask = [&](const std::string& path, const std::string& body) {
+    RawSocket socket(server_->port());
+    EXPECT_TRUE(socket.send(raw_post(path, body, "Connection: close\r\n")));
+    EXPECT_TRUE(socket.read_to_end());
+    return socket.received();
+  };
+  const std::string responses = ask("/v1/responses", R"({"input":"a","stream":true})");
+  EXPECT_NE(responses.find("\r\ne\r\n: keep-alive\n\n\r\n"), std::string::npos) << responses;  // a chunk of its own
+  EXPECT_LT(responses.find(": keep-alive"), responses.find("response.output_text.delta"));
+  EXPECT_NE(responses.find("response.completed"), std::string::npos);
+  const std::string messages =
+      ask("/v1/messages", R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,"stream":true})");
+  EXPECT_NE(messages.find("event: ping\ndata: {\"type\":\"ping\"}\n\n", messages.find("event: ping") + 1),
+            std::string::npos);
+  const std::string chat = ask("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"stream":true})");
+  EXPECT_EQ(chat.find("\n:"), std::string::npos) << chat;
+  EXPECT_EQ(ask("/v1/responses", R"({"input":"a"})").find("keep-alive\n"), std::string::npos);
+}
+
 TEST_F(WireTest, CancelsWhenTheClientResetsMidStream) {
   start(slow_endless());
   RawSocket socket(server_->port());
@@ -144,7 +169,7 @@ TEST_F(WireTest, AnswersExpectContinue) {
   RawSocket socket(server_->port());
   const std::string body = R"({"prompt":"late"})";
   socket.send(fmt::format(
-      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-Continue\r\nContent-Length: {}\r\n\r\n",
       body.size()));
   ASSERT_TRUE(socket.read_until("100 Continue\r\n\r\n")) << socket.received();
   socket.send(body);

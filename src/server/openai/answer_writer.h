@@ -24,6 +24,8 @@ class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
+  // A whole event or comment that a silent stream may carry at any time; empty: none.
+  virtual std::string_view keep_alive() const { return {}; }
   // Each appends whole events of a stream to *out, for whoever streams.
   virtual void begin(std::string* out) = 0;
   // So many more tokens came; what they say follows.

@@ -154,6 +154,8 @@ std::optional<ApiError> parse_completion_request(std::string_view body, const Re
   read_response_format(fields, body, &params);
   fields.boolean("echo", &out->echo);
   fields.boolean("add_special_tokens", &out->add_special_tokens);
+  fields.string("suffix", &out->suffix);
+  if (!out->suffix.empty() && out->echo) fields.fail("echo", "echo is not supported beside suffix; leave it out");
   params.sampling.logprobs = -1;
   fields.integer("logprobs", std::int32_t{0}, kMaxTopLogprobs, &params.sampling.logprobs);
   if (fields.integer("best_of", std::int32_t{1}, limits.max_choices, &params.best_of)) {

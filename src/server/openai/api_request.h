@@ -86,6 +86,7 @@ struct Prompt {
 struct CompletionRequest {
   std::string model;
   std::vector<Prompt> prompts;     // at least one
+  std::string suffix;              // what the answer stands before; empty: nothing
   bool echo = false;               // with logprobs, also those of the prompt
   bool add_special_tokens = true;  // to prompts that are text
   GenerationParams params;

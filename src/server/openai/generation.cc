@@ -121,7 +121,7 @@ void Generation::start() {
     return;
   }
   if (ended_) return;
-  exchange_->start_stream();
+  exchange_->start_stream(spec_.answer ? spec_.answer->keep_alive() : std::string_view());
   if (!early_.empty()) exchange_->write(early_);
   early_.clear();
   if (left_ == 0) end_locked();

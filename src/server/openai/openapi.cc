@@ -74,6 +74,7 @@ constexpr Operation kOperations[] = {
     {.method = "get", .path = "/openapi.json", .summary = "This document", .open = true},
     {.method = "get", .path = "/v1/models", .summary = "The model, under each of its names"},
     {.method = "get", .path = "/v1/models/{model}", .summary = "The model under one name"},
+    {.method = "get", .path = "/tokenizer_info", .summary = "First and last token, and the chat template"},
     {.method = "get", .path = "/server_info", .summary = "Model, limits, pages, KV bytes read"},
     {.method = "get", .path = "/get_server_info", .summary = "As /server_info"},
     {.method = "get", .path = "/model_info", .summary = "The model"},
@@ -97,7 +98,8 @@ constexpr Operation kOperations[] = {
      .summary = "Completion of prompts, and scores of them",
      .fields = "model:string prompt*:prompt " FOVEA_SAMPLING FOVEA_FORMS FOVEA_HINTS
                "max_tokens:number0 min_tokens:number0 n:count best_of:count stream:boolean stream_options:object "
-               "logprobs:top prompt_logprobs:top echo:boolean add_special_tokens:boolean return_token_ids:boolean",
+               "logprobs:top prompt_logprobs:top echo:boolean suffix:string add_special_tokens:boolean "
+               "return_token_ids:boolean",
      .example = R"({"prompt":"It was","max_tokens":2})",
      .streams = true},
     {.method = "post",

@@ -49,7 +49,7 @@ constexpr Unsupported kUnsupported[] = {
     {"guided_decoding_backend"},
     {"guided_whitespace_pattern"},
     {"grammar"},
-    {"suffix"},
+    {"suffix", "\"\""},
     {"logits_processors"},
     {"beam_width"},
     {"use_beam_search"},

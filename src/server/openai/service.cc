@@ -15,6 +15,7 @@
 #include "server/anthropic/message_writer.h"
 #include "server/http/local_host.h"
 #include "server/openai/chunk_writer.h"
+#include "server/openai/infill.h"
 #include "server/openai/later_system.h"
 #include "server/openai/openapi.h"
 #include "server/openai/tools.h"
@@ -55,6 +56,7 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/openapi.json", true, &Service::openapi},
     {"GET", "/v1/models", false, &Service::models},
     {"GET", "/v1/models/", false, &Service::model},
+    {"GET", "/tokenizer_info", false, &Service::tokenizer_info},
     {"GET", "/server_info", false, &Service::server_info},
     {"GET", "/get_server_info", false, &Service::server_info},
     {"GET", "/model_info", false, &Service::model_info},
@@ -210,7 +212,12 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
     return;
   }
   if (route == nullptr) {
-    reply_error(exchange, request, {404, fmt::format("there is no {} here", shorten(request.path)), "", ""});
+    const bool vectors = request.path == "/v1/embeddings" || request.path == "/v1/rerank";
+    reply_error(exchange, request,
+                {404,
+                 fmt::format("there is no {} here{}", shorten(request.path),
+                             vectors ? ": this server's models generate text, none of them makes embeddings" : ""),
+                 "", ""});
     return;
   }
   if (!route->open && !authorized(request)) {
@@ -223,6 +230,12 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
     if (!type.empty() && type != "application/json") {
       reply_error(exchange, request,
                   {415, fmt::format("the content type is {}, expected application/json", shorten(type)), "", ""});
+      return;
+    }
+    const std::string_view coding = request.header("content-encoding");
+    if (!coding.empty() && coding != "identity") {
+      reply_error(exchange, request,
+                  {415, fmt::format("the body is encoded as {}; send it as it is", shorten(coding)), "", ""});
       return;
     }
   }
@@ -515,6 +528,12 @@ void Service::completions(const HttpRequest& request, const std::shared_ptr<Exch
   if (spec.params.prompt_only) spec.params.sampling.max_tokens = 1;  // what the context must have room for
   spec.scored_echo = parsed.echo && spec.params.sampling.logprobs >= 0;
   for (Prompt& prompt : parsed.prompts) {
+    if (!parsed.suffix.empty()) {
+      if (auto error = infill(engine_, parsed.suffix, &prompt)) {
+        reply_error(exchange, request, *error);
+        return;
+      }
+    }
     if (parsed.echo) spec.echo.push_back(prompt.is_text ? prompt.text : engine_.decode(prompt.tokens, false));
     if (prompt.is_text) {
       Result<std::vector<std::int32_t>> tokens = engine_.encode(prompt.text, parsed.add_special_tokens);
@@ -564,6 +583,18 @@ void Service::tokenize(const HttpRequest& request, const std::shared_ptr<Exchang
     body.push_back(']');
   }
   reply(exchange, request, json_response(body + "}"));
+}
+
+void Service::tokenizer_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  const auto token = [this](std::vector<std::int32_t> ids) {
+    return ids.empty() ? std::string("null") : json_string(engine_.decode({ids.front()}, false));
+  };
+  const Result<std::vector<std::int32_t>> bos = engine_.encode("", true);
+  const std::string chat_template = engine_.chat_template();
+  reply(exchange, request,
+        json_response(fmt::format(R"({{"bos_token":{},"eos_token":{},"pad_token":null,"chat_template":{}}})",
+                                  token(bos.ok() ? *bos : std::vector<std::int32_t>()), token(engine_.eos_tokens()),
+                                  chat_template.empty() ? "null" : json_string(chat_template))));
 }
 
 void Service::detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {

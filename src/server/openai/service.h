@@ -82,6 +82,7 @@ class Service {
   void completions(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void tokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void detokenize(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void tokenizer_info(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void flush_cache(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
 
   void reply(const std::shared_ptr<Exchange>& exchange, const HttpRequest& request, HttpResponse response);

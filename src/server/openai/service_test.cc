@@ -325,6 +325,35 @@ TEST_F(ServiceTest, AddsSpecialTokensToTextUnlessToldNot) {
   EXPECT_EQ(engine_->last_request().prompt, (std::vector<std::int32_t>{'h'}));
 }
 
+TEST_F(ServiceTest, FillsInWhereTheVocabularyCan) {
+  FakeEngine::Options engine;
+  engine.has_bos = true;
+  engine.specials = {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"};
+  start(engine);
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"ab","suffix":"cd"})").status, 200);
+  EXPECT_EQ(engine_->last_request().prompt, (std::vector<std::int32_t>{'^', 1, 'a', 'b', 2, 'c', 'd', 3}));
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"ab","suffix":""})").status, 200);
+  EXPECT_EQ(engine_->last_request().prompt.size(), 3u);
+  for (const char* wrong : {R"({"prompt":[65],"suffix":"x"})", R"({"prompt":"a","suffix":7})"}) {
+    EXPECT_EQ(json::parse(post("/v1/completions", wrong).body)["error"]["param"], "suffix");
+  }
+  EXPECT_EQ(json::parse(post("/v1/completions", R"({"prompt":"a","suffix":"x","echo":true})").body)["error"]["param"],
+            "echo");
+  const json info = json::parse(get("/tokenizer_info").body);
+  EXPECT_EQ(info["bos_token"], "^");
+  EXPECT_TRUE(info["pad_token"].is_null());
+}
+
+TEST_F(ServiceTest, RefusesASuffixThatTheModelWasNotTaught) {
+  start();
+  const json error = json::parse(post("/v1/completions", R"({"prompt":"ab","suffix":"cd"})").body)["error"];
+  EXPECT_EQ(error["param"], "suffix");
+  EXPECT_EQ(error["code"], "unsupported_parameter");
+  const HttpResponse none = post("/v1/embeddings", R"({"input":"x"})");
+  EXPECT_EQ(none.status, 404);
+  EXPECT_NE(none.body.find("embeddings"), std::string::npos);
+}
+
 TEST_F(ServiceTest, ReadsContentParts) {
   start();
   const json body = json::parse(
@@ -480,6 +509,9 @@ TEST_F(ServiceTest, RefusesOtherContentTypes) {
   socket.send(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   EXPECT_TRUE(socket.read_until("HTTP/1.1 415 "));
+  RawSocket coded(server_->port());
+  ASSERT_TRUE(coded.send(raw_post("/v1/completions", "\x1f\x8b", "Content-Encoding: gzip\r\n")));
+  EXPECT_TRUE(coded.read_until("encoded as gzip")) << coded.received();
 }
 
 TEST_F(ServiceTest, TokenizesAndFlushes) {

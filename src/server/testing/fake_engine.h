@@ -3,6 +3,7 @@
 // callbacks.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -30,6 +31,7 @@ class FakeEngine final : public Engine {
     std::string refusal, refused;         // refusal not empty: check() says so of every request, about `refused`
     std::function<void(std::string_view)> on_encode;  // called with each text, on the thread that encodes it
     bool has_bos = false;                             // encode() adds a first token where it is asked to
+    std::vector<std::string> specials;                // texts that are a token: 1, 2, ...
     std::string chat_template;                        // its source
     bool refuse_later_system = false;                 // the template takes system messages at the head alone
     bool endless = false;                             // repeat the answer until max_tokens
@@ -115,7 +117,14 @@ class FakeEngine final : public Engine {
     if (options_.on_encode) options_.on_encode(text);
     std::vector<std::int32_t> tokens;
     if (add_special_tokens && options_.has_bos) tokens.push_back('^');
-    for (unsigned char c : text) tokens.push_back(c);
+    while (!text.empty()) {
+      const auto special = std::find_if(options_.specials.begin(), options_.specials.end(),
+                                        [&](const std::string& one) { return text.starts_with(one); });
+      const bool plain = special == options_.specials.end();
+      tokens.push_back(plain ? static_cast<unsigned char>(text[0])
+                             : static_cast<std::int32_t>(special - options_.specials.begin()) + 1);
+      text.remove_prefix(plain ? 1 : special->size());
+    }
     return tokens;
   }
   Result<std::shared_ptr<const Grammar>> compile_grammar(const GrammarSpec& spec) override {

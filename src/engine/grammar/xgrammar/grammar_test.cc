@@ -81,6 +81,18 @@ rest ::= "!"*)"},
                       "<t>true</t>"));
 }
 
+TEST(Grammar, HoldsTagsInFreeText) {
+  GrammarCompiler compiler = make_compiler();
+  const GrammarSpec spec = {GrammarKind::kStructuralTag, R"({"type":"structural_tag","format":{"type":"triggered_tags",
+      "triggers":["<t>"],"at_least_one":false,"stop_after_first":false,"tags":[
+      {"type":"tag","begin":"<t>f ","content":{"type":"json_schema","json_schema":{"type":"boolean"}},"end":"</t>"},
+      {"type":"tag","begin":"<t>g ","content":{"type":"any_text"},"end":"</t>"}]}})"};
+  EXPECT_TRUE(matches(compiler, spec, "any <text> at all"));
+  EXPECT_TRUE(matches(compiler, spec, "It is <t>f true</t> or <t>g !</t>."));
+  EXPECT_FALSE(matches(compiler, spec, "It is <t>f 1</t>"));
+  EXPECT_FALSE(matches(compiler, spec, "It is <t>h true</t>"));
+}
+
 TEST(Grammar, MasksWholeTokens) {
   GrammarCompiler compiler = make_compiler();
   const auto grammar = compiler.compile({GrammarKind::kJsonSchema, R"({"type":["boolean","string"]})"});
