@@ -34,6 +34,7 @@ demo:
 
 test:
 	@tools/setup.sh test
+	@tools/setup.sh clients
 	@python3 tools/run_tests.py $(ARGS)
 
 bench: build

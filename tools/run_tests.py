@@ -230,10 +230,16 @@ def fuzz(tests: dict) -> Outcome:
 
 
 def python_tests(tests: dict) -> Outcome:
-    results = OUT / "python.xml"
+    outcome = pytest_in(".venv", tests["python"])
+    outcome.add(pytest_in(".venv-clients", tests["clients"]))
+    return outcome
+
+
+def pytest_in(venv: str, folders: list[str]) -> Outcome:
+    results = OUT / f"python{venv}.xml"
     results.unlink(missing_ok=True)
-    code, text = run([str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}",
-                      *tests["python"]], timeout=BINARY_TIMEOUT_S)
+    code, text = run([str(ROOT / venv / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results}",
+                      *folders], timeout=BINARY_TIMEOUT_S)
     outcome = Outcome()
     try:
         cases = list(xml.etree.ElementTree.parse(results).getroot().iter("testcase"))

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Sets up what a build needs, once: `tools/setup.sh build` the compiler and libraries (one of them from PyPI:
 # tools/fetch_xgrammar.sh), `tools/setup.sh test` also the linters and a Python environment (.venv) for the peers that tests
-# compare with, `tools/setup.sh page` Chromium and one (.venv-page) that drives it. Called by make; a second call finds its
-# stamp and does nothing. Installs with root, else with sudo, else says what to ask for.
+# compare with, `tools/setup.sh clients` one (.venv-clients) with frameworks that want other versions of them, `tools/setup.sh
+# page` Chromium and one (.venv-page) that drives it. Called by make; a second call finds its stamp and does nothing. Installs with root, else with sudo, else says what to ask for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 profile=${1:-build}
-case $profile in build | test | page) ;; *) echo "usage: tools/setup.sh build|test|page" >&2; exit 2 ;; esac
+case $profile in
+  build | test | clients | page) ;;
+  *) echo "usage: tools/setup.sh build|test|clients|page" >&2; exit 2 ;;
+esac
 
 stamp=build/setup-$profile.stamp
 requirements=tools/requirements-test.txt
@@ -15,6 +18,9 @@ venv=.venv
 if [ "$profile" = page ]; then
   requirements=tools/requirements-page.txt
   venv=.venv-page
+elif [ "$profile" = clients ]; then
+  requirements=tools/requirements-clients.txt
+  venv=.venv-clients
 fi
 os_release=${FOVEA_OS_RELEASE:-/etc/os-release}  # tests name another one
 key=$(cat tools/setup.sh tools/fetch_xgrammar.sh "$requirements" "$os_release" 2>/dev/null | sha256sum)

@@ -82,7 +82,7 @@ def test_steps_beside_the_unit_tests_count_too(monkeypatch, capsys):
 
 def test_the_list_names_only_steps_that_exist():
     tests = run_tests.tomllib.loads((run_tests.ROOT / "tools" / "tests.toml").read_text())
-    assert set(tests) == {"release", "asan", "tsan", "not_sanitized", "fuzz", "gpu", "python", "lint"}
+    assert set(tests) == {"release", "asan", "tsan", "not_sanitized", "fuzz", "gpu", "python", "clients", "lint"}
     for preset in ("asan", "tsan"):
         assert set(tests[preset]) <= set(tests["release"])
 
