@@ -2,6 +2,7 @@
 // structure for a request whoever shares its batch, capacities that hold for PAT's trees.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -225,6 +226,64 @@ TEST(PlanQuality, BatchInvariantStructureDependsOnTheRequestAlone) {
     }
   }
   EXPECT_GT(shared_nodes, 50u);
+}
+
+// Tiles of the kernel for shared runs: 64 rows where the runs are short for so many workers, as all of PAT's grid was
+// measured; 128 where they are long, so that 64 requests under a document of 16k read it twice and not four times.
+TEST(PlanQuality, LongSharedRunsHaveTallTiles) {
+  const auto planned = [](const PagedBatch& batch, std::int32_t heads, std::int32_t kv_heads, bool low_tiles) {
+    PlannerOptions options = gpu_like(batch);
+    options.num_qo_heads = heads;
+    options.num_kv_heads = kv_heads;
+    options.shared_rounds = 4;
+    options.shared_tile_rows = low_tiles ? 64 : 0;
+    options.shared_part_bytes = 256 << 10;
+    options.shared_balance_rows = 64;
+    Planner planner = Planner::create(options).value();
+    EXPECT_TRUE(planner.plan(batch.view()).ok());
+    EXPECT_TRUE(verify_schedule(planner.view(), planner.max_partial_rows()).ok());
+    return planner;
+  };
+  const auto highest = [](const Planner& planner) {
+    const auto& rows = planner.view().header->tile_rows;
+    return *std::max_element(std::begin(rows), std::end(rows));
+  };
+  constexpr std::uint64_t kToken = 8 * 512;  // bytes of all heads
+  for (const auto& [requests, tokens] : {std::pair{64, 16384}, {48, 16384}, {32, 32768}}) {
+    SCOPED_TRACE(requests);
+    const PagedBatch batch = tree_batch({{1, requests}, {tokens, 384}}, 16, 1, PageOrder::kRandom, 1);
+    const Planner planner = planned(batch, 32, 8, true);
+    EXPECT_EQ(highest(planner), 128u);
+    const int tiles = (4 * requests + 127) / 128;
+    EXPECT_EQ(planner.stats().kv_bytes, static_cast<std::uint64_t>(tiles * tokens + requests * 384) * kToken);
+  }
+  // 16 requests are 64 rows, which no tall tile reads less often; 3k are too short.
+  for (const auto& [requests, tokens] : {std::pair{16, 65536}, {64, 3072}}) {
+    const PagedBatch batch = tree_batch({{1, requests}, {tokens, 384}}, 16, 1, PageOrder::kRandom, 1);
+    EXPECT_EQ(highest(planned(batch, 32, 8, true)), 64u) << requests;
+  }
+  // As many pairs of a tall tile and a head as take turns: 100 of 132 workers.
+  int low = 0;
+  for (const std::string_view text : pat_trees()) {
+    const PagedBatch batch = tree_batch(*parse_prefix_tree(text), 32, 1, PageOrder::kSequential, 1);
+    for (const auto& [heads, kv_heads] : {std::pair{32, 32}, {16, 8}, {32, 8}, {64, 8}}) {
+      const Planner tall = planned(batch, heads, kv_heads, false);
+      if (tall.view().header->flags != abi::kPlanShares) continue;
+      std::uint64_t pairs = 0;
+      const abi::PlanView view = tall.view();
+      for (std::uint32_t b = 0; b < view.header->num_block_rows; ++b) {
+        const abi::BlockRow& row = view.block_rows[b];
+        const std::uint32_t most = 128 / view.header->group;
+        if (row.num_requests > 1)
+          pairs += std::uint64_t{(row.row_count + most - 1) / most} * (row.head_end - row.head_begin);
+      }
+      const bool few = pairs < 100;
+      low += few ? 1 : 0;
+      EXPECT_EQ(highest(planned(batch, heads, kv_heads, true)), few ? 64u : 128u)
+          << text << " " << heads << "x" << kv_heads;
+    }
+  }
+  EXPECT_GT(low, 10);
 }
 
 TEST(PlanQuality, PatTreesFitAndSave) {

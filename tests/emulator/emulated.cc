@@ -40,6 +40,7 @@ PlannerOptions planner_options_of(const Instantiation& i, const tune::AttentionC
   p.num_workers = choice.num_workers;
   p.shared_rounds = choice.shared_rounds;
   p.shared_tile_rows = choice.shared_tile_rows;
+  p.shared_balance_rows = choice.shared_balance_rows;
   p.tile_rows = choice.tile_rows;
   p.tile_tokens = choice.tile_tokens;
   p.block_tokens = choice.block_tokens;

@@ -93,12 +93,23 @@ void Planner::Impl::choose_tiles() {
   tile.cost.balance_rows = cut.cost.balance_rows = as_u32(balance);
   tile.tile_rows = as_u32(most_tile_rows(options));
   if (shared && options.shared_tile_rows > 0) {
-    std::uint64_t pairs = 0;  // of a tile of a shared run and a head
+    std::uint64_t pairs = 0;                      // of a tile of a shared run and a head
+    std::uint64_t bytes = 0, with_low_tiles = 0;  // what they read, and would read with tiles of shared_tile_rows
+    const auto tiles_of = [](std::uint64_t tokens, std::uint32_t most) { return (tokens + most - 1) / most; };
     for (const abi::BlockRow& b : arrays.block_rows) {
-      const std::uint32_t tiles = (b.row_count + tile.tokens_per_tile() - 1) / tile.tokens_per_tile();
-      if (b.num_requests > 1) pairs += std::uint64_t{tiles} * (b.head_end - b.head_begin);
+      if (b.num_requests == 1) continue;
+      const std::uint64_t heads = b.head_end - b.head_begin;
+      const std::uint64_t pairs_of = tiles_of(b.row_count, tile.tokens_per_tile()) * heads;
+      const std::uint64_t run_bytes = std::uint64_t{b.num_tokens - b.first_token} * tile.cost.token;
+      pairs += pairs_of;
+      bytes += pairs_of * run_bytes;
+      with_low_tiles += tiles_of(b.row_count, as_u32(options.shared_tile_rows) / tile.group) * heads * run_bytes;
     }
-    if (4 * pairs <= 3 * as_u32(options.num_workers)) tile.tile_rows = as_u32(options.shared_tile_rows);
+    const std::uint64_t workers = as_u32(options.num_workers);
+    // Long runs keep every worker busy with tall tiles in parts of some length, and low ones would only read them
+    // again.
+    const bool reads_again = with_low_tiles > bytes && bytes > 2 * workers * as_u32(part_bytes);
+    if (4 * pairs <= 3 * workers && !reads_again) tile.tile_rows = as_u32(options.shared_tile_rows);
   }
   cut.tokens_per_tile = tile.tokens_per_tile();
 }

@@ -80,7 +80,8 @@ struct PlannerOptions {
   // cost.
   std::int32_t shared_rounds = 1;
   // Of such plans, 0: as all others. Where shared runs make too few tiles to go round, so that each would be divided
-  // into many parts, tiles of shared_tile_rows: twice the tiles in half the parts, and halves of a CTA work apart.
+  // into many short parts, tiles of shared_tile_rows: twice the tiles in half the parts. Not where a worker reads more
+  // than twice shared_part_bytes of the runs in tall tiles, and would read more in low ones.
   std::int32_t shared_tile_rows = 0;
   std::int32_t shared_balance_rows = 0;  // see cost_balance_rows
   std::int32_t shared_part_bytes = 0;    // K and V that a part of a divided pair reads at least, see least_part_bytes
