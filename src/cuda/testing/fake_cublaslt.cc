@@ -27,15 +27,9 @@ struct Preference {
   std::uint32_t alignment[4] = {256, 256, 256, 256};
 };
 
-int begin(const char* name) {
-  ++state().calls[name];
-  const auto it = state().failures.find(name);
-  return it == state().failures.end() ? 0 : it->second;
-}
-
 template <typename T>
 int make(const char* name, void** to, T* object) {
-  const int code = begin(name);
+  const int code = count_call(name);
   if (code != 0) {
     delete object;
     return code;
@@ -109,7 +103,7 @@ int cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value,
     case kLtScalePointerB: std::memcpy(&how.scales[attribute - kLtScalePointerA], value, bytes); break;
     default: return kLtInvalidValue;
   }
-  return fake::begin(__func__);
+  return fake::count_call(__func__);
 }
 int cublasLtMatrixLayoutCreate(void** layout, int type, std::uint64_t rows, std::uint64_t columns,
                                std::int64_t stride) {
@@ -122,7 +116,7 @@ int cublasLtMatmulPreferenceSetAttribute(void* preference, int attribute, const 
   if (attribute >= kLtAlignmentA && attribute <= kLtAlignmentD) {
     std::memcpy(&static_cast<Preference*>(preference)->alignment[attribute - kLtAlignmentA], value, bytes);
   }
-  return fake::begin(__func__);
+  return fake::count_call(__func__);
 }
 // The algorithm is the alignments that it needs.
 int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void* a_layout, void*, void*, void*, void* preference, int,
@@ -134,12 +128,12 @@ int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void* a_layout, void*, voi
   if (a.type == kLtE4M3 && (biased || a.rows % 16 != 0 || a.columns % 16 != 0)) return kLtNotSupported;
   for (int i = 0; i < 4; ++i) results->algorithm.words[i] = static_cast<Preference*>(preference)->alignment[i];
   results->algorithm.words[4] = static_cast<std::uint64_t>(fake::state().calls[__func__]);
-  return fake::begin(__func__);
+  return fake::count_call(__func__);
 }
 int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
                    const void* beta, const void* c, void*, void* d, void* d_layout, const LtAlgorithm* algorithm, void*,
                    std::size_t, void* stream) {
-  if (const int code = fake::begin(__func__); code != 0) return code;
+  if (const int code = fake::count_call(__func__); code != 0) return code;
   fake::state().algorithm = algorithm->words[4];
   const void* const matrices[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i) {

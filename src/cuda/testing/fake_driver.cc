@@ -100,8 +100,7 @@ void run_all() {
 
 // Counts the call, and what it should answer: an injected failure, or that there is no context.
 CuResult begin(const char* name, bool needs_context = true) {
-  ++state().calls[name];
-  if (const auto it = state().failures.find(name); it != state().failures.end()) return it->second;
+  if (const int code = count_call(name); code != 0) return code;
   return needs_context && g_current.empty() ? kInvalidContext : 0;
 }
 
@@ -128,12 +127,25 @@ CuResult begin_unsafe(const char* name) {
   return code;
 }
 
+std::size_t memory_left() {
+  std::size_t left = state().memory_bytes;
+  for (const auto& [address, bytes] : g_memory) left -= bytes;
+  return left;
+}
+
 template <typename T>
 T* pointer(CuAddress address) {
   return reinterpret_cast<T*>(address);
 }
 
 }  // namespace
+
+int count_call(const std::string& name) {
+  const int call = ++state().calls[name];
+  if (const auto it = state().failures.find(name); it != state().failures.end()) return it->second;
+  const auto it = state().once.find(name);
+  return it != state().once.end() && it->second.first == call ? it->second.second : 0;
+}
 
 void enqueue_work(void* stream, std::function<void()> work) { give(stream_of(stream), std::move(work)); }
 
@@ -237,15 +249,13 @@ CuResult cuCtxSynchronize() {
 
 CuResult cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
   FAKE_BEGIN();
-  *free_bytes = *total_bytes = state().memory_bytes;
-  for (const auto& [address, bytes] : g_memory) *free_bytes -= bytes;
+  *total_bytes = state().memory_bytes;
+  *free_bytes = memory_left();
   return 0;
 }
 CuResult cuMemAlloc_v2(CuAddress* address, std::size_t bytes) {
   FAKE_BEGIN_UNSAFE();
-  std::size_t available = 0, total = 0;
-  cuMemGetInfo_v2(&available, &total);
-  if (bytes > available) return kCuOutOfMemory;
+  if (bytes > memory_left()) return kCuOutOfMemory;
   void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(memory, 0xcd, bytes);  // nobody may count on zeros
   *address = reinterpret_cast<CuAddress>(memory);
@@ -360,16 +370,16 @@ CuResult cuGraphDestroy(CuGraph graph) {
   return 0;
 }
 CuResult cuStreamEndCapture(CuStream stream, CuGraph* graph) {
-  FAKE_BEGIN();
+  const CuResult failure = fovea::cuda::fake::begin(__func__);
   FakeStream& s = stream_of(stream);
   *graph = s.capture;
   s.capture = nullptr;
   g_capturing.erase(&s);
-  if (!s.invalidated) return 0;
+  if (failure == 0 && !s.invalidated) return 0;  // else there is no graph, and the stream records no longer
   s.invalidated = false;
-  cuGraphDestroy(*graph);
-  *graph = nullptr;
-  return kCaptureInvalidated;
+  delete static_cast<FakeGraph*>(std::exchange(*graph, nullptr));
+  --state().alive.graphs;
+  return failure != 0 ? failure : kCaptureInvalidated;
 }
 
 CuResult cuEventCreate(CuEvent* event, unsigned) {

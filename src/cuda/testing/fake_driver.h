@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "cuda/driver_api.h"
 
@@ -49,6 +50,7 @@ struct State {
   int num_devices = 1;
   std::size_t memory_bytes = std::size_t{1} << 24;  // more cannot be allocated
   std::map<std::string, int> failures;              // what a function answers, instead of doing anything
+  std::map<std::string, std::pair<int, int>> once;  // ..., and to which call of it alone, counted as `calls` are
   std::map<std::string, int> calls;                 // how often a function was called
   std::map<std::string, Kernel> kernels;            // besides "fill"
   bool late = false;                                // streams begin when somebody waits for what they were given
@@ -58,6 +60,8 @@ struct State {
 };
 
 State& state();
+// Counts a call of the function, and says what it should answer; 0: what it has to.
+int count_call(const std::string& name);
 // Work of other libraries: done now, or when the graph runs that the stream records.
 void enqueue_work(void* stream, std::function<void()> work);
 // Where this library is.

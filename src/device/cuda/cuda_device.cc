@@ -366,10 +366,11 @@ Status CudaDevice::begin_read(const TensorView& tensor) {
 }
 
 Result<const void*> CudaDevice::end_read() {
+  if (begun_ == ended_) return internal_error("no read is open");
+  // It ends, whatever fails: the next one is another's.
+  const CopySlot& slot = reads_[ended_++ % std::size(reads_)];
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  if (begun_ == ended_) return internal_error("no read is open");
-  const CopySlot& slot = reads_[ended_++ % std::size(reads_)];
   FOVEA_RETURN_IF_ERROR(slot.copied.synchronize());
   return static_cast<const void*>(slot.memory.data());
 }
