@@ -13,9 +13,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-LLAMA_8B = {
+LLAMA_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256,
     "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
@@ -24,6 +24,11 @@ LLAMA_8B = {
 # Settings of the engine that are compared, and their flags.
 ALONE: dict[str, list[str]] = {"": []}
 BOTH = {"": [], "packing off": ["--no-share-prefixes"]}
+HEADS = "heads.json"  # in the folder of the run's files
+# 4096 tokens read with half of the heads streaming, against all.
+SELECTING = {"": ["--sparse", "auto", "--kv-budget", "4096", "--streaming", HEADS], "all read": []}
+LONG = ["--rate", "inf", "--itl-target-ms", "0", "--prompt-tokens", "131008", "--shared-tokens", "130944", "--max-tokens", "64",
+        "--kv-dtype", "fp8"]
 
 
 class Case(NamedTuple):
@@ -49,15 +54,28 @@ CASES = {
     "interrupted": Case("32 streams beside prompts of 8k", "itl_p99", 6,
                         ["--rate", "inf", "--workload", "interrupted", "--prompt-tokens", "1024", "--max-tokens", "900",
                          "--itl-stretch", "1.5"], ALONE),
+    "long1": Case("128k of context, 1 stream, fp8 KV", "step", 1, LONG, SELECTING),
+    "long8": Case("128k of context, 8 streams, fp8 KV", "step", 8, [*LONG, "--no-share-prefixes"], SELECTING),
 }
 
 
-def run(options, model, name, setting):
+def write_model(folder):
+    """A Llama-3.1-8B's config.json, and a profile by which every other KV head streams."""
+    os.makedirs(folder, exist_ok=True)
+    heads = [[layer, head] for layer in range(LLAMA_8B["num_hidden_layers"]) for head in range(0, LLAMA_8B["num_key_value_heads"], 2)]
+    profile = {"model": "", "sink_tokens": 64, "local_tokens": 256, "prefill_local_tokens": 1024, "streaming": heads}
+    for name, content in (("config.json", LLAMA_8B), (HEADS, profile)):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            json.dump(content, file)
+
+
+def run(options, model, folder, name, setting):
     """The JSON of one run, or None when it failed, which is said."""
     case = CASES[name]
+    flags = [os.path.join(folder, HEADS) if flag == HEADS else flag for flag in (*case.arguments, *case.settings[setting])]
     command = [options.fovea, "bench", "serve", "--in-process", "--device", options.device, "--chunk-tokens", "8192",
                "--requests", str(max(2, round(case.requests * options.scale))), "--length-scale", str(options.scale), "--json", "-",
-               *case.arguments, *case.settings[setting]]
+               *flags]
     if model:
         command += ["--model", model]
     if model and not os.path.exists(os.path.join(model, "model.safetensors.index.json")):
@@ -88,10 +106,11 @@ def figures(report, metric):
 
 
 def table(results):
-    lines = ["| ms | Fovea | packing off | ratio | floor, or alone |", "|---|---|---|---|---|"]
+    lines = ["| ms | Fovea | packing off, or all read | ratio | floor, or alone |", "|---|---|---|---|---|"]
     for name, by_setting in results.items():
         what, metric = CASES[name].what, CASES[name].metric
-        off = figures(by_setting["packing off"], metric) if by_setting.get("packing off") else {}
+        beside_it = next((report for setting, report in by_setting.items() if setting and report), None)
+        off = figures(beside_it, metric) if beside_it else {}
         if not by_setting.get(""):
             continue
         for case, (value, limit) in figures(by_setting[""], metric).items():
@@ -114,7 +133,11 @@ def main():
     parser.add_argument("--read-rate", type=float, default=4660.0, help="GB/s")
     parser.add_argument("--compute-rate", type=float, default=680.0, help="TFLOP/s")
     parser.add_argument("--seconds", type=float, default=120.0, help="most that one run may take")
+    parser.add_argument("--write-config", metavar="FOLDER", help="only write that model's config.json there, for fovea warmup")
     options = parser.parse_args()
+    if options.write_config:
+        write_model(options.write_config)
+        return 0
     names = options.only.split(",")
     for name in names:
         if name not in CASES:
@@ -122,14 +145,11 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model
-        if model is None:
-            model = folder
-            with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-                json.dump(LLAMA_8B, file)
+        write_model(folder)
+        model = folder if options.model is None else options.model
         for name in names:
             for setting in CASES[name].settings:
-                results.setdefault(name, {})[setting] = run(options, model, name, setting)
+                results.setdefault(name, {})[setting] = run(options, model, folder, name, setting)
                 with open(os.path.join(options.out, "h200-serving.json"), "w", encoding="utf-8") as file:
                     json.dump(results, file, indent=1)
     print(table(results))

@@ -14,17 +14,18 @@ import os
 import subprocess
 import sys
 
-from gpu_common import BUNDLE, ROOT, environment, stop_if_missing
+from gpu_common import ROOT, bundle_for, environment, stop_if_missing
 
 
 def main() -> int:
-    stop_if_missing()
-    env = environment()
+    bundle = bundle_for("bench")
+    stop_if_missing(bundle)
+    env = environment(bundle)
     if peers := os.environ.get("PEERS"):
         env["PYTHONPATH"] += os.pathsep + peers
     out = ROOT / "build" / "bench"
     out.mkdir(parents=True, exist_ok=True)
-    fovea = str(BUNDLE / "bin" / "fovea")
+    fovea = str(bundle / "bin" / "fovea")
     if subprocess.run([sys.executable, "-c", "import torch"], env=env, capture_output=True).returncode != 0:
         print("PyTorch is not there, so Fovea is timed alone", file=sys.stderr)
         return subprocess.run([fovea, "bench", "attention", "--device", "cuda:0", "--json", str(out / "gpu.json")], env=env).returncode
@@ -35,17 +36,17 @@ def main() -> int:
         return subprocess.run(command, env=env).returncode
     alone = (fovea, "bench", "attention", "--device", "cuda:0", "--suite")
     codes = [run(*alone, "plan", "--json", plans), run(*alone, "integers", "--json", integers),
-             run(python, str(BUNDLE / "bench" / "peers_gpu.py"), "--fovea", fovea, "--json", results, *sys.argv[1:])]
+             run(python, str(bundle / "bench" / "peers_gpu.py"), "--fovea", fovea, "--json", results, *sys.argv[1:])]
     written = [path for path in (results, plans, integers) if os.path.exists(path)]
-    page = [python, str(BUNDLE / "bench" / "write_h200.py"), *written, "--out", str(out / "h200-decode.md")]
+    page = [python, str(bundle / "bench" / "write_h200.py"), *written, "--out", str(out / "h200-decode.md")]
     if os.environ.get("PROFILE"):
         codes.append(run(python, str(ROOT / "tools" / "gpu_profile.py"), *written, "--json", profiles))
         page += ["--profile", profiles]
     codes.append(run(*page))
-    prefill, beside = str(out / "prefill.json"), str(BUNDLE / "bench" / "peers_gpu.py")
+    prefill, beside = str(out / "prefill.json"), str(bundle / "bench" / "peers_gpu.py")
     codes.append(run(python, beside, "--fovea", fovea, "--suite", "prefill", "--json", prefill))
     if os.path.exists(prefill):
-        codes.append(run(python, str(BUNDLE / "bench" / "write_prefill.py"), prefill, "--out", str(out / "h200-prefill.md")))
+        codes.append(run(python, str(bundle / "bench" / "write_prefill.py"), prefill, "--out", str(out / "h200-prefill.md")))
     return max(codes)
 
 

@@ -1,4 +1,4 @@
-"""What gpu_test.py and gpu_bench.py share: the bundle (build/gpu-bundle), what it needs, and the environment it runs in."""
+"""What the GPU commands of this folder share: the bundle that tools/gpu_bundle.sh made, what it needs, and its environment."""
 
 from __future__ import annotations
 
@@ -9,36 +9,46 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BUNDLE = ROOT / "build" / "gpu-bundle"
-ARCHIVE = ROOT / "build" / "gpu-bundle.tar.xz"
+BUNDLE = ROOT / "build" / "gpu-bundle"  # for everything
 
 
-def missing() -> list[str]:
-    """What keeps the bundle from running here, each with what to do."""
-    if not (BUNDLE / "bin" / "fovea").exists():
-        if ARCHIVE.exists():
-            subprocess.run(["tar", "-C", str(ROOT / "build"), "-xJf", str(ARCHIVE)], check=True)
-        else:
-            return [f"{BUNDLE.relative_to(ROOT)} does not exist: run `make gpu-bundle` on a machine with a compiler (it needs no GPU) "
-                    f"and bring {ARCHIVE.relative_to(ROOT)} here"]
+def archive_of(bundle: Path) -> Path:
+    return bundle.with_name(bundle.name + ".tar.xz")
+
+
+def bundle_for(purpose: str) -> Path:
+    """The bundle made for one purpose (test, bench or serve) where there is one, else the one for everything."""
+    own = BUNDLE.with_name(f"{BUNDLE.name}-{purpose}")
+    return own if own.exists() or archive_of(own).exists() else BUNDLE
+
+
+def missing(bundle: Path, needs_driver: bool = True) -> list[str]:
+    """What keeps the bundle from running here, each with what to do. Unpacks it."""
+    if not (bundle / "bin" / "fovea").exists():
+        archive = archive_of(bundle)
+        if not archive.exists():
+            return [f"{bundle.relative_to(ROOT)} does not exist: run `make gpu-bundle` on a machine with a compiler (it needs no GPU) "
+                    f"and bring {archive.relative_to(ROOT)} here"]
+        subprocess.run(["tar", "-C", str(bundle.parent), "-xJf", str(archive)], check=True)
     found = []
     try:
-        ctypes.CDLL("libcuda.so.1")
+        if needs_driver:
+            ctypes.CDLL("libcuda.so.1")
     except OSError:
         found.append("there is no CUDA driver (libcuda.so.1): this needs a machine with an NVIDIA GPU")
-    version = subprocess.run([str(BUNDLE / "bin" / "fovea"), "--version"], capture_output=True, text=True)
+    version = subprocess.run([str(bundle / "bin" / "fovea"), "--version"], capture_output=True, text=True)
     if version.returncode != 0:
         found.append(f"the bundle's binaries do not run here: {version.stderr.strip()}")
     return found
 
 
-def environment() -> dict[str, str]:
+def environment(bundle: Path) -> dict[str, str]:
     """The bundle's libraries, package and kernel cache before the machine's own."""
     env = dict(os.environ)
-    env["FOVEA_LIBRARY"] = str(BUNDLE / "lib" / "libfovea_c.so")
-    env["FOVEA_CACHE_DIR"] = str(BUNDLE / "cache")
-    env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(BUNDLE / "lib"), env.get("LD_LIBRARY_PATH")]))
-    paths = [BUNDLE / "python", BUNDLE / "tests", *filter(None, [env.get("PYTHONPATH")])]
+    env["FOVEA_LIBRARY"] = str(bundle / "lib" / "libfovea_c.so")
+    env["FOVEA_CACHE_DIR"] = str(bundle / "cache")
+    env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(bundle / "lib"), env.get("LD_LIBRARY_PATH")]))
+    paths = [bundle / "python", bundle / "tests", *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     env["FOVEA_TEST_GOLDENS"] = str(ROOT / "tests" / "goldens" / "models")
     env["FOVEA_TEST_NEEDLE"] = str(ROOT / "models" / "needle")
@@ -46,7 +56,7 @@ def environment() -> dict[str, str]:
     return env
 
 
-def stop_if_missing() -> None:
+def stop_if_missing(bundle: Path, needs_driver: bool = True) -> None:
     """Ends the program with what is missing, if something is."""
-    if found := missing():
+    if found := missing(bundle, needs_driver):
         sys.exit("\n".join(found))

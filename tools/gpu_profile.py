@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from gpu_common import BUNDLE, ROOT, environment, stop_if_missing
+from gpu_common import ROOT, bundle_for, environment, stop_if_missing
 
 sys.path.insert(0, str(ROOT / "bench"))
 import h200_figures as figures
@@ -88,7 +88,7 @@ def profile(cases: list[str], env: dict[str, str], seconds: float) -> tuple[dict
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--metrics", METRICS]
     for section in SECTIONS:
         command += ["--section", section]
-    command += [str(BUNDLE / "bin" / "fovea"), "bench", "attention", "--device", "cuda:0", "--once", "--suite", cases[0].split("/")[0],
+    command += [str(bundle_for("bench") / "bin" / "fovea"), "bench", "attention", "--device", "cuda:0", "--once", "--suite", cases[0].split("/")[0],
                 "--only", ",".join(cases)]
     try:
         done = subprocess.run(command, env=env, timeout=max(seconds, 1), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--json", required=True)
     parser.add_argument("--seconds", type=float, default=60.0, help="for all together")
     args = parser.parse_args()
-    stop_if_missing()
+    stop_if_missing(bundle_for("bench"))
     if shutil.which("ncu") is None:
         sys.exit("ncu is not there: it comes with the CUDA toolkit (Nsight Compute)")
     cases = [case for case in args.cases.split(",") if case]
@@ -127,7 +127,7 @@ def main() -> int:
     end, found, wrong = time.monotonic() + args.seconds, {}, 0
     for suite, some in by_suite.items():
         begin = time.monotonic()
-        profiled, why = profile(some, environment(), end - begin)
+        profiled, why = profile(some, environment(bundle_for("bench")), end - begin)
         found |= profiled
         wrong += bool(why)
         print(f"{suite}: {len(profiled)} of {len(some)} cases profiled in {time.monotonic() - begin:.1f} s" + (f": {why}" if why else ""), flush=True)

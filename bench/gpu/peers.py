@@ -24,7 +24,7 @@ OF_SUITE = {
     "decode": "cudnn fa3 fi_xqa fi_tc fi_tc0 fi_cc fi_cc0", "skew": "fa3 fi_xqa fi_tc fi_cc fi_persist",
     "single": "cudnn fa3 fi_xqa fi_tc fi_tc0", "fp8": "fa3 fi_xqa fi_tc", "page": "fa3 fi_xqa fi_tc",
     "variant": "fa3 fi_xqa fi_tc fi_tc0", "append": "fa3 fi_fa2 fi_persist", "prefix": "fa3 fi_tc fi_tc0 fi_casc",
-    "sweep": "fa3 fi_xqa fi_tc fi_tc0 fi_fa2", "cliffs": "fa3 fi_xqa fi_tc fi_tc0 fi_fa2",
+    "sweep": "fa3 fi_xqa fi_tc fi_tc0 fi_cc0 fi_fa2 fi_fa3 fi_persist", "cliffs": "fa3 fi_xqa fi_tc fi_tc0 fi_fa2",
     "prefill": "cudnn fa3_dense fa3_varlen fa3 fi_fa3 fi_blocks",
 }
 CONTIGUOUS = {"cudnn"}

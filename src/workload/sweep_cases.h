@@ -9,6 +9,9 @@
 
 namespace fovea {
 
+// Of a case on a GPU.
+inline constexpr double kMostSweepBytes = 1.6e9;
+
 // The same numbers give the same cases, on every machine. most_kv_bytes: of the distinct KV of a case, which is drawn
 // from a fortieth of that on.
 std::vector<MeasuredCase> sweep_cases(std::uint64_t seed, std::int32_t count, double most_kv_bytes);

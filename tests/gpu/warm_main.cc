@@ -1,8 +1,9 @@
 // Compiles every kernel that the tests and benchmarks of a GPU launch into the kernel cache (FOVEA_CACHE_DIR), on a
 // machine that needs no GPU: fovea_gpu_warm ARCH. With `measured` behind it: the benchmarks' alone; `prefill`: those of
-// its suite; `agreement`: its test (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `variants`:
-// those of the gallery, examples/variants; `conformance`: of tests/conformance. Used by tools/gpu_bundle.sh, and by
-// tools/gpu_test.py for what the bundle's cache lacks.
+// its suite; `sweep`: of the sweep's 300 cases of seed FOVEA_SWEEP_SEED (not part of all); `agreement`: its test
+// (FOVEA_GPU_CONFIGURATIONS: only configurations whose name holds it); `variants`: those of the gallery,
+// examples/variants; `conformance`: of tests/conformance. Used by tools/gpu_bundle.sh, and by tools/gpu_test.py for
+// what the bundle's cache lacks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,12 +22,13 @@
 #include "tests/gpu/agreement.h"
 #include "tests/gpu/gallery_options.h"
 #include "workload/attention_cases.h"
+#include "workload/sweep_cases.h"
 
 namespace fovea::gpu_test {
 namespace {
 
 // Never read: options with tensors only need to have some.
-float per_head[64];
+float per_head[128];
 
 AttentionOptions with_tensors(const Configuration& config) {
   AttentionOptions o = config.options;
@@ -49,7 +51,7 @@ std::vector<AttentionOptions> gallery_options(Place& place, std::vector<std::sha
   return all;
 }
 
-// use: "measured", "prefill", "agreement", "variants", "conformance", or nothing for all.
+// use: "measured", "prefill", "sweep", "agreement", "variants", "conformance", or nothing for all.
 std::vector<AttentionOptions> wanted_options(const std::string& use, Place& place,
                                              std::vector<std::shared_ptr<void>>& kept) {
   std::vector<AttentionOptions> all;
@@ -61,14 +63,21 @@ std::vector<AttentionOptions> wanted_options(const std::string& use, Place& plac
   if (prefill.ok() && (wanted("measured") || use == "prefill")) {
     cases.insert(cases.end(), prefill->begin(), prefill->end());
   }
+  if (use == "sweep") {
+    constexpr std::int32_t kCases = 300;
+    const char* seed = std::getenv("FOVEA_SWEEP_SEED");
+    cases = sweep_cases(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, kCases, kMostSweepBytes);
+  }
   for (const MeasuredCase& c : cases) {
     AttentionOptions o;
     o.num_qo_heads = c.qo_heads;
     o.num_kv_heads = c.kv_heads;
     o.head_dim = c.head_dim;
+    o.q_dtype = c.q_dtype;
     o.kv_dtype = c.kv_dtype;
     o.page_tokens = c.page_tokens;
     o.softcap = c.softcap;
+    if (c.sinks) o.sinks = cpu_tensor(per_head, DType::kF32, c.qo_heads);
     all.push_back(o);
   }
   if (wanted("agreement")) {
@@ -149,9 +158,9 @@ int warm(const std::string& arch, const std::string& use) {
 
 int main(int argc, char** argv) {
   const std::string use = argc == 3 ? argv[2] : "";
-  const auto names = {"", "measured", "prefill", "agreement", "variants", "conformance"};
+  const auto names = {"", "measured", "prefill", "sweep", "agreement", "variants", "conformance"};
   if (argc < 2 || argc > 3 || std::find(names.begin(), names.end(), use) == names.end()) {
-    std::fprintf(stderr, "usage: %s ARCH [measured|prefill|agreement|variants|conformance], for example sm_90a\n",
+    std::fprintf(stderr, "usage: %s ARCH [measured|prefill|sweep|agreement|variants|conformance], for example sm_90a\n",
                  argv[0]);
     return 2;
   }

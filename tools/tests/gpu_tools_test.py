@@ -101,8 +101,8 @@ def test_cases_of_short_figures_are_profiled(tmp_path, monkeypatch, capsys):
                    "print(t.ncu_text(sys.argv[sys.argv.index('--only') + 1].split(',')))\n")
     ncu.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(gpu_profile, "stop_if_missing", lambda: None)
-    monkeypatch.setattr(gpu_profile, "environment", lambda: {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)})
+    monkeypatch.setattr(gpu_profile, "stop_if_missing", lambda bundle: None)
+    monkeypatch.setattr(gpu_profile, "environment", lambda bundle: {"PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)})
     page(tmp_path, [(case("decode", "32x8/B64/S4096"), {"fovea": 250.0}), (case("decode", "64x8/B64/S4096"), {"fovea": 1.0}),
                     (case("single", "S256"), {"fovea": 9.0})])
     monkeypatch.setattr(sys, "argv", ["gpu_profile.py", str(tmp_path / "run.json"), "--json", str(tmp_path / "p.json")])
@@ -140,7 +140,7 @@ def test_the_page_of_prefill_says_what_was_measured(tmp_path, monkeypatch):
 
 def test_gpu_commands_say_what_is_missing(tmp_path):
     (tmp_path / "tools").mkdir()
-    for name in ("gpu_common.py", "gpu_test.py", "gpu_bench.py"):
+    for name in ("gpu_common.py", "steps.py", "gpu_test.py", "gpu_bench.py"):
         (tmp_path / "tools" / name).write_text((ROOT / "tools" / name).read_text())
     for name in ("gpu_test.py", "gpu_bench.py"):
         done = subprocess.run([sys.executable, str(tmp_path / "tools" / name)], capture_output=True, text=True)

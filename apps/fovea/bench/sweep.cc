@@ -29,7 +29,7 @@
 namespace fovea::app {
 namespace {
 
-constexpr double kMostBytes = 1.6e9, kMostBytesCpu = 48e6;
+constexpr double kMostBytesCpu = 48e6;
 // Shorter cases are bound by what happens once, longer queries by what prefill kernels are for: reported, not judged.
 constexpr double kJudgedUs = 20.0;
 constexpr std::int32_t kJudgedQueries = 16;
@@ -321,7 +321,7 @@ Status sweep_cpu(const BenchAttentionFlags& flags, const std::vector<MeasuredCas
 
 std::vector<MeasuredCase> sweep_of(const BenchAttentionFlags& flags) {
   const bool cpu = flags.device == "cpu" && !flags.list;
-  return sweep_cases(static_cast<std::uint64_t>(flags.seed), flags.cases, cpu ? kMostBytesCpu : kMostBytes);
+  return sweep_cases(static_cast<std::uint64_t>(flags.seed), flags.cases, cpu ? kMostBytesCpu : kMostSweepBytes);
 }
 
 Status bench_sweep(const BenchAttentionFlags& flags) {

@@ -53,6 +53,7 @@ struct State {
   std::map<std::string, std::pair<int, int>> once;  // ..., and to which call of it alone, counted as `calls` are
   std::map<std::string, int> calls;                 // how often a function was called
   std::map<std::string, Kernel> kernels;            // besides "fill"
+  bool any_kernel = false;                          // every name is a kernel's; those of no test do nothing
   bool late = false;                                // streams begin when somebody waits for what they were given
   std::uint64_t algorithm = 0;                      // of the last product: how many were asked for before it
   Alive alive;
