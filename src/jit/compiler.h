@@ -34,6 +34,8 @@ class Compiler {
   bool is_stored(const KernelSource& source);
 
   const std::string& folder() const { return disk_.folder(); }
+  // Kernels that this process asked for, each counted once.
+  std::size_t num_kernels() const { return memory_.size(); }
 
  private:
   static Result<std::string> tool(const Result<NvrtcPlace>& place);

@@ -34,12 +34,18 @@ class OnceMap {
     return slot->value;
   }
 
+  // Keys that were asked for.
+  std::size_t size() const {
+    const std::lock_guard lock(mutex_);
+    return slots_.size();
+  }
+
  private:
   struct Slot {
     std::mutex mutex;
     Value value = nullptr;
   };
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

@@ -17,10 +17,12 @@
 #include "base/thread_pool.h"
 #include "commands.h"
 #include "console.h"
+#include "device/cuda/cuda_linear.h"
 #include "device/cuda/cuda_ops.h"
 #include "engine/model/config.h"
 #include "jit/any_spec.h"
 #include "jit/compiler.h"
+#include "jit/op_spec.h"
 #include "model_hint.h"
 
 namespace fovea::app {
@@ -30,6 +32,7 @@ struct WarmupState {
   std::string model;
   std::vector<std::string> archs = {"sm_90a"};
   std::string kv_dtype = "auto";
+  std::string weight_dtype = "auto";
   std::int32_t page_tokens = 16;
   bool batch_invariant = false;
   bool select = false;
@@ -75,6 +78,17 @@ Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
     kernels = op_kernels(arch, attention.q_dtype, model->hidden_size, model->head_dim, rotary);
     if (!kernels.ok()) return kernels.status();
     for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
+    const bool fp8 = state.weight_dtype == "fp8";
+    const ProductSizes sizes = {model->hidden_size, std::int64_t{model->num_qo_heads} * model->head_dim,
+                                model->intermediate_size};
+    kernels = product_kernels(arch, attention.q_dtype, fp8, sizes, model->activation);
+    if (!kernels.ok()) return kernels.status();
+    for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
+    if (fp8) {
+      Result<jit::KernelSource> rows = jit::fp8_rows_source(arch, q_type, 8);
+      if (!rows.ok()) return rows.status();
+      all.push_back(*std::move(rows));
+    }
     if (!state.select) continue;
     for (Result<jit::KernelSource> kernel : {jit::select_source(arch, q_type), jit::key_codes_source(arch, q_type)}) {
       if (!kernel.ok()) return kernel.status();
@@ -189,6 +203,8 @@ RunFunction declare_warmup(Options& options) {
   options.add("arch", state->archs, "GPU architecture to compile for; repeatable (sm_80, sm_89, sm_90a)");
   options.add_choice("kv-dtype", state->kv_dtype, {"auto", "fp8_e4m3", "int8", "int4"},
                      "How KV is stored; auto: as the model computes");
+  options.add_choice("weight-dtype", state->weight_dtype, {"auto", "fp8"},
+                     "How weights are kept; fp8 also for checkpoints that are stored so");
   options.add("page-tokens", state->page_tokens, "Tokens a page");
   options.add_flag("batch-invariant", state->batch_invariant, "Also for servers with --batch-invariant");
   options.add_flag("select", state->select, "Also the kernels of PageSelector");

@@ -29,6 +29,33 @@ Result<std::optional<SkinnyLinear>> few_rows(const cuda::Device& device, const S
 
 }  // namespace
 
+Result<std::vector<jit::KernelSource>> product_kernels(const std::string& arch, DType dtype, bool fp8,
+                                                       const ProductSizes& sizes, Activation gate) {
+  std::vector<jit::KernelSource> all;
+  const auto add = [&](SkinnyLinearSpec spec) -> Status {
+    spec.out = 8;  // kernels are the same for all
+    spec.dtype = dtype;
+    spec.most_rows = CudaLinear::kFewRows;
+    Result<std::vector<jit::KernelSource>> kernels = skinny_kernels(arch, spec);
+    if (kernels.status().code() == StatusCode::kUnsupported) return ok_status();  // cuBLASLt takes the product
+    if (!kernels.ok()) return kernels.status();
+    for (jit::KernelSource& kernel : *kernels) {
+      const auto is_same = [&](const jit::KernelSource& other) { return other.text == kernel.text; };
+      if (std::none_of(all.begin(), all.end(), is_same)) all.push_back(std::move(kernel));
+    }
+    return ok_status();
+  };
+  for (const bool narrow : fp8 ? std::vector{false, true} : std::vector{false}) {
+    for (const bool norm : {false, true}) {
+      FOVEA_RETURN_IF_ERROR(add({.in = sizes.hidden, .fp8 = narrow, .norm = norm}));
+      FOVEA_RETURN_IF_ERROR(add({.in = sizes.hidden, .fp8 = narrow, .norm = norm, .activation = activation_of(gate)}));
+    }
+    FOVEA_RETURN_IF_ERROR(add({.in = sizes.attention, .fp8 = narrow}));
+    FOVEA_RETURN_IF_ERROR(add({.in = sizes.intermediate, .fp8 = narrow}));
+  }
+  return all;
+}
+
 Status Fp8Scratch::reserve(const cuda::Device& device, std::int64_t in) {
   const std::size_t bytes = static_cast<std::size_t>(kRows * in);
   if (bytes <= codes_.size_bytes()) return ok_status();

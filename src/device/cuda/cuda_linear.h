@@ -47,8 +47,19 @@ struct CudaLinearContext {
   bool fixed = false;  // a row's bits do not depend on how many rows there are: all go to cuBLASLt (MatmulSpec::fixed)
 };
 
+// The kernels of a model's products of few rows (SkinnyLinear), with norms and gates and without: what `fovea warmup`
+// compiles. Those of layers are fp8 or not, that of the vocabulary is not. Empty where an architecture has none.
+struct ProductSizes {
+  std::int64_t hidden = 0, attention = 0, intermediate = 0;  // attention: features of all query heads
+};
+Result<std::vector<jit::KernelSource>> product_kernels(const std::string& arch, DType dtype, bool fp8,
+                                                       const ProductSizes& sizes, Activation gate);
+
 class CudaLinear final : public Linear {
  public:
+  // Of 9 to 16 rows cuBLASLt's products are faster; see docs/kernels/linear.md.
+  static constexpr std::int64_t kFewRows = 8;
+
   // weight: [out, in] of dtype, or e4m3 with scales [out] of f32, else empty; bias: [out] of dtype, or empty.
   CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer scales, cuda::DeviceBuffer bias,
              std::int64_t in, std::int64_t out, DType dtype, const CudaLinearContext& context)
@@ -79,8 +90,6 @@ class CudaLinear final : public Linear {
   std::int64_t out_features() const override { return out_; }
 
  private:
-  // Of 9 to 16 rows cuBLASLt's products are faster; see docs/kernels/linear.md.
-  static constexpr std::int64_t kFewRows = 8;
   static bool is_few(std::int64_t rows) { return rows >= 1 && rows <= kFewRows; }
 
   Status check(const TensorView& x, const TensorView& y, std::int64_t columns) const;

@@ -34,10 +34,8 @@ bool is_aligned(const void* at, std::int64_t stride, std::int64_t element, std::
          static_cast<std::uintptr_t>(stride * element) % bytes == 0;
 }
 
-Status check(const cuda::Device& device, const SkinnyLinearSpec& s, const void* weights) {
-  if (device.info().major != 9) {
-    return unsupported("small products need sm_90a, {} is {}", device.info().name, device.info().arch());
-  }
+Status check(const std::string& arch, const SkinnyLinearSpec& s) {
+  if (arch != "sm_90a") return unsupported("small products need sm_90a, not {}", arch);
   if (s.in < 1 || s.in % abi::linear_weight_slice(s.fp8) != 0 || s.out < 1 || s.out % 8 != 0 ||
       s.out > (std::int64_t{1} << 31)) {
     return unsupported("a small product of {} in and {} out, expected multiples of {} and 8", s.in, s.out,
@@ -50,34 +48,53 @@ Status check(const cuda::Device& device, const SkinnyLinearSpec& s, const void* 
   if (s.dtype != DType::kBF16 && s.dtype != DType::kF16) {
     return unsupported("a small product of {}, expected bf16 or f16", dtype_name(s.dtype));
   }
-  if (!is_aligned(weights, s.in, s.fp8 ? 1 : 2, 16))
-    return invalid_argument("weights of a product are not aligned to 16 bytes");
   return ok_status();
+}
+
+// CTAs of a cluster of the kernel for up to 8 * blocks rows; 0: there is none, which forward() is told by takes().
+std::uint32_t split_for(const SkinnyLinearSpec& spec, std::uint32_t blocks) {
+  return 8 * (blocks - 1) >= spec.most_rows ? 0 : split_of(spec.in / abi::kLinearSlice, blocks);
+}
+
+jit::LinearKernelSpec kernel_spec(const std::string& arch, const SkinnyLinearSpec& spec, std::uint32_t blocks) {
+  return {.arch = arch,
+          .dtype = spec.dtype == DType::kBF16 ? abi::KvDType::kBF16 : abi::KvDType::kF16,
+          .fp8 = spec.fp8,
+          .tokens = 8 * blocks,
+          .split = split_for(spec, blocks),
+          .norm = spec.norm,
+          .activation = spec.activation,
+          .ring = abi::linear_ring(blocks)};
 }
 
 }  // namespace
 
+Result<std::vector<jit::KernelSource>> skinny_kernels(const std::string& arch, const SkinnyLinearSpec& spec) {
+  FOVEA_RETURN_IF_ERROR(check(arch, spec));
+  std::vector<jit::KernelSource> all;
+  for (const std::uint32_t blocks : {1u, 2u}) {
+    if (split_for(spec, blocks) == 0) continue;
+    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource source, jit::linear_source(kernel_spec(arch, spec, blocks)));
+    all.push_back(std::move(source));
+  }
+  return all;
+}
+
 Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const SkinnyLinearSpec& spec, const void* weights,
                                           const float* scales) {
-  FOVEA_RETURN_IF_ERROR(check(device, spec, weights));
+  FOVEA_RETURN_IF_ERROR(check(device.info().arch(), spec));
+  if (!is_aligned(weights, spec.in, spec.fp8 ? 1 : 2, 16)) {
+    return invalid_argument("weights of a product are not aligned to 16 bytes");
+  }
   if (spec.fp8 != (scales != nullptr)) return invalid_argument("weights of a product are e4m3 with scales, or neither");
   SkinnyLinear linear;
   linear.spec_ = spec;
   linear.scales_ = scales;
   for (const std::uint32_t blocks : {1u, 2u}) {
-    const std::uint32_t split = split_of(spec.in / abi::kLinearSlice, blocks);
-    // 9 to 16 rows of so many numbers, or of none: forward() is told by takes()
-    if (split == 0 || 8 * (blocks - 1) >= spec.most_rows) continue;
+    const std::uint32_t split = split_for(spec, blocks);
+    if (split == 0) continue;
     Kernel& kernel = linear.kernels_[blocks - 1];
-    const jit::LinearKernelSpec variant = {
-        .arch = device.info().arch(),
-        .dtype = spec.dtype == DType::kBF16 ? abi::KvDType::kBF16 : abi::KvDType::kF16,
-        .fp8 = spec.fp8,
-        .tokens = 8 * blocks,
-        .split = split,
-        .norm = spec.norm,
-        .activation = spec.activation,
-        .ring = abi::linear_ring(blocks)};
+    const jit::LinearKernelSpec variant = kernel_spec(device.info().arch(), spec, blocks);
     FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::linear_source(variant));
     FOVEA_ASSIGN_OR_RETURN(kernel.function, cuda_kernel(device, source, "fovea_linear"));
     kernel.smem_bytes = abi::linear_smem_bytes(variant.ring, blocks, split, spec.norm);

@@ -3,9 +3,13 @@
 // more rows and for what is refused here. The kernel is kernels/linear/skinny.cuh.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "abi/linear_args.h"
 #include "cuda/module.h"
 #include "fovea/dtype.h"
+#include "jit/kernel_source.h"
 
 namespace fovea {
 
@@ -21,6 +25,10 @@ struct SkinnyLinearSpec {
   abi::LinearActivation activation = abi::LinearActivation::kNone;
   std::int64_t most_rows = abi::kLinearMaxTokens;  // kernels are made for up to so many
 };
+
+// The kernels that a SkinnyLinear of the spec launches on devices of an architecture; needs no GPU. kUnsupported as
+// create() says.
+Result<std::vector<jit::KernelSource>> skinny_kernels(const std::string& arch, const SkinnyLinearSpec& spec);
 
 class SkinnyLinear {
  public:
