@@ -1,8 +1,10 @@
 """Answers in a given form, through the official client: whatever the embedded model is made to say at temperature 1.5, it
-says by the schema. Judged by the `jsonschema` package; forms other than JSON by Python's own `re`.
+says by the schema. Judged by the `jsonschema` package; forms other than JSON by Python's own `re`. FOVEA_TEST_SCHEMAS: how many
+random schemas.
 """
 
 import json
+import os
 import random
 import re
 
@@ -12,7 +14,7 @@ import pydantic
 import pytest
 from test_openai import Server, ask
 
-SCHEMAS = 20
+SCHEMAS = int(os.environ.get("FOVEA_TEST_SCHEMAS", "20"))
 
 
 @pytest.fixture(scope="module")

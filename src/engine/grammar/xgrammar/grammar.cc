@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 
@@ -17,6 +18,7 @@
 #include "base/status.h"
 #include "engine/grammar/json_schema.h"
 #include "engine/grammar/repetition.h"
+#include "engine/grammar/xgrammar/json_strings.h"
 
 namespace fovea {
 namespace {
@@ -45,6 +47,25 @@ Status check_schemas_of_tag(const Json& format) {
     FOVEA_RETURN_IF_ERROR(key == "json_schema" ? check_json_schema(value.dump()) : check_schemas_of_tag(value));
   }
   return ok_status();
+}
+
+// Each JSON schema of a structural tag. Arguments in markup are text, not JSON.
+void change_schemas_of_tag(nlohmann::ordered_json* format) {
+  if (format->is_array()) {
+    for (nlohmann::ordered_json& item : *format) change_schemas_of_tag(&item);
+  }
+  if (!format->is_object() || format->value("type", "") == "qwen_xml_parameter") return;
+  for (auto& [key, value] : format->items()) {
+    key == "json_schema" ? write_bounds_as_patterns(&value) : change_schemas_of_tag(&value);
+  }
+}
+
+// What xgrammar is given in place of a schema or a tag.
+std::string schema_of(const GrammarSpec& spec) {
+  auto json = nlohmann::ordered_json::parse(spec.text);  // it was parsed before, within limits
+  if (const Status status = check_patterns(json); !status.ok()) throw std::invalid_argument(status.message());
+  spec.kind == GrammarKind::kJsonSchema ? write_bounds_as_patterns(&json) : change_schemas_of_tag(&json);
+  return json.dump();
 }
 
 Status check_spec(const GrammarSpec& spec) {
@@ -117,10 +138,10 @@ struct GrammarCompiler::Impl {
     }
     switch (spec.kind) {
       // Whitespace as json.dumps() writes it: free whitespace has no end, and models lose themselves in it.
-      case GrammarKind::kJsonSchema: return compiler->CompileJSONSchema(spec.text, /*any_whitespace=*/false);
+      case GrammarKind::kJsonSchema: return compiler->CompileJSONSchema(schema_of(spec), /*any_whitespace=*/false);
       case GrammarKind::kRegex: return compiler->CompileRegex(spec.text);
       case GrammarKind::kEbnf: return compiler->CompileGrammar(spec.text, "root");
-      case GrammarKind::kStructuralTag: return compiler->CompileStructuralTag(spec.text);
+      case GrammarKind::kStructuralTag: return compiler->CompileStructuralTag(schema_of(spec));
     }
     throw std::runtime_error("unknown kind of grammar");
   }

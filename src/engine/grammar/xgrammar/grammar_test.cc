@@ -81,6 +81,31 @@ rest ::= "!"*)"},
                       "<t>true</t>"));
 }
 
+TEST(Grammar, StringsAreJson) {
+  GrammarCompiler compiler = make_compiler();
+  const auto schema = [](const std::string& text) { return GrammarSpec{GrammarKind::kJsonSchema, text}; };
+  for (const char* bounded : {R"({"type":"string","maxLength":3})", R"({"type":"string","minLength":2})",
+                              R"({"type":"string","minLength":1,"maxLength":400})",
+                              R"({"type":["null","string"],"minLength":2,"maxLength":2})"}) {
+    EXPECT_TRUE(matches(compiler, schema(bounded), "\"ab\"")) << bounded;
+    EXPECT_TRUE(matches(compiler, schema(bounded), "\"\u00e9b\"")) << bounded;
+    EXPECT_FALSE(matches(compiler, schema(bounded), "\"a\t\"")) << bounded;
+    EXPECT_FALSE(matches(compiler, schema(bounded), std::string("\"a\x01\"", 4))) << bounded;
+    EXPECT_FALSE(matches(compiler, schema(bounded), "\"a\\\"")) << bounded;
+  }
+  EXPECT_FALSE(matches(compiler, schema(R"({"type":"string","maxLength":3})"), "\"abcd\""));
+  EXPECT_FALSE(matches(compiler, schema(R"({"type":"string","minLength":3})"), "\"ab\""));
+  const std::string named =
+      R"({"type":"object","properties":{"maxLength":{"const":{"minLength":2}}},"required":["maxLength"]})";
+  EXPECT_TRUE(matches(compiler, schema(named), R"({"maxLength": {"minLength":2}})"));
+  EXPECT_TRUE(matches(compiler, schema(R"({"type":"string","pattern":"^.{2,8}$"})"), "\"a'\""));
+  EXPECT_TRUE(matches(compiler, schema(R"({"type":"string","pattern":"^\u00e9+$"})"), "\"\u00e9\""));
+  for (const char* pattern : {R"(^.{0,500}$)", R"(^a\\n$)", R"(^[^x]\u00e9$)"}) {
+    const auto refused = compiler.compile(schema(fmt::format(R"({{"type":"string","pattern":"{}"}})", pattern)));
+    EXPECT_THAT(refused.status().message(), HasSubstr("pattern")) << pattern;
+  }
+}
+
 TEST(Grammar, HoldsTagsInFreeText) {
   GrammarCompiler compiler = make_compiler();
   const GrammarSpec spec = {GrammarKind::kStructuralTag, R"({"type":"structural_tag","format":{"type":"triggered_tags",

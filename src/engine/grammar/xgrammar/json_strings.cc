@@ -1,0 +1,115 @@
+#include "engine/grammar/xgrammar/json_strings.h"
+
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/quote.h"
+#include "base/status.h"
+
+namespace fovea {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+// Of what may be a quote, in a pattern: 128 were still compiled to an automaton, 200 were not.
+constexpr std::int64_t kMaxRepetitions = 128;
+
+// Members that hold values, not schemas.
+bool holds_values(const std::string& name) {
+  return name == "const" || name == "enum" || name == "default" || name == "examples" || name == "example";
+}
+
+bool is_bound(const OrderedJson& schema, const char* name) {
+  return schema.contains(name) && schema[name].is_number_integer();
+}
+
+// Whatever way it is compiled, it cannot match a quote, a backslash or a control character.
+bool is_plain(std::string_view pattern) {
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const auto c = static_cast<unsigned char>(pattern[i]);
+    const bool escaped_digit = c == '\\' && i + 1 < pattern.size() && pattern[i + 1] == 'd';
+    const bool range = c == '-' && i > 0 && i + 1 < pattern.size();
+    if (range) {
+      const std::string_view ends = pattern.substr(i - 1, 3);
+      if (ends != "a-z" && ends != "A-Z" && ends != "0-9" && ends != "a-f" && ends != "A-F") return false;
+      continue;
+    }
+    if (c == '[' && i + 1 < pattern.size() && pattern[i + 1] == '^') return false;
+    if (c >= 0x80 || escaped_digit || std::isalnum(c) != 0) continue;
+    if (std::string_view(" ^$()|?*+{},:_=@#/[]").find(pattern[i]) == std::string_view::npos) return false;
+  }
+  return true;
+}
+
+// How often a pattern repeats something at most: of groups, one in another; else, one behind the other.
+std::int64_t repetitions(std::string_view pattern) {
+  std::int64_t sum = 0, product = 1;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '{') continue;
+    std::int64_t count = 0, last = 0;
+    for (++i; i < pattern.size() && pattern[i] != '}'; ++i) {
+      last =
+          pattern[i] >= '0' && pattern[i] <= '9' ? std::min<std::int64_t>(10 * last + (pattern[i] - '0'), 1 << 20) : 0;
+      count = std::max(count, last);
+    }
+    sum = std::min<std::int64_t>(sum + count, 1 << 20);
+    product = std::min<std::int64_t>(product * std::max<std::int64_t>(count, 1), 1 << 20);
+  }
+  return pattern.find("){") == std::string_view::npos ? sum : product;
+}
+
+Status check_pattern(const std::string& pattern) {
+  if (is_plain(pattern)) return ok_status();
+  const OrderedJson schema = {{"type", "string"}, {"pattern", pattern}};
+  // As an automaton it was made to match strings as JSON writes them.
+  const std::string grammar = xgrammar::Grammar::FromJSONSchema(schema.dump(), false).ToString();
+  if (grammar.find("Regex(") != std::string::npos && repetitions(pattern) <= kMaxRepetitions) return ok_status();
+  return invalid_argument(
+      "the pattern {} cannot be kept to in JSON: it is too long, or asks for characters that JSON "
+      "escapes",
+      quote(shorten(pattern)));
+}
+
+}  // namespace
+
+void write_bounds_as_patterns(OrderedJson* schema) {
+  if (schema->is_array()) {
+    for (OrderedJson& item : *schema) write_bounds_as_patterns(&item);
+  }
+  if (!schema->is_object()) return;
+  for (auto& [name, value] : schema->items()) {
+    if (!holds_values(name)) write_bounds_as_patterns(&value);
+  }
+  const bool least = is_bound(*schema, "minLength"), most = is_bound(*schema, "maxLength");
+  if ((!least && !most) || schema->contains("pattern") || schema->contains("format")) return;
+  const auto bound = [&](const char* name) { return (*schema)[name].dump(); };
+  std::string pattern =
+      fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)", least ? bound("minLength") : "0", most ? bound("maxLength") : "");
+  schema->erase("minLength");
+  schema->erase("maxLength");
+  (*schema)["pattern"] = std::move(pattern);
+}
+
+Status check_patterns(const OrderedJson& schema) {
+  if (schema.is_array()) {
+    for (const OrderedJson& item : schema) FOVEA_RETURN_IF_ERROR(check_patterns(item));
+  }
+  if (!schema.is_object()) return ok_status();
+  for (const auto& [name, value] : schema.items()) {
+    if (name == "pattern" && value.is_string()) {
+      FOVEA_RETURN_IF_ERROR(check_pattern(value.get<std::string>()));
+    } else if (name == "patternProperties" && value.is_object()) {
+      for (const auto& [pattern, inner] : value.items()) FOVEA_RETURN_IF_ERROR(check_pattern(pattern));
+    }
+    if (!holds_values(name)) FOVEA_RETURN_IF_ERROR(check_patterns(value));
+  }
+  return ok_status();
+}
+
+}  // namespace fovea
