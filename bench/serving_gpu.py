@@ -24,11 +24,11 @@ LLAMA_8B: dict[str, Any] = {
 # Settings of the engine that are compared, and their flags.
 ALONE: dict[str, list[str]] = {"": []}
 BOTH = {"": [], "packing off": ["--no-share-prefixes"]}
-HEADS = "heads.json"  # in the folder of the run's files
+HEADS = "heads.json"  # beside the config.json of the model of random weights
 # 4096 tokens read with half of the heads streaming, against all.
 SELECTING = {"": ["--sparse", "auto", "--kv-budget", "4096", "--streaming", HEADS], "all read": []}
-LONG = ["--rate", "inf", "--itl-target-ms", "0", "--prompt-tokens", "131008", "--shared-tokens", "130944", "--max-tokens", "64",
-        "--kv-dtype", "fp8"]
+# Answers so long that all streams still run when the last prompt has been read.
+LONG = ["--rate", "inf", "--itl-target-ms", "0", "--prompt-tokens", "130816", "--max-tokens", "256", "--kv-dtype", "fp8"]
 
 
 class Case(NamedTuple):
@@ -55,7 +55,7 @@ CASES = {
                         ["--rate", "inf", "--workload", "interrupted", "--prompt-tokens", "1024", "--max-tokens", "900",
                          "--itl-stretch", "1.5"], ALONE),
     "long1": Case("128k of context, 1 stream, fp8 KV", "step", 1, LONG, SELECTING),
-    "long8": Case("128k of context, 8 streams, fp8 KV", "step", 8, [*LONG, "--no-share-prefixes"], SELECTING),
+    "long8": Case("128k of context, 8 streams, fp8 KV", "step", 8, LONG, SELECTING),
 }
 
 
@@ -72,7 +72,9 @@ def write_model(folder):
 def run(options, model, folder, name, setting):
     """The JSON of one run, or None when it failed, which is said."""
     case = CASES[name]
-    flags = [os.path.join(folder, HEADS) if flag == HEADS else flag for flag in (*case.arguments, *case.settings[setting])]
+    # A model that is given has a profile of its own.
+    heads = os.path.join(folder, HEADS) if model == folder else "auto"
+    flags = [heads if flag == HEADS else flag for flag in (*case.arguments, *case.settings[setting])]
     command = [options.fovea, "bench", "serve", "--in-process", "--device", options.device, "--chunk-tokens", "8192",
                "--requests", str(max(2, round(case.requests * options.scale))), "--length-scale", str(options.scale), "--json", "-",
                *flags]
