@@ -1,6 +1,8 @@
 // PagedAttention on the CPU: plans with core/plan, runs with cpu/attention. f16 queries go through fp32, which is what
 // the CPU computes in. Append and merge of the public API stand here too.
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <vector>
 
 #include "attention/attention_checks.h"
@@ -162,13 +164,23 @@ class CpuPagedAttention : public PagedAttention {
   bool planned_ = false;
 };
 
+// No local static: while one is made, a fork would leave its child waiting for the thread that makes it.
+struct ProcessPool {
+  std::atomic<ThreadPool*> made{nullptr};
+  ~ProcessPool() { delete made.load(); }
+};
+constinit ProcessPool process_pool;
+
 bool cpu_type(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 
 }  // namespace
 
 ThreadPool& process_threads() {
-  static ThreadPool threads;
-  return threads;
+  ThreadPool* kept = process_pool.made.load(std::memory_order_acquire);
+  if (kept != nullptr) return *kept;
+  auto made = std::make_unique<ThreadPool>();
+  if (process_pool.made.compare_exchange_strong(kept, made.get(), std::memory_order_acq_rel)) return *made.release();
+  return *kept;
 }
 
 Result<std::unique_ptr<PagedAttention>> create_cpu_paged_attention(const AttentionConfig& config,

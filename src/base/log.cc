@@ -1,6 +1,7 @@
 // The logger behind base/log.h: one spdlog logger on stderr, or the caller's sink.
 #include "base/log.h"
 
+#include <pthread.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
@@ -39,9 +40,14 @@ struct Output {
   }
 };
 
-// Never destroyed: threads may log while the process ends.
+// Never destroyed: threads may log while the process ends. Held while the process forks, so that no message is half
+// written where its child goes on.
 Output& output() {
-  static Output* const instance = new Output;
+  static Output* const instance = [] {
+    auto* const made = new Output;
+    ::pthread_atfork([] { output().mutex.lock(); }, [] { output().mutex.unlock(); }, [] { output().mutex.unlock(); });
+    return made;
+  }();
   return *instance;
 }
 

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "base/fork_test_util.h"
 
 namespace fovea {
 namespace {
@@ -43,6 +47,24 @@ TEST_F(LogTest, BracesInTheMessageAreNotFormatted) {
   set_log_level(LogLevel::kInfo);
   log_info("{}", "a {} b %s");
   EXPECT_EQ(lines_, (std::vector<std::string>{"info a {} b %s"}));
+}
+
+TEST_F(LogTest, AChildOfForkLogsWhateverOtherThreadsDid) {
+  set_log_level(LogLevel::kInfo);
+  set_log_sink([](LogLevel, std::string_view) { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) log_info("busy");
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_STREQ(in_child([] {
+                   log_info("in the child");
+                   return true;
+                 }),
+                 "well");
+  }
+  stop = true;
+  other.join();
 }
 
 TEST_F(LogTest, StderrIsTheDefaultAndStdoutStaysEmpty) {

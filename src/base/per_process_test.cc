@@ -2,10 +2,10 @@
 #include "base/per_process.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <mutex>
+
+#include "base/fork_test_util.h"
 
 namespace fovea {
 namespace {
@@ -20,17 +20,12 @@ TEST(PerProcessTest, AChildMakesItsOwn) {
   EXPECT_EQ(&per_process<Cache>(), &here);
   const std::lock_guard lock(here.mutex);  // as another thread may hold it at the time of a fork
   here.value = 7;
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    Cache& there = per_process<Cache>();
-    const bool own = &there != &here && there.mutex.try_lock() && there.value == 0 && &per_process<Cache>() == &there;
-    ::_exit(own ? 0 : 1);
-  }
-  int state = 0;
-  ASSERT_EQ(::waitpid(child, &state, 0), child);
-  EXPECT_TRUE(WIFEXITED(state));
-  EXPECT_EQ(WEXITSTATUS(state), 0);
+  EXPECT_STREQ(in_child([&] {
+                 Cache& there = per_process<Cache>();
+                 return &there != &here && there.mutex.try_lock() && there.value == 0 &&
+                        &per_process<Cache>() == &there;
+               }),
+               "well");
   EXPECT_EQ(&per_process<Cache>(), &here);
   EXPECT_EQ(here.value, 7);
 }

@@ -5,6 +5,8 @@
 #include <sched.h>
 
 #include <chrono>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/cgroup.h"
@@ -44,20 +46,86 @@ int default_num_threads() {
   return wanted.ok() && *wanted > 0 ? static_cast<int>(*wanted) : usable_cpus();
 }
 
+// A fork copies the forking thread alone, at any moment of the others. Nothing here allocates or runs at exit, since
+// pools live until then.
+class ThreadPool::Registry {
+ public:
+  static void add(ThreadPool* pool) {
+    const std::lock_guard lock(mutex_);
+    pool->next_ = first_;
+    if (first_ != nullptr) first_->previous_ = pool;
+    first_ = pool;
+  }
+  static void remove(ThreadPool* pool) {
+    const std::lock_guard lock(mutex_);
+    (pool->previous_ != nullptr ? pool->previous_->next_ : first_) = pool->next_;
+    if (pool->next_ != nullptr) pool->next_->previous_ = pool->previous_;
+  }
+
+ private:
+  static void lock() { mutex_.lock(); }
+  static void unlock() { mutex_.unlock(); }
+  static void unlock_in_child() {
+    for (ThreadPool* pool = first_; pool != nullptr; pool = pool->next_) pool->forget_threads();
+    unlock();
+  }
+
+  static constinit std::mutex mutex_;
+  static constinit ThreadPool* first_;
+  static const int registered_;
+};
+
+constinit std::mutex ThreadPool::Registry::mutex_;
+constinit ThreadPool* ThreadPool::Registry::first_ = nullptr;
+const int ThreadPool::Registry::registered_ = ::pthread_atfork(lock, unlock, unlock_in_child);
+
 ThreadPool::ThreadPool(int num_threads) : size_(std::max(1, num_threads)), places_(static_cast<std::size_t>(size_)) {
   may_spin_ = size_ <= usable_cpus();
-  threads_.reserve(static_cast<std::size_t>(size_ - 1));
-  for (int worker = 1; worker < size_; ++worker) {
-    threads_.emplace_back([this, worker] { worker_main(worker); });
-    pthread_setname_np(threads_.back().native_handle(), "fovea-worker");
-  }
+  start_threads();
+  Registry::add(this);
 }
 
 ThreadPool::~ThreadPool() {
+  Registry::remove(this);
+  stop_threads();
+}
+
+void ThreadPool::start_threads() {
+  for (int worker = 1; worker < size_; ++worker) {
+    Place& place = places_[static_cast<std::size_t>(worker)];
+    place.pool = this;
+    if (const int error = ::pthread_create(&place.thread, nullptr, thread_main, &place); error != 0) {
+      stop_threads();
+      throw std::system_error(error, std::generic_category(),
+                              "a pool of " + std::to_string(size_) + " threads cannot be started");
+    }
+    pthread_setname_np(place.thread, "fovea-worker");
+    num_started_ = worker;
+  }
+}
+
+void ThreadPool::stop_threads() {
   stopping_ = true;
   round_.fetch_add(1);
   round_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (int worker = 1; worker <= num_started_; ++worker) {
+    ::pthread_join(places_[static_cast<std::size_t>(worker)].thread, nullptr);
+  }
+  num_started_ = 0;
+  stopping_ = false;
+  round_ = 0;
+}
+
+void ThreadPool::forget_threads() {
+  ::new (&turn_) std::mutex;  // a thread that is not here may hold it
+  num_started_ = 0;
+  round_ = unfinished_ = arrived_ = phase_ = 0;
+}
+
+void* ThreadPool::thread_main(void* given) {
+  auto* const place = static_cast<Place*>(given);
+  place->pool->worker_main(static_cast<int>(place - place->pool->places_.data()));
+  return nullptr;
 }
 
 void ThreadPool::spread(int worker) {
@@ -129,6 +197,7 @@ void ThreadPool::run_job(Job job, void* context) {
     return;
   }
   const std::lock_guard<std::mutex> lock(turn_);
+  if (num_started_ < size_ - 1) start_threads();
   const ThreadPool* const outer_pool = std::exchange(current_pool, this);
   const bool outer_nested = std::exchange(current_is_nested, false);
   if (size_ > 1) {

@@ -1,14 +1,16 @@
 // The fork-join pool that all compute of the process runs on: one thread a usable CPU, the caller being worker 0. Made
 // for rounds of a few microseconds: workers spin for a moment after each round, then sleep, so an idle process costs
-// nothing. Owned by a backend; used by its executors and operators.
+// nothing. A child of fork() has the pools of its parent and starts their threads again when it first uses them. Owned
+// by a backend; used by its executors and operators.
 #pragma once
+
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -19,6 +21,7 @@ int default_num_threads();
 
 class ThreadPool {
  public:
+  // Throws std::system_error where the system gives no more threads; so does run() in a child of fork().
   explicit ThreadPool(int num_threads = default_num_threads());
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -72,6 +75,8 @@ class ThreadPool {
   }
 
   void run_job(Job job, void* context);
+  void start_threads();
+  void stop_threads();
   void worker_main(int worker);
   // Spins, then sleeps, until value differs from old; returns what it became.
   std::uint32_t await_change(const std::atomic<std::uint32_t>& value, std::uint32_t old, int worker);
@@ -80,7 +85,16 @@ class ThreadPool {
 
   struct alignas(64) Place {
     std::atomic<int> cpu{-1};  // where the worker was seen last
+    ThreadPool* pool = nullptr;
+    pthread_t thread{};
   };
+  static void* thread_main(void* place);
+
+  // Every pool of the process, for forks.
+  class Registry;
+  friend Registry;
+  // In a child of fork(): as a pool is whose threads were not started yet.
+  void forget_threads();
 
   const int size_;
   bool may_spin_ = true;  // false when there are more workers than CPUs: a spinning thread would hold up a working one
@@ -94,7 +108,9 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
   alignas(64) std::atomic<std::uint32_t> phase_{0};
   std::vector<Place> places_;  // one a worker
-  std::vector<std::thread> threads_;
+  int num_started_ = 0;        // threads; changed under turn_
+  ThreadPool* previous_ = nullptr;
+  ThreadPool* next_ = nullptr;  // in the registry, under its lock
 };
 
 }  // namespace fovea

@@ -1,15 +1,20 @@
-// The fork-join pool: every worker once, visibility, barriers, nesting, callers from several threads. Run under TSan
-// too.
+// The fork-join pool: every worker once, visibility, barriers, nesting, callers from several threads, forks. Run under
+// TSan too.
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
+#include <system_error>
+#include <thread>
 
 #include "base/cgroup.h"
+#include "base/fork_test_util.h"
 
 namespace fovea {
 namespace {
@@ -131,6 +136,81 @@ TEST(ThreadPool, IdleCostsNoCpu) {
   const double before = cpu_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_LT(cpu_seconds() - before, 0.01);
+}
+
+// Whether every worker runs, beside all others.
+bool works(ThreadPool& pool) {
+  std::vector<int> counts(static_cast<std::size_t>(pool.size()));
+  for (int round = 0; round < 20; ++round) {
+    pool.run([&](int worker) {
+      pool.barrier(worker);
+      ++counts[static_cast<std::size_t>(worker)];
+    });
+  }
+  return counts == std::vector<int>(counts.size(), 20);
+}
+
+TEST_P(ThreadPoolSizes, AChildOfForkStartsTheThreadsAgain) {
+  ThreadPool used(GetParam());
+  ThreadPool unused(GetParam());
+  EXPECT_TRUE(works(used));
+  const auto in_turn = [&] {
+    ThreadPool own(GetParam());
+    return works(used) && works(own) && works(used);
+  };
+  EXPECT_STREQ(in_child(in_turn), "well");
+  EXPECT_STREQ(in_child([&] { return works(used) && std::string_view(in_child(in_turn)) == "well" && works(used); }),
+               "well");
+  EXPECT_TRUE(works(used));
+  EXPECT_TRUE(works(unused));
+}
+
+TEST(ThreadPool, AForkAtAnyMomentOfOtherThreads) {
+  ThreadPool pool(3);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (int i = 0; i < 2; ++i) {
+    others.emplace_back([&] {
+      while (!stop) pool.run([](int) {});
+    });
+  }
+  others.emplace_back([&] {
+    while (!stop) ThreadPool(2).run([](int) {});
+  });
+  for (int i = 0; i < 30; ++i) ASSERT_STREQ(in_child([&] { return works(pool); }), "well");
+  stop = true;
+  for (std::thread& other : others) other.join();
+  EXPECT_TRUE(works(pool));
+}
+
+TEST(ThreadPool, APoolOfTheParentMayEndInItsChild) {
+  auto pool = std::make_unique<ThreadPool>(3);
+  const auto end = [&] {
+    pool.reset();
+    return true;
+  };
+  EXPECT_STREQ(in_child(end), "well");
+  EXPECT_STREQ(in_child([&] { return works(*pool) && end(); }), "well");
+  EXPECT_TRUE(works(*pool));
+}
+
+TEST(ThreadPool, WithoutThreadsItSaysSo) {
+  ThreadPool pool(3);
+  EXPECT_STREQ(in_child([&] {
+                 const rlimit none{0, 0};
+                 if (::setrlimit(RLIMIT_NPROC, &none) != 0) return false;
+                 if (::geteuid() == 0 && ::setuid(65534) != 0) return false;  // root has no such limit
+                 for (const auto& use : {+[](ThreadPool& given) { given.run([](int) {}); },
+                                         +[](ThreadPool&) { const ThreadPool own(3); }}) {
+                   try {
+                     use(pool);
+                     return false;
+                   } catch (const std::system_error&) {
+                   }
+                 }
+                 return true;
+               }),
+               "well");
 }
 
 TEST(ThreadPool, DefaultSizeFollowsTheEnvironment) {
