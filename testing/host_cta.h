@@ -1,5 +1,5 @@
 // A CTA on the host: its threads run one after the other, in random order, so that a result that depends on the order
-// shows. What tests give kernels that are written in steps (kernels/any/cta.cuh).
+// shows. What tests give kernels that are written in steps (kernels/plan/cta.cuh).
 #pragma once
 
 #include <algorithm>

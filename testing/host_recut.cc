@@ -8,7 +8,7 @@
 // The kernel comes after what it runs on.
 // clang-format off
 #define __forceinline__ inline
-#include "kernels/any/recut.cuh"
+#include "kernels/plan/recut.cuh"
 // clang-format on
 
 namespace fovea {

@@ -1,4 +1,4 @@
-// The kernel that cuts plans again (kernels/any/recut.cuh), its own source run on the host. For tests of it and of
+// The kernel that cuts plans again (kernels/plan/recut.cuh), its own source run on the host. For tests of it and of
 // those who launch it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The argument of the append kernel (kernels/any/append.cuh), where each row goes, and how many threads to launch.
+// The argument of the append kernel (kernels/cache/append.cuh), where each row goes, and how many threads to launch.
 // Filled by backend/, read by the kernel. Compiles under g++ and NVRTC.
 #pragma once
 

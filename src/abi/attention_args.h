@@ -35,8 +35,8 @@ struct AttentionArgs {
   float* partial_out;  // [max_partial_rows, head_dim]; sums over exp2(logit - lse) * value, divided by their weight
   float* partial_lse;  // [max_partial_rows] base 2
   uint32_t* merge_counters;  // [max_merges], zero before the first launch; every launch leaves zeros
-  // Parts of plans with kPlanShares, in a workspace of their own (kernels/trees): as large, and laid out as that
-  // executor likes.
+  // Parts of plans with kPlanShares, in a workspace of their own (kernels/attention/prefix_forest): as large, and laid
+  // out as that executor likes.
   float* shared_out;
   float* shared_lse;
   uint32_t* shared_counters;  // [max_merges, group], zero before the first launch; every launch leaves zeros

@@ -1,5 +1,5 @@
 // Rows of e4m3 with a scale each: how scales are chosen, on the host and on devices, and the arguments of the kernels
-// that write and read such rows (kernels/ops/fp8_rows.cuh). Compiles under g++ and NVRTC.
+// that write and read such rows (kernels/model/fp8_rows.cuh). Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/op_args.h"

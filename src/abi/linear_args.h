@@ -1,5 +1,5 @@
-// The argument of the kernel of decode's matrix products (kernels/linear/skinny.cuh), and how a product is divided
-// among CTAs. Filled by device/cuda/skinny_linear.h, read by the kernel. Compiles under g++ and NVRTC.
+// The argument of the kernel of decode's matrix products (kernels/model/linear/skinny.cuh), and how a product is
+// divided among CTAs. Filled by device/cuda/skinny_linear.h, read by the kernel. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/plan.h"

@@ -1,4 +1,4 @@
-// The arguments of the kernels that merge attention states (kernels/any/merge_states.cuh) and how many threads to
+// The arguments of the kernels that merge attention states (kernels/cache/merge_states.cuh) and how many threads to
 // launch. Filled by backend/, read by the kernels. Compiles under g++ and NVRTC.
 #pragma once
 

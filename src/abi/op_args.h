@@ -1,5 +1,5 @@
-// Arguments of the kernels between a model's matrix products (kernels/ops). Filled by device/cuda, read by the kernels.
-// Strides are in elements, the last dim of every tensor is contiguous. Compiles under g++ and NVRTC.
+// Arguments of the kernels between a model's matrix products (kernels/model). Filled by device/cuda, read by the
+// kernels. Strides are in elements, the last dim of every tensor is contiguous. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/kv_pool.h"

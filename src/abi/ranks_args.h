@@ -1,5 +1,5 @@
 // Arguments of fovea_all_reduce, and the memory that the GPUs of several ranks reach in each other for it. Shared by
-// device/cuda and kernels/ops.
+// device/cuda and kernels/model.
 #pragma once
 
 #include "abi/kv_pool.h"

@@ -1,4 +1,4 @@
-// What a device needs to cut a plan again when lengths grew (kernels/any/recut.cuh): the growth section of a device
+// What a device needs to cut a plan again when lengths grew (kernels/plan/recut.cuh): the growth section of a device
 // plan, written by core/plan/device_plan where growth on the device is asked for, and the kernel's argument, filled by
 // backend/. Compiles under g++ and NVRTC.
 #pragma once

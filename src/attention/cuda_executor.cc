@@ -8,8 +8,8 @@
 #include "attention/cuda_paged_ops.h"
 #include "base/status.h"
 #include "cuda/tensor_map.h"
-#include "jit/any_spec.h"
 #include "jit/attention_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "jit/kv_dtype.h"
 

@@ -10,7 +10,7 @@
 #include "attention/cuda_kernels.h"
 #include "base/per_process.h"
 #include "base/status.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/kv_dtype.h"
 
 namespace fovea {

@@ -5,7 +5,7 @@
 #include "attention/cuda_kernels.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 
 namespace fovea {
 

@@ -1,4 +1,4 @@
-// Plans on a CUDA device cut again there, for lengths that grew (kernels/any/recut.cuh): the kernel, its scratch, and
+// Plans on a CUDA device cut again there, for lengths that grew (kernels/plan/recut.cuh): the kernel, its scratch, and
 // lengths from the host. Owned by cuda_attention.cc.
 #pragma once
 

@@ -19,7 +19,7 @@ enum class KvLoader : std::uint8_t { kTma = 0, kGather = 1 };
 
 struct AttentionKernelSpec {
   std::string arch = "sm_90a";  // what it is compiled for; sm_90a takes the Hopper path, all others that of sm_80
-  std::string header = "kernels/decode/attention.cuh";
+  std::string header = "kernels/attention/general/kernel.cuh";
   std::string kind = "attention";               // what the kernel's name begins with
   int head_dim = 128;                           // multiple of 16 from 32 to 256
   abi::KvDType q_dtype = abi::KvDType::kBF16;   // of queries and outputs: kF16, kBF16

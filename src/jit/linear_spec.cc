@@ -1,4 +1,4 @@
-// Macros of kernels/linear/config.cuh.
+// Macros of kernels/model/linear/config.cuh.
 #include "jit/linear_spec.h"
 
 #include "base/status.h"
@@ -22,7 +22,7 @@ Result<KernelSource> linear_source(const LinearKernelSpec& spec) {
   if (spec.split < 1 || spec.split > abi::kLinearMaxSplit || (spec.split & (spec.split - 1)) != 0) {
     return invalid_argument("a product is split among {} CTAs, expected 1, 2, 4 or 8", spec.split);
   }
-  return kernel_source("linear", spec.arch, "kernels/linear/skinny.cuh",
+  return kernel_source("linear", spec.arch, "kernels/model/linear/skinny.cuh",
                        {{"FOVEA_LINEAR_BF16", spec.dtype == abi::KvDType::kBF16 ? "1" : "0"},
                         {"FOVEA_LINEAR_FP8", spec.fp8 ? "1" : "0"},
                         {"FOVEA_LINEAR_BLOCKS", std::to_string(spec.tokens / 8)},

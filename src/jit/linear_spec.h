@@ -1,5 +1,5 @@
-// Instantiations of the kernel of decode's matrix products (kernels/linear). Arguments and how a product is divided are
-// in abi/linear_args.h. Called by device/cuda/skinny_linear.h and by tests.
+// Instantiations of the kernel of decode's matrix products (kernels/model/linear). Arguments and how a product is
+// divided are in abi/linear_args.h. Called by device/cuda/skinny_linear.h and by tests.
 #pragma once
 
 #include <string>

@@ -28,14 +28,14 @@ Result<KernelSource> norm_source(const std::string& arch, KvDType dtype, std::ui
     return unsupported("a norm of {} accesses a thread, expected 1 to {}", runs, abi::kMostNormRuns);
   }
   return kernel_source(
-      "rms_norm", arch, "kernels/ops/norm.cuh",
+      "rms_norm", arch, "kernels/model/norm.cuh",
       {{"FOVEA_DTYPE", number(dtype)}, {"FOVEA_VEC", std::to_string(vec)}, {"FOVEA_RUNS", std::to_string(runs)}});
 }
 
 Result<KernelSource> elementwise_source(const std::string& arch, KvDType dtype, std::uint32_t vec) {
   FOVEA_RETURN_IF_ERROR(check(dtype, vec));
   return kernel_source(
-      "elementwise", arch, "kernels/ops/elementwise.cuh",
+      "elementwise", arch, "kernels/model/elementwise.cuh",
       {{"FOVEA_ELEMENTWISE", "1"}, {"FOVEA_DTYPE", number(dtype)}, {"FOVEA_VEC", std::to_string(vec)}});
 }
 
@@ -45,7 +45,7 @@ Result<KernelSource> rope_append_source(const std::string& arch, KvDType dtype, 
   if (head_dim < 2 || head_dim > 512 || dim % (2 * vec) != 0 || dim / (2 * vec) > 32) {
     return unsupported("heads of {} elements, {} an access; expected 1 to 32 pairs of accesses", head_dim, vec);
   }
-  return kernel_source("rope_append", arch, "kernels/ops/rope_append.cuh",
+  return kernel_source("rope_append", arch, "kernels/model/rope_append.cuh",
                        {{"FOVEA_ROPE_APPEND", "1"},
                         {"FOVEA_DTYPE", number(dtype)},
                         {"FOVEA_ROPE_HEAD_DIM", std::to_string(head_dim)},
@@ -54,24 +54,25 @@ Result<KernelSource> rope_append_source(const std::string& arch, KvDType dtype, 
 
 Result<KernelSource> fp8_rows_source(const std::string& arch, KvDType dtype, std::uint32_t vec) {
   FOVEA_RETURN_IF_ERROR(check(dtype, vec));
-  return kernel_source("fp8_rows", arch, "kernels/ops/fp8_rows.cuh",
+  return kernel_source("fp8_rows", arch, "kernels/model/fp8_rows.cuh",
                        {{"FOVEA_FP8_ROWS", "1"}, {"FOVEA_DTYPE", number(dtype)}, {"FOVEA_VEC", std::to_string(vec)}});
 }
 
 Result<KernelSource> argmax_source(const std::string& arch, std::uint32_t vec) {
   FOVEA_RETURN_IF_ERROR(check(KvDType::kF32, vec));
-  return kernel_source("argmax", arch, "kernels/ops/argmax.cuh",
+  return kernel_source("argmax", arch, "kernels/model/argmax.cuh",
                        {{"FOVEA_ARGMAX", "1"}, {"FOVEA_VEC", std::to_string(vec)}});
 }
 
 Result<KernelSource> draw_source(const std::string& arch, std::uint32_t vec) {
   FOVEA_RETURN_IF_ERROR(check(KvDType::kF32, vec));
-  return kernel_source("draw", arch, "kernels/ops/draw.cuh", {{"FOVEA_DRAW", "1"}, {"FOVEA_VEC", std::to_string(vec)}});
+  return kernel_source("draw", arch, "kernels/model/draw.cuh",
+                       {{"FOVEA_DRAW", "1"}, {"FOVEA_VEC", std::to_string(vec)}});
 }
 
 Result<KernelSource> all_reduce_source(const std::string& arch, KvDType dtype) {
   FOVEA_RETURN_IF_ERROR(check(dtype, 1));
-  return kernel_source("all_reduce", arch, "kernels/ops/all_reduce.cuh",
+  return kernel_source("all_reduce", arch, "kernels/model/all_reduce.cuh",
                        {{"FOVEA_ALL_REDUCE", "1"}, {"FOVEA_DTYPE", number(dtype)}});
 }
 

@@ -1,4 +1,4 @@
-// Instantiations of the kernels between a model's matrix products (kernels/ops). Their arguments and grids are in
+// Instantiations of the kernels between a model's matrix products (kernels/model). Their arguments and grids are in
 // abi/op_args.h. Called by device/cuda and `fovea warmup`.
 #pragma once
 

@@ -4,7 +4,7 @@
 
 #include "attention/cuda_kernels.h"
 #include "base/status.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/kv_dtype.h"
 
 namespace fovea {

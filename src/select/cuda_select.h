@@ -1,4 +1,4 @@
-// Page selection on a CUDA device: the kernels that write key codes and make lists of them (kernels/any/codes.cuh,
+// Page selection on a CUDA device: the kernels that write key codes and make lists of them (kernels/cache/codes.cuh,
 // select.cuh), and what lists remember between steps. Held by the public selector (cuda_page_selector.cc) and by the
 // engine's (cuda_page_lists.cc), which have checked what is asked for.
 #pragma once

@@ -54,7 +54,7 @@ Status check(const AttentionNeed& need) {
   return ok_status();
 }
 
-// Bytes of kernels/decode/shared.cuh's SharedMemory, at most: the kernel asserts it.
+// Bytes of kernels/attention/general/shared.cuh's SharedMemory, at most: the kernel asserts it.
 std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stages, int stage_tokens) {
   const std::int64_t head_dim = need.head_dim;
   const std::int64_t kv = std::int64_t{2} * stages * stage_tokens * head_dim * abi::kv_bits(need.kv_dtype) / 8;
@@ -74,10 +74,10 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
          1024 * 1024;
 }
 
-// Those that compute, of every kernel: kernels/decode/config.cuh.
+// Those that compute, of every kernel: kernels/attention/config.cuh.
 int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > (machine.hopper ? 128 : 80) ? 4 : 8; }
 
-// Bytes of kernels/warps/memory.cuh's SharedMemory, at most: the kernel asserts it.
+// Bytes of kernels/attention/warp_per_worker/memory.cuh's SharedMemory, at most: the kernel asserts it.
 std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots, int slices) {
   const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots * slices;
   const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots * slices : 8;
@@ -88,7 +88,7 @@ std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots, in
   return (warps * ((ring + 1023) / 1024 * 1024 + scales + records + queries + others) + 1024 + 1023) / 1024 * 1024;
 }
 
-// Bytes of kernels/few/finish.cuh's SharedMemory, at most: the kernel asserts it.
+// Bytes of kernels/attention/low_batch/finish.cuh's SharedMemory, at most: the kernel asserts it.
 std::int64_t few_smem_bytes(const AttentionNeed& need, int warps) {
   const std::int64_t outputs = std::int64_t{need.group} * (need.head_dim + 4) * 4;
   const std::int64_t states = 8 * 8;
@@ -103,7 +103,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   AttentionChoice choice;
-  choice.header = "kernels/decode/attention.cuh";
+  choice.header = "kernels/attention/general/kernel.cuh";
   const int consumer_warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = consumer_warps * 32 + 128;
 
@@ -117,7 +117,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.tma = machine.hopper && !has_token_scales(need) && whole >= 8 && box_bytes >= 4096;
   if (machine.hopper && need.plain_logits && abi::kv_bits(need.kv_dtype) == 16 &&
       (need.head_dim == 64 || need.head_dim == 128) && (!choice.tma || whole >= 16)) {
-    choice.shared_header = "kernels/trees/attention.cuh";
+    choice.shared_header = "kernels/attention/prefix_forest/kernel.cuh";
   }
   int stage_tokens = 64;
   int stages = 0;
@@ -136,7 +136,8 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   choice.programmatic_launch = machine.hopper;
 
   choice.num_workers = choice.ctas = need.num_sms;
-  // Where requests share runs: those first, then the requests' own runs in three rounds (docs/kernels/trees.md).
+  // Where requests share runs: those first, then the requests' own runs in three rounds
+  // (docs/kernels/prefix-forest.md).
   choice.shared_rounds = 4;
   choice.shared_part_bytes = 256 << 10;
   // Where a row's bits may not depend on its tile, and where every slice must meet one warp only, tiles have one block
@@ -176,7 +177,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
     return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");
   }
   AttentionChoice choice;
-  choice.header = "kernels/warps/attention.cuh";
+  choice.header = "kernels/attention/warp_per_worker/kernel.cuh";
   const bool int4 = need.kv_dtype == abi::KvDType::kI4;
   const int warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = warps * 32;
@@ -231,7 +232,7 @@ Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
     return unsupported("the kernel for few pairs has no chunks of fixed bounds, no hooks on its inputs and no checks");
   }
   AttentionChoice choice;
-  choice.header = "kernels/few/attention.cuh";
+  choice.header = "kernels/attention/low_batch/kernel.cuh";
   const int warps = need.head_dim > 64 ? 12 : 16;  // as many as the registers of an SM are enough for
   choice.threads = warps * 32;
   choice.box_tokens = 16;
@@ -274,7 +275,7 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   }
   if (need.group > 128) return unsupported("{} query heads a KV head, a tile has 128 rows", need.group);
   AttentionChoice choice;
-  choice.header = "kernels/prefill/attention.cuh";
+  choice.header = "kernels/attention/prefill/kernel.cuh";
   choice.threads = 384;
   const int whole = need.page_tokens & -need.page_tokens;
   choice.tma = whole >= 8;
@@ -284,7 +285,7 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   const int tokens = wide ? 64 : 128;
   const int query_slots = wide ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{2} * need.head_dim;
-  // As kernels/prefill/memory.cuh, which asserts it: tiles, records, places, barriers, offsets of rows.
+  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, places, barriers, offsets of rows.
   const std::int64_t rows = choice.tma ? 0 : std::int64_t{16} * tokens;
   choice.smem_bytes =
       (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 256 * 40 + 1024 + rows + 1023) / 1024 * 1024;

@@ -1,6 +1,6 @@
 // How each attention kernel is configured for a need (grid, tiles, costs, macros), or why it cannot serve it: pure
 // functions. Which of them runs a plan is plan_choice.h's. Called by attention/ and `fovea warmup`; the figures behind
-// the numbers are in docs/kernels/gpu-decode.md.
+// the numbers are in docs/kernels/general.md.
 #pragma once
 
 #include <cstdint>
@@ -61,16 +61,18 @@ struct AttentionChoice {
 // that start at multiples of 16 bytes.
 Result<AttentionChoice> choose_attention(const AttentionNeed& need);
 
-// The kernel whose workers are warps (kernels/warps/attention.cuh), and how its plans are made. It runs plans
-// of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with the reason.
+// The kernel whose workers are warps (kernels/attention/warp_per_worker/kernel.cuh), and how its plans are made. It
+// runs plans of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with
+// the reason.
 Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
 
-// The kernel for plans of decode with few pairs (kernels/few/attention.cuh), over chosen pages too: 16-bit KV or fp8,
-// head dims 64 and 128. kUnsupported, with the reason.
+// The kernel for plans of decode with few pairs (kernels/attention/low_batch/kernel.cuh), over chosen pages too: 16-bit
+// KV or fp8, head dims 64 and 128. kUnsupported, with the reason.
 Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
 
-// The kernel for many query tokens a request (kernels/prefill/attention.cuh): sm_90a, 16-bit KV of the queries' type,
-// head dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the reason.
+// The kernel for many query tokens a request (kernels/attention/prefill/kernel.cuh): sm_90a, 16-bit KV of the queries'
+// type, head dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the
+// reason.
 Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.

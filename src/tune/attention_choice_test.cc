@@ -241,7 +241,7 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
 
 TEST(AttentionChoiceTest, PlansThatShareHaveAKernelWhereLogitsArePlain) {
   AttentionNeed need;
-  EXPECT_EQ(choose_attention(need)->shared_header, "kernels/trees/attention.cuh");
+  EXPECT_EQ(choose_attention(need)->shared_header, "kernels/attention/prefix_forest/kernel.cuh");
   need.page_tokens = 8;  // gathered
   EXPECT_EQ(choose_attention(need)->shared_header.empty(), choose_attention(need)->tma);
   using Change = void (*)(AttentionNeed&);

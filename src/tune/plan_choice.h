@@ -16,10 +16,11 @@
 namespace fovea::tune {
 
 enum class PlanKernel : std::uint8_t {
-  kGeneral = 1,  // kernels/decode: runs all plans; those that share runs by kernels/trees where there is that
-  kWarps = 2,    // kernels/warps: large batches of decode
-  kFew = 3,      // kernels/few: few pairs of decode
-  kPrefill = 4,  // kernels/prefill: many query tokens a request; runs all plans
+  kGeneral = 1,  // kernels/attention/general: runs all plans; those that share runs by kernels/attention/prefix_forest
+                 // where there is that
+  kWarps = 2,    // kernels/attention/warp_per_worker: large batches of decode
+  kFew = 3,      // kernels/attention/low_batch: few pairs of decode
+  kPrefill = 4,  // kernels/attention/prefill: many query tokens a request; runs all plans
 };
 std::string_view kernel_name(PlanKernel kernel);
 

@@ -7,50 +7,50 @@ namespace fovea::emulator_test {
 
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> all = {
-      {"a stage is read before it is full", "kernels/decode/consumer.cuh",
+      {"a stage is read before it is full", "kernels/attention/general/consumer.cuh",
        "    wait_for_stage(shared, slot.index, slot.parity, use + k);\n",
        "    if (!FAULT) wait_for_stage(shared, slot.index, slot.parity, use + k);\n", "ctas_tma"},
-      {"a stage is filled before it is empty", "kernels/decode/loader_tma.cuh",
+      {"a stage is filled before it is empty", "kernels/attention/general/loader_tma.cuh",
        "      ptx::mbarrier_wait(ptx::smem_address(&shared.empty[slot.index]), slot.parity ^ 1);\n",
        "      if (!FAULT) ptx::mbarrier_wait(ptx::smem_address(&shared.empty[slot.index]), slot.parity ^ 1);\n",
        "ctas_tma"},
-      {"a stage is given back while lanes still read it", "kernels/decode/consumer.cuh",
+      {"a stage is given back while lanes still read it", "kernels/attention/general/consumer.cuh",
        "    __syncwarp();\n"
        "    ptx::mbarrier_arrive_warp(ptx::smem_address(&shared.empty[slot.index]), division.arrivals, lane);\n",
        "    if (!FAULT) __syncwarp();\n"
        "    ptx::mbarrier_arrive_warp(ptx::smem_address(&shared.empty[slot.index]), division.arrivals, lane);\n",
        "ctas_gather"},
-      {"copies of a stage bring fewer bytes than they are waited for", "kernels/decode/loader_tma.cuh",
+      {"copies of a stage bring fewer bytes than they are waited for", "kernels/attention/general/loader_tma.cuh",
        "  if (lane == 0) ptx::mbarrier_arrive_expect(full, bytes);\n",
        "  if (lane == 0) ptx::mbarrier_arrive_expect(full, bytes + (FAULT ? 16 : 0));\n", "ctas_tma"},
-      {"a page list is read one entry too far", "kernels/decode/loader_gather.cuh",
+      {"a page list is read one entry too far", "kernels/attention/general/loader_gather.cuh",
        "      const uint32_t token = min(max(stage_token + lane + 32 * i, run.begin), run.end - 1);\n",
        "      const uint32_t token = min(max(stage_token + lane + 32 * i, run.begin), run.end - (FAULT ? 0 : 1));\n",
        "ctas_gather"},
-      {"a causal mask hides a query's own token", "kernels/decode/mask.cuh",
+      {"a causal mask hides a query's own token", "kernels/attention/mask.cuh",
        "        sees = sees && position <= rows[h].position;\n",
        "        sees = sees && position <= rows[h].position - (FAULT ? 1 : 0);\n", "ctas_gather"},
-      {"parts of other workers are merged before they are there", "kernels/decode/finish.cuh",
+      {"parts of other workers are merged before they are there", "kernels/attention/general/finish.cuh",
        "    while (others.some_pending()) others.load(args, list, first, tile_row, column);\n",
        "    while (!FAULT && others.some_pending()) others.load(args, list, first, tile_row, column);\n", "ctas_tma"},
-      {"parts stay in the workspace behind their merge", "kernels/decode/parts.cuh",
+      {"parts stay in the workspace behind their merge", "kernels/attention/parts.cuh",
        "  asm volatile(\"st.relaxed.gpu.global.b32 [%0], %1;\" ::\"l\"(at), \"r\"(abi::kPartPending) : \"memory\");\n",
        "  if (FAULT) return;\n"
        "  asm volatile(\"st.relaxed.gpu.global.b32 [%0], %1;\" ::\"l\"(at), \"r\"(abi::kPartPending) : \"memory\");\n",
        "few"},
-      {"warps sum rows up in memory that others still read", "kernels/decode/finish.cuh",
+      {"warps sum rows up in memory that others still read", "kernels/attention/general/finish.cuh",
        "    if (first_row != 0) barrier();  // the rows before have been read\n",
        "    if (!FAULT && first_row != 0) barrier();  // the rows before have been read\n", "ctas_tma"},
-      {"what cp.async wrote is not fenced for wgmma", "kernels/trees/wide.cuh",
+      {"what cp.async wrote is not fenced for wgmma", "kernels/attention/prefix_forest/wide.cuh",
        "    if constexpr (!kTma) ptx::fence_before_async_copies();\n",
        "    if (!kTma && !FAULT) ptx::fence_before_async_copies();\n", "trees_gather"},
-      {"zeros are written over values without a fence for wgmma", "kernels/trees/wide.cuh",
+      {"zeros are written over values without a fence for wgmma", "kernels/attention/prefix_forest/wide.cuh",
        "  ptx::fence_before_async_copies();\n"
        "  ptx::barrier_sync(barrier, kGroupThreads);\n",
        "  if (!FAULT) ptx::fence_before_async_copies();\n"
        "  ptx::barrier_sync(barrier, kGroupThreads);\n",
        "trees_tma"},
-      {"logits are used before wgmma has made them", "kernels/trees/wide.cuh",
+      {"logits are used before wgmma has made them", "kernels/attention/prefix_forest/wide.cuh",
        "    ptx::wgmma_commit();\n"
        "    ptx::wgmma_wait_all();\n"
        "    weigh_wide(",
@@ -58,43 +58,43 @@ const std::vector<Fault>& faults() {
        "    if (!FAULT) ptx::wgmma_wait_all();\n"
        "    weigh_wide(",
        "trees_tma"},
-      {"weights are given to wgmma without its fence", "kernels/trees/wide.cuh",
+      {"weights are given to wgmma without its fence", "kernels/attention/prefix_forest/wide.cuh",
        "    ptx::wgmma_fence();\n"
        "    multiply_values_wide(",
        "    if (!FAULT) ptx::wgmma_fence();\n"
        "    multiply_values_wide(",
        "trees_gather"},
-      {"a slot is read one group of copies too early", "kernels/warps/attention.cuh",
+      {"a slot is read one group of copies too early", "kernels/attention/warp_per_worker/kernel.cuh",
        "      if constexpr (!kTma || kTokenScales) {\n"
        "        ptx::wait_for_copies<kSlots - 1>();\n",
        "      if constexpr (!kTma || kTokenScales) {\n"
        "        if (!FAULT) ptx::wait_for_copies<kSlots - 1>();\n",
        "warps_gather"},
-      {"values behind the end of a run are multiplied", "kernels/warps/slice.cuh",
+      {"values behind the end of a run are multiplied", "kernels/attention/warp_per_worker/slice.cuh",
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);\n",
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (FAULT || place.sees(first + 1) ? 0xffff0000u : 0u);\n",
        "warps_tma"},
-      {"a part goes to another warp before all lanes have written it", "kernels/warps/near.cuh",
+      {"a part goes to another warp before all lanes have written it", "kernels/attention/warp_per_worker/near.cuh",
        "  __syncwarp();\n"
        "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.near_given[warp]));\n",
        "  if (!FAULT) __syncwarp();\n"
        "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.near_given[warp]));\n",
        "warps_tma"},
-      {"warps go on to the next item while the last is written", "kernels/few/attention.cuh",
+      {"warps go on to the next item while the last is written", "kernels/attention/low_batch/kernel.cuh",
        "    __syncthreads();  // shared memory is read\n",
        "    if (!FAULT) __syncthreads();  // shared memory is read\n", "few"},
-      {"barriers are used before they are initialized", "kernels/decode/cta.cuh",
+      {"barriers are used before they are initialized", "kernels/attention/general/cta.cuh",
        "  const Queue queue = Queue::of(args, blockIdx.x);\n"
        "  __syncthreads();\n",
        "  const Queue queue = Queue::of(args, blockIdx.x);\n"
        "  if (!FAULT) __syncthreads();\n",
        "ctas_fp8"},
-      {"logits of a tile are used before wgmma has made them", "kernels/prefill/attention.cuh",
+      {"logits of a tile are used before wgmma has made them", "kernels/attention/prefill/kernel.cuh",
        "  ptx::wgmma_wait<1>();\n", "  if (!FAULT) ptx::wgmma_wait<1>();\n", "prefill_tma"},
-      {"queries are not fenced for wgmma", "kernels/prefill/loader.cuh",
+      {"queries are not fenced for wgmma", "kernels/attention/prefill/loader.cuh",
        "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
        "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
-      {"parts are counted before they are written", "kernels/trees/parts.cuh",
+      {"parts are counted before they are written", "kernels/attention/prefix_forest/parts.cuh",
        "  if (row.valid && !kept) {\n"
        "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "
        "work.group);\n",

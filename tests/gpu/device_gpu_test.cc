@@ -1,4 +1,4 @@
-// The operators of the engine's CUDA device against those of the CPU's, on random values: every kernel of kernels/ops
+// The operators of the engine's CUDA device against those of the CPU's, on random values: every kernel of kernels/model
 // and cuBLASLt behind Linear, with widths and strides that allow wide accesses and some that do not. Run by `make
 // gpu-test`.
 #include <gtest/gtest.h>

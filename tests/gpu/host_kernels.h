@@ -1,5 +1,5 @@
 // The kernels of the engine's CUDA device as plain loops on the host, for the driver without a GPU
-// (cuda/testing/fake_driver.h): what kernels/ops says they compute, and attention by the CPU's executor over the plan
+// (cuda/testing/fake_driver.h): what kernels/model says they compute, and attention by the CPU's executor over the plan
 // as it lies in device memory. bf16 activations. Used by cuda_engine_test.cc.
 #pragma once
 

@@ -17,7 +17,7 @@
 
 #include "attention/cuda_executor.h"
 #include "base/thread_pool.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "tests/gpu/agreement.h"
 #include "tests/gpu/gallery_options.h"

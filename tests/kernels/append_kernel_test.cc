@@ -6,8 +6,8 @@
 // The kernel comes after what it runs on.
 // clang-format off
 #include "tests/kernels/host_instructions.h"
-#include "kernels/any/append.cuh"
-#include "kernels/any/append_quantized.cuh"
+#include "kernels/cache/append.cuh"
+#include "kernels/cache/append_quantized.cuh"
 // clang-format on
 
 namespace fovea::kernels {

@@ -1,4 +1,4 @@
-// The functions of src/kernels/any/instructions.cuh for the host, so that tests run the kernels' own source, thread by
+// The functions of src/kernels/ptx/instructions.cuh for the host, so that tests run the kernels' own source, thread by
 // thread. Included before a kernel header; conversions are those of the CPU backend.
 #pragma once
 

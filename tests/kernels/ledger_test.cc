@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "attention/cuda_executor.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "jit/linear_spec.h"
 #include "jit/op_spec.h"

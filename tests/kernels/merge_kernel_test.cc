@@ -6,7 +6,7 @@
 // The kernel comes after what it runs on.
 // clang-format off
 #include "tests/kernels/host_instructions.h"
-#include "kernels/any/merge_states.cuh"
+#include "kernels/cache/merge_states.cuh"
 // clang-format on
 
 namespace fovea::kernels {

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "base/status.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 #include "tests/kernels/gpu.h"
 #include "tests/kernels/recut_case.h"
 

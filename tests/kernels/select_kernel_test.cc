@@ -14,8 +14,8 @@
 // The kernels come after what they run on.
 // clang-format off
 #include "tests/kernels/host_instructions.h"
-#include "kernels/any/codes.cuh"
-#include "kernels/any/select.cuh"
+#include "kernels/cache/codes.cuh"
+#include "kernels/cache/select.cuh"
 // clang-format on
 
 namespace fovea::kernels {

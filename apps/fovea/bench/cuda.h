@@ -47,8 +47,8 @@ struct CudaLimits {
   double empty_node_us = 0.0;     // a node of a graph that does nothing
   double flops_per_second = 0.0;  // of matrix products of bf16; 0: not measured, on other GPUs than sm_90a
 };
-// Each reader of kernels/any/read_limit.cuh in several shapes over 4 GB, and kernels/any/matrix_limit.cuh. kInternal
-// when a reader missed a byte.
+// Each reader of kernels/limits/read_limit.cuh in several shapes over 4 GB, and kernels/limits/matrix_limit.cuh.
+// kInternal when a reader missed a byte.
 Result<CudaLimits> measure_cuda_limits(const CudaBench& bench);
 
 }  // namespace fovea::app

@@ -47,7 +47,7 @@ constexpr Reader kReaders[] = {
 
 Result<cuda::Function> compile(const CudaBench& bench, const std::string& kernel,
                                const std::vector<std::pair<std::string, std::string>>& macros,
-                               const std::string& header = "kernels/any/read_limit.cuh") {
+                               const std::string& header = "kernels/limits/read_limit.cuh") {
   FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source,
                          jit::kernel_source(kernel, bench.device().info().arch(), header, macros));
   FOVEA_ASSIGN_OR_RETURN(const jit::CubinPtr cubin, jit::Compiler::shared().get(source));
@@ -85,14 +85,14 @@ Result<double> read_rate(const CudaBench& bench, const Reader& r, const cuda::De
   return static_cast<double>(kReadBytes) / us * 1e6;
 }
 
-// As kernels/any/matrix_limit.cuh has them.
+// As kernels/limits/matrix_limit.cuh has them.
 constexpr std::uint32_t kMatrixThreads = 384;
 constexpr double kMatrixRoundFlops = 3 * 16 * 2.0 * 64 * 128 * 16;  // warpgroups, products, and their shape
 
 Result<double> matrix_rate(const CudaBench& bench) {
   if (bench.device().info().arch() != "sm_90a") return 0.0;
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function kernel,
-                         compile(bench, "fovea_matrix_rate", {}, "kernels/any/matrix_limit.cuh"));
+                         compile(bench, "fovea_matrix_rate", {}, "kernels/limits/matrix_limit.cuh"));
   const cuda::ScopedContext context(bench.device());
   FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer out, cuda::DeviceBuffer::create(bench.device(), 4, true));
   void* to = out.data();

@@ -20,7 +20,7 @@
 #include "device/cuda/cuda_linear.h"
 #include "device/cuda/cuda_ops.h"
 #include "engine/model/config.h"
-#include "jit/any_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "jit/op_spec.h"
 #include "model_hint.h"

@@ -26,7 +26,7 @@ std::size_t max_recut_scratch_bytes(const Planner& planner);
 
 // Writes the plan to `buffer` and returns the bytes used: what must be copied. kOutOfRange when the buffer is smaller.
 // The first launch of the plan is packed; plans of several launches are kUnsupported. growth: of the same planner, for
-// plans that the device may cut again (kernels/any/recut.cuh); where growth.arrays is null they say that it cannot.
+// plans that the device may cut again (kernels/plan/recut.cuh); where growth.arrays is null they say that it cannot.
 Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer,
                                      const PlanGrowth& growth = {}, WorkerStarts starts = WorkerStarts::kItems);
 

@@ -1,5 +1,5 @@
 // Rows of a weight matrix rounded to e4m3, each with a scale of its own: its largest element becomes 448. Called by the
-// CPU device's create_linear; kernels/ops/fp8_rows.cuh does the same on CUDA devices.
+// CPU device's create_linear; kernels/model/fp8_rows.cuh does the same on CUDA devices.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A CUDA device of the engine: activations of 16 bits, products by cuBLASLt, everything between them by the kernels of
-// kernels/ops, attention by attention/cuda_attention.h; all in one stream. Made by create_device("cuda:N").
+// kernels/model, attention by attention/cuda_attention.h; all in one stream. Made by create_device("cuda:N").
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Launches of the kernels between a model's matrix products (kernels/ops). Owned by the CUDA device, which has checked
-// shapes and types; picks the widest accesses that addresses and strides allow.
+// Launches of the kernels between a model's matrix products (kernels/model). Owned by the CUDA device, which has
+// checked shapes and types; picks the widest accesses that addresses and strides allow.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Decode's matrix products on a GPU: y = x w^T for 1 to 16 rows of x at the speed of memory, with what surrounds them:
 // the RMS norm of x, bias, residual, gate. Made once a weight by the CUDA device's Linear, which takes cuBLASLt for
-// more rows and for what is refused here. The kernel is kernels/linear/skinny.cuh.
+// more rows and for what is refused here. The kernel is kernels/model/linear/skinny.cuh.
 #pragma once
 
 #include <string>

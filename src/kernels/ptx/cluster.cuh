@@ -1,5 +1,5 @@
 // Shared memory of the other CTAs of a cluster. Addresses are 32-bit shared addresses. sm_90 on. Used by
-// kernels/linear.
+// kernels/model/linear.
 //
 // No release at the cluster's scope: that is a fence, which waits for all copies that the warp has under way. Numbers
 // are sent with the barrier that counts their bytes instead.

@@ -1,5 +1,5 @@
 // The warpgroup's matrix product (wgmma) with A in registers and B in shared memory: rows 64, 16 of the inner
-// dimension, fp32 sums. sm_90a only. Used by kernels/trees.
+// dimension, fp32 sums. sm_90a only. Used by kernels/attention/prefix_forest.
 //
 // Fragments are those of mma_16816: warp w of the group has rows 16 w .., A is its A fragment, and the sums are C
 // fragments of 8 columns one after the other. B lies under the 128-byte swizzle, 1024-byte atoms of 8 rows; every

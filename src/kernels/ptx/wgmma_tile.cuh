@@ -1,5 +1,5 @@
 // The warpgroup's matrix product (wgmma) in the shapes of wide tiles: both operands in shared memory, or A in registers
-// and 256 columns; waiting for products under way. sm_90a only. Used by kernels/prefill; layouts are those of
+// and 256 columns; waiting for products under way. sm_90a only. Used by kernels/attention/prefill; layouts are those of
 // ptx/wgmma.cuh.
 #pragma once
 

@@ -1,0 +1,372 @@
+// The end of an item: states of warps become rows of the output, or partial states in the workspace. Used by the
+// consumers and the merge.
+#pragma once
+
+#include "kernels/attention/parts.cuh"
+
+namespace fovea::attention {
+
+// What a row's running output is divided by, and its base-2 log-sum-exp.
+struct RowResult {
+  float divisor;
+  float lse;
+};
+
+// A row that saw nothing keeps output 0 and has log-sum-exp -inf. extra: base-2 logit without a value (a sink), or
+// -inf.
+__device__ __forceinline__ RowResult finish_row(float max, float sum, float extra) {
+  if constexpr (!Variant::kSoftmax) return {1.0f, 0.0f};
+  if (extra == kMinusInf) {
+    if (max == kMinusInf) return {1.0f, kMinusInf};
+    return {sum, max + log2f(sum)};
+  }
+  if (max == kMinusInf) return {1.0f, extra};
+  const float most = fmaxf(max, extra);
+  return {sum + exp2f(extra - max), most + log2f(sum * exp2f(max - most) + exp2f(extra - most))};
+}
+
+__device__ __forceinline__ float extra_logit(const abi::AttentionArgs& args, uint32_t q_head) {
+  if constexpr (!Variant::kHasExtraLogit) return kMinusInf;
+  return Variant::extra_logit(variant_params(args), static_cast<int>(q_head)) * fovea::variant::kLog2e;
+}
+
+// Two neighbouring columns of a row of the output, finished.
+__device__ __forceinline__ void write_output(const abi::AttentionArgs& args, uint32_t q_row, uint32_t q_head,
+                                             int32_t position, uint32_t column, float2 value) {
+  if constexpr (Variant::kHasOutput) {
+    const fovea::variant::RowPlace place{position, static_cast<int>(q_head), kHeadDim};
+    value.x = Variant::output(variant_params(args), value.x, static_cast<int>(column), place);
+    value.y = Variant::output(variant_params(args), value.y, static_cast<int>(column) + 1, place);
+  }
+  auto* to = static_cast<uint16_t*>(args.out) + static_cast<long long>(q_row) * args.out_row_stride +
+             static_cast<long long>(q_head) * args.out_head_stride + column;
+  *reinterpret_cast<uint32_t*>(to) = ptx::pack2<kQueryBf16>(value.x, value.y);
+}
+
+// Where the rows of an item go: finished to the output, as parts to the workspace, or to the output with the other
+// parts merged in.
+enum class Destination : uint32_t { kOutput, kPart, kMerged };
+
+// Where one row of an item goes, and what its sums are multiplied by.
+struct RowTarget {
+  Row row;
+  float factor;
+  float lse;
+  uint32_t partial;  // row of the workspace, of a part
+  Destination to;
+
+  // Of column 0.
+  __device__ __forceinline__ uint64_t address(const abi::AttentionArgs& args) const {
+    if (to == Destination::kPart) {
+      return reinterpret_cast<uint64_t>(args.partial_out + static_cast<uint64_t>(partial) * kHeadDim);
+    }
+    return reinterpret_cast<uint64_t>(static_cast<uint16_t*>(args.out) +
+                                      static_cast<long long>(row.q_row) * args.out_row_stride +
+                                      static_cast<long long>(row.q_head) * args.out_head_stride);
+  }
+  __device__ __forceinline__ void write(const abi::AttentionArgs& args, uint32_t column, float2 value) const {
+    value.x *= factor;
+    value.y *= factor;
+    if (to == Destination::kOutput) {
+      write_output(args, row.q_row, row.q_head, row.position, column, value);
+    } else {
+      store_part(args.partial_out + static_cast<uint64_t>(partial) * kHeadDim + column, value);
+    }
+  }
+};
+
+// writes_lse: true for one thread of the row.
+__device__ __forceinline__ RowTarget target_of(const abi::AttentionArgs& args, const Work& work, Destination to,
+                                               uint32_t tile_row, const Row& row, float max, float sum,
+                                               bool writes_lse) {
+  RowTarget target{};
+  target.row = row;
+  target.to = to;
+  const float extra = to == Destination::kOutput ? extra_logit(args, row.q_head) : kMinusInf;
+  RowResult result = finish_row(max, sum, extra);
+  if constexpr (kChecked) {
+    if (work.record->bad_pages != 0) result.divisor = result.lse = __int_as_float(0x7fffffff);
+  }
+  target.factor = 1.0f / result.divisor;
+  if constexpr (kFp8 && !kTokenScales) {
+    if (args.pool.v_scale != nullptr) target.factor *= static_cast<const float*>(args.pool.v_scale)[work.record->head];
+  }
+  target.lse = result.lse;
+  if (to == Destination::kOutput) {
+    if (writes_lse && args.lse != nullptr) {
+      args.lse[static_cast<uint64_t>(row.q_row) * work.q_heads + row.q_head] = result.lse;
+    }
+  } else if (to == Destination::kPart) {
+    target.partial =
+        abi::partial_row(work.record->item, work.record->block_row, work.record->head, work.group) + tile_row;
+    if (Variant::kSoftmax && writes_lse) store_part(args.partial_lse + target.partial, result.lse);
+  }
+  return target;
+}
+
+// One warp alone has seen all tokens of its 16 rows.
+__device__ __forceinline__ void write_alone(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
+                                            Destination to, State& state, uint32_t lane) {
+  asm volatile("" : "+r"(lane));  // columns are worked out here: kept from item to item, they would spill
+  finish_sums(state);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (!rows[h].valid) continue;
+    const uint32_t tile_row = work.first_row + lane / 4 + 8 * h;
+    const RowTarget target = target_of(args, work, to, tile_row, rows[h], state.max[h], state.sum[h], (lane & 3) == 0);
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) {
+        target.write(args, first_dim(b, lane) + pair * kSecondPair, output_pair(state, b, pair, h));
+      }
+    }
+  }
+}
+
+// The log-sum-exp of row `tile_row` of lane l's part, asked for early; the pattern where it is not there yet.
+__device__ __forceinline__ float ask_for_lse(const abi::AttentionArgs& args, const Work& work, const PartList& list,
+                                             uint32_t tile_row, uint32_t lane) {
+  if (!Variant::kSoftmax || lane == 0 || lane >= list.count || tile_row >= work.rows) return 0.0f;
+  return load_part(list.lse(args, lane, tile_row));
+}
+
+// Weights of the parts of the rows of an item whose first part this worker holds, into shared memory; the rows'
+// log-sum- exps; and the pattern behind the parts' ones. Rows go to the warps in turns. own: log-sum-exps of the lane's
+// rows, of which every warp has all 16. asked: ask_for_lse() of the warp's first row.
+__device__ __forceinline__ void weigh_parts(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
+                                            const PartList& list, const float (&own)[2], float asked, uint32_t warp,
+                                            uint32_t lane) {
+#pragma unroll 1
+  for (uint32_t r = warp; r < work.rows; r += kConsumerWarps) {
+    float* const weights = shared.part_weights + r * list.count;
+    const float mine = __shfl_sync(~0u, r < 8 ? own[0] : own[1], r % 8 * 4);
+    const float extra = extra_logit(args, work.record->head * work.group + r % work.group);
+    float most = fmaxf(extra, mine);
+#pragma unroll 1
+    for (uint32_t i = lane; i < list.count; i += 32) {
+      float lse = mine;
+      if (Variant::kSoftmax && i != 0) {
+        float* const from = list.lse(args, i, r);
+        lse = wait_for_part(from, i < 32 && r == warp ? asked : load_part(from));
+        restore_part(from);
+      }
+      weights[i] = lse;
+      most = fmaxf(most, lse);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    float sum = 0.0f;
+#pragma unroll 1
+    for (uint32_t i = lane; i < list.count; i += 32) sum += weights[i] = part_weight(weights[i], most);
+    __syncwarp();
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (extra != kMinusInf) sum += exp2f(extra - most);
+    const float factor = Variant::kSoftmax && sum != 0.0f ? 1.0f / sum : 1.0f;
+#pragma unroll 1
+    for (uint32_t i = lane; i < list.count; i += 32) weights[i] *= factor;
+    if (lane == 0 && args.lse != nullptr) {
+      const Row row = find_row(args, work, r);
+      const float lse = !Variant::kSoftmax ? 0.0f : sum == 0.0f ? kMinusInf : most + log2f(sum);
+      args.lse[static_cast<uint64_t>(row.q_row) * work.q_heads + row.q_head] = lse;
+    }
+  }
+}
+
+// Two columns of a row of some parts of other workers, by a thread.
+struct Others {
+  static constexpr uint32_t kAtOnce = 8;
+  float2 parts[kAtOnce];
+
+  // Of parts first .., without part 0, which is this worker's.
+  __device__ __forceinline__ void load(const abi::AttentionArgs& args, const PartList& list, uint32_t first,
+                                       uint32_t tile_row, uint32_t column) {
+#pragma unroll
+    for (uint32_t u = 0; u < kAtOnce; ++u) {
+      parts[u] = {0.0f, 0.0f};
+      if (first + u != 0 && first + u < list.count) {
+        parts[u] = load_part2(list.values(args, first + u, tile_row) + column);
+      }
+    }
+  }
+  __device__ __forceinline__ bool some_pending() const {
+    bool some = false;
+#pragma unroll
+    for (uint32_t u = 0; u < kAtOnce; ++u) some |= pending(parts[u]);
+    return some;
+  }
+};
+
+// `own`, of the first part, and the others' two columns, weighted and summed in the plan's order. others: as loaded
+// from part 0 on, where `loaded`.
+__device__ __forceinline__ float2 merge_parts(const abi::AttentionArgs& args, const SharedMemory& shared,
+                                              const PartList& list, Others& others, bool loaded, float2 own,
+                                              uint32_t tile_row, uint32_t column) {
+  const float* const weights = shared.part_weights + tile_row * list.count;
+  float2 total{0.0f, 0.0f};
+#pragma unroll 1
+  for (uint32_t first = 0; first < list.count; first += Others::kAtOnce) {
+    if (first == 0 && !loaded) others.parts[1].x = __uint_as_float(abi::kPartPending);
+    if (first != 0) others.load(args, list, first, tile_row, column);
+    while (others.some_pending()) others.load(args, list, first, tile_row, column);
+    if (first == 0) others.parts[0] = own;
+#pragma unroll
+    for (uint32_t u = 0; u < Others::kAtOnce; ++u) {
+      if (first + u >= list.count) break;
+      if (first + u != 0) restore_part2(list.values(args, first + u, tile_row) + column);
+      const float weight = weights[first + u];
+      if (weight == 0.0f) continue;
+      total.x += weight * others.parts[u].x;
+      total.y += weight * others.parts[u].y;
+    }
+  }
+  return total;
+}
+
+// How the rows of a team's item end. slot: of its first query token, where `to` is kMerged (16 rows at most then).
+struct Ending {
+  Destination to;
+  MergeSlot slot;
+};
+
+// Where a thread's registers are few, other workers' parts are not asked for ahead of their use.
+inline constexpr bool kAsksEarly = kHeadDim <= 128;
+
+// Four rows of every row block at a time: states weighted by `weight` go through shared memory and are summed, two
+// columns a thread, always in the order of the warps. others: of the thread's columns of rows 0 .., for kMerged.
+template <class Barrier>
+__device__ __forceinline__ void sum_rows(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
+                                         const Ending& ending, Others& others, const State& state,
+                                         const float (&weight)[2], uint32_t row_blocks, uint32_t warp, uint32_t lane,
+                                         const Barrier& barrier) {
+  constexpr uint32_t kPairs = kHeadDim / 2;
+  const uint32_t sharers = kConsumerWarps / row_blocks;
+  const bool merged = ending.to == Destination::kMerged;
+#pragma unroll 1
+  for (uint32_t first_row = 0; first_row < 16 && first_row < work.rows; first_row += kReduceRows) {
+    if (first_row != 0) barrier();  // the rows before have been read
+    if (lane / 16 == first_row / kReduceRows % 2) {
+      float* const to = shared.reduce[warp][lane / 4 % kReduceRows];
+      const auto put = [&](int h) {
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int pair = 0; pair < 2; ++pair) {
+            const float2 o = output_pair(state, b, pair, h);
+            *reinterpret_cast<float2*>(to + first_dim(b, lane) + pair * kSecondPair) = {o.x * weight[h],
+                                                                                        o.y * weight[h]};
+          }
+        }
+      };
+      if (first_row < 8) {
+        put(0);
+      } else {
+        put(1);
+      }
+    }
+    barrier();
+#pragma unroll 1
+    for (uint32_t n = warp * 32 + lane; n < row_blocks * kReduceRows * kPairs; n += kConsumerThreads) {
+      const uint32_t column = n % kPairs * 2;
+      const uint32_t in_pass = n / kPairs % kReduceRows;
+      const uint32_t block = n / (kPairs * kReduceRows);
+      const uint32_t tile_row = block * 16 + first_row + in_pass;
+      if (tile_row >= work.rows) continue;
+      const auto part = [&](uint32_t s) {
+        return *reinterpret_cast<const float2*>(&shared.reduce[s * row_blocks + block][in_pass][column]);
+      };
+      float2 value{0.0f, 0.0f};
+      if (row_blocks == 1) {
+        float2 parts[kConsumerWarps];
+#pragma unroll
+        for (uint32_t s = 0; s < kConsumerWarps; ++s) parts[s] = part(s);
+#pragma unroll
+        for (uint32_t s = 0; s < kConsumerWarps; ++s) value = {value.x + parts[s].x, value.y + parts[s].y};
+      } else {
+#pragma unroll 1
+        for (uint32_t s = 0; s < sharers; ++s) value = {value.x + part(s).x, value.y + part(s).y};
+      }
+      if (merged) {
+        const bool loaded = kAsksEarly && first_row == 0 && n < kConsumerThreads;
+        value =
+            merge_parts(args, shared, PartList(args, work, ending.slot.entry), others, loaded, value, tile_row, column);
+      }
+      if constexpr (Variant::kHasOutput) {
+        if (ending.to != Destination::kPart) {
+          const Row row = find_row(args, work, tile_row);
+          write_output(args, row.q_row, row.q_head, row.position, column, value);
+          continue;
+        }
+      }
+      const uint64_t to = shared.row_targets[tile_row];
+      if (ending.to == Destination::kPart) {
+        store_part(reinterpret_cast<float*>(to) + column, value);
+      } else {
+        reinterpret_cast<uint32_t*>(to)[column / 2] = ptx::pack2<kQueryBf16>(value.x, value.y);
+      }
+    }
+  }
+}
+
+// The sum over the warps that shared a row block's tokens. row_blocks: 16-row blocks of the team, a power of two; warp
+// w has block w % row_blocks. between(): called when all warps have arrived here.
+template <class Barrier, class Between>
+__device__ __forceinline__ void write_together(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
+                                               const Row (&rows)[2], const Ending& ending, State& state,
+                                               uint32_t row_blocks, uint32_t parity, uint32_t warp, uint32_t lane,
+                                               const Barrier& barrier, const Between& between) {
+  float2(&states)[kConsumerWarps][16] = shared.states[parity];
+  // What other workers wrote of the rows, on its way while this one's sum is made.
+  const bool merged = ending.to == Destination::kMerged;
+  const PartList list(args, work, ending.slot.entry);
+  float asked = __uint_as_float(abi::kPartPending);
+  Others others{};
+  if (merged && kAsksEarly) {
+    asked = ask_for_lse(args, work, list, warp, lane);
+    const uint32_t n = warp * 32 + lane;
+    const uint32_t row = n / (kHeadDim / 2);
+    if (row < kReduceRows && row < work.rows) others.load(args, list, 0, row, n % (kHeadDim / 2) * 2);
+  }
+  finish_sums(state);
+  if ((lane & 3) == 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) states[warp][lane / 4 + 8 * h] = {state.max[h], state.sum[h]};
+  }
+  barrier();
+  between();
+  // Every warp works out its rows' totals, and by what its own part of them is to be multiplied.
+  const uint32_t block = warp % row_blocks;
+  const bool writes = warp < row_blocks && (lane & 3) == 0;  // log-sum-exp and address, once a row
+  float weight[2] = {0.0f, 0.0f};
+  float lse[2] = {kMinusInf, kMinusInf};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (block * 16 + 8 * h >= work.rows) continue;
+    float2 parts[kConsumerWarps];
+#pragma unroll
+    for (uint32_t s = 0; s < kConsumerWarps; ++s) {
+      parts[s] = states[s][lane / 4 + 8 * h];
+      if (s % row_blocks != block) parts[s] = {kMinusInf, 0.0f};
+    }
+    float most = kMinusInf;
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t s = 0; s < kConsumerWarps; ++s) most = fmaxf(most, parts[s].x);
+    const float shift = most == kMinusInf ? 0.0f : most;
+#pragma unroll
+    for (uint32_t s = 0; s < kConsumerWarps; ++s) sum += parts[s].y * ptx::exp2_approx(parts[s].x - shift);
+    if (!rows[h].valid) continue;
+    const uint32_t tile_row = work.first_row + lane / 4 + 8 * h;
+    const RowTarget target = target_of(args, work, ending.to, tile_row, rows[h], most, sum, writes);
+    weight[h] = target.factor;
+    lse[h] = target.lse;
+    if constexpr (Variant::kSoftmax) weight[h] *= ptx::exp2_approx(state.max[h] - shift);
+    if (writes) shared.row_targets[tile_row] = target.address(args);
+  }
+  if (merged) weigh_parts(args, work, shared, list, lse, asked, warp, lane);
+  sum_rows(args, work, shared, ending, others, state, weight, row_blocks, warp, lane, barrier);
+}
+
+}  // namespace fovea::attention

@@ -1,0 +1,152 @@
+// The end of an item: 64 rows of a warpgroup become rows of the output, through the shared memory that their queries no
+// longer need, so that stores are whole lines; or parts that are merged as those of kernels/attention/prefix_forest.
+// Used by kernel.cuh.
+#pragma once
+
+#include "kernels/attention/prefill/softmax.cuh"
+
+namespace fovea::attention::prefill {
+
+// Finished rows of a warp. region: of the item's queries, whose rows of this warp are free.
+__device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                           const Item& item, const Rows& rows, const State& state, uint32_t region) {
+  const Work work = work_of(args, shared, group, item);
+  uint32_t lane = group.lane;
+  uint32_t first_row = group.first_row();
+  asm volatile(""
+               : "+r"(lane), "+r"(first_row));  // offsets are worked out here: kept from item to item, they would spill
+  float factor[2];
+  uint64_t to[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Row& row = rows.row[h];
+    RowResult result = finish_row(state.max[h], state.sum[h], row.valid ? extra_logit(args, row.q_head) : kMinusInf);
+    factor[h] = 1.0f / result.divisor;
+    to[h] = 0;
+    if (!row.valid) continue;
+    to[h] = reinterpret_cast<uint64_t>(static_cast<uint16_t*>(args.out) +
+                                       static_cast<long long>(row.q_row) * args.out_row_stride +
+                                       static_cast<long long>(row.q_head) * args.out_head_stride);
+    prefix_forest::write_lse(args, work, row, result.lse, lane);
+  }
+  // Row and matrix whose address this lane gives: those of the other blocks differ in bits of the chunk.
+  const uint32_t own = region + tile_offset(first_row + (lane & 15), lane >> 4, kQueryPanelBytes);
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    uint32_t block[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto& o = state.o[b][i / 2];
+      const int h = i % 2;
+      block[i] = ptx::pack2<kQueryBf16>(o[2 * h] * factor[h], o[2 * h + 1] * factor[h]);
+    }
+    ptx::stmatrix_x4((own ^ (b % 4 * 32)) + b / 4 * kQueryPanelBytes, block);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kRowChunks / 2; ++i) {
+    const uint32_t nth = i * 32 + lane;
+    const uint32_t row = nth / kRowChunks;
+    const uint32_t chunk = nth % kRowChunks;
+    const uint64_t at = __shfl_sync(~0u, to[i * 32 / kRowChunks / 8], row % 8 * 4);
+    uint32_t words[4];
+    ptx::load_shared_16(words, region + tile_offset(first_row + row, chunk, kQueryPanelBytes));
+    if (at == 0) continue;
+    *reinterpret_cast<uint4*>(at + chunk * 16) = uint4{words[0], words[1], words[2], words[3]};
+  }
+}
+
+// Parts of rows go to the workspace; who writes a row's last part merges all of them, in the plan's order (see
+// kernels/attention/prefix_forest/parts.cuh). Registers are few here, so that its own part is read back too.
+__device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                          const Item& item, const Rows& rows, const State& state) {
+  const Work work = work_of(args, shared, group, item);
+  uint32_t lane = group.lane;
+  asm volatile("" : "+r"(lane));  // see write_rows()
+  const uint32_t first = prefix_forest::own_part(work);
+  const auto* const merge_of =
+      reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_of_partial) + first / work.group;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Row& row = rows.row[h];
+    if (!row.valid) continue;
+    const RowResult own = finish_row(state.max[h], state.sum[h], kMinusInf);
+    const uint32_t part = first + work.first_row + lane / 4 + 8 * h;
+    float4* const to = prefix_forest::part_at(args, part, lane);
+    const float factor = 1.0f / own.divisor;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) to[4 * b] = prefix_forest::own_block(state, b, h, factor);
+    if ((lane & 3) == 0) args.shared_lse[part] = own.lse;
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Row row = h == 0 ? rows.row[0] : rows.row[1];
+    const uint32_t in_group = row.q_head - work.record->head * work.group;
+    abi::MergeEntry merge{};
+    uint32_t due = 0;
+    if (row.valid) {
+      const uint32_t index = merge_of[row.token];
+      merge = reinterpret_cast<const abi::MergeEntry*>(args.plan + work.header->merges)[index];
+      uint32_t* const counter = args.shared_counters + index * work.group + in_group;
+      if ((lane & 3) == 0 && prefix_forest::count_up(counter) + 1 == merge.num_parts) {
+        due = 1;
+        *counter = 0;
+      }
+    }
+    due = __shfl_sync(~0u, due, lane & ~3u);
+    __syncwarp();
+    if (due == 0) continue;
+    const auto* const parts =
+        reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_parts) + merge.parts_begin;
+    const float extra = extra_logit(args, row.q_head);
+    float most = extra;
+    for (uint32_t i = 0; i < merge.num_parts; ++i) most = fmaxf(most, __ldcg(args.shared_lse + parts[i] + in_group));
+    float sum = extra == kMinusInf ? 0.0f : exp2f(extra - most);
+    float4 values[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) values[b] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+    for (uint32_t i = 0; i < merge.num_parts; ++i) {
+      const float lse = __ldcg(args.shared_lse + parts[i] + in_group);
+      if (lse == kMinusInf) continue;
+      const float weight = exp2f(lse - most);
+      const float4* const from = prefix_forest::part_at(args, parts[i] + in_group, lane);
+      sum += weight;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const float4 o = __ldcg(from + 4 * b);
+        values[b].x += weight * o.x;
+        values[b].y += weight * o.y;
+        values[b].z += weight * o.z;
+        values[b].w += weight * o.w;
+      }
+    }
+    prefix_forest::write_row(args, row, values, sum != 0.0f ? 1.0f / sum : 1.0f, lane);
+    prefix_forest::write_lse(args, work, row, sum == 0.0f ? kMinusInf : most + log2f(sum), lane);
+  }
+}
+
+// The rows of an item without tokens.
+__device__ __forceinline__ void end_nothing(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                            const Item& item) {
+  const Work work = work_of(args, shared, group, item);
+  const Rows rows = rows_of(args, shared, group, item);
+  if (!is_direct(shared, item)) {
+    State state;
+    clear(state);
+    end_parts(args, shared, group, item, rows, state);
+    return;
+  }
+  float4 zeros[kBlocks] = {};
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Row row = h == 0 ? rows.row[0] : rows.row[1];
+    if (!row.valid) continue;
+    prefix_forest::write_row(args, row, zeros, 1.0f, group.lane);
+    const RowResult none = finish_row(kMinusInf, 0.0f, extra_logit(args, row.q_head));
+    prefix_forest::write_lse(args, work, row, none.lse, group.lane);
+  }
+}
+
+}  // namespace fovea::attention::prefill

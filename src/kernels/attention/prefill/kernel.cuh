@@ -1,0 +1,444 @@
+// The attention kernel for many query tokens a request (prefill, appended chunks, verification), on sm_90a. One CTA an
+// SM works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads. While a
+// warpgroup's softmax runs, its products of the tile before are under way, and those of the other warpgroup. Q K^T
+// takes queries and keys from shared memory, P V the weights from registers (FlashAttention-3, arXiv:2407.08608,
+// sections 3.1 and 3.2); the first product of an item is issued with the last one of the item before it.
+// docs/kernels/prefill.md has the arithmetic.
+#pragma once
+
+#include "kernels/attention/prefill/finish.cuh"
+#include "kernels/attention/prefill/loader.cuh"
+#include "kernels/ptx/wgmma_tile.cuh"
+
+namespace fovea::attention::prefill {
+
+// Barriers by name: whose turn it is to issue products, and the warps of a warpgroup.
+inline constexpr uint32_t kTurnBarrier = 1;
+inline constexpr uint32_t kGroupBarrier = kTurnBarrier + kGroups;
+
+__device__ __forceinline__ void wait_turn(const Group& group) {
+  ptx::barrier_sync(kTurnBarrier + group.index, 2 * kGroupThreads);
+}
+__device__ __forceinline__ void pass_turn(const Group& group) {
+  ptx::barrier_arrive(kTurnBarrier + (group.index + 1) % kGroups, 2 * kGroupThreads);
+}
+
+template <int kSlots>
+__device__ __forceinline__ void wait_full(const TileBarriers<kSlots>& ring, uint32_t use) {
+  const RingSlot<kSlots> slot(use);
+  ptx::mbarrier_wait(ptx::smem_address(&ring.full[slot.index]), slot.parity);
+}
+// Of both at once: their answers take as long as one.
+template <int kFirst, int kSecond>
+__device__ __forceinline__ bool both_full(const TileBarriers<kFirst>& first, uint32_t first_use,
+                                          const TileBarriers<kSecond>& second, uint32_t second_use) {
+  const RingSlot<kFirst> a(first_use);
+  const RingSlot<kSecond> b(second_use);
+  const bool a_full = ptx::mbarrier_test(ptx::smem_address(&first.full[a.index]), a.parity);
+  const bool b_full = ptx::mbarrier_test(ptx::smem_address(&second.full[b.index]), b.parity);
+  return a_full && b_full;
+}
+template <int kSlots>
+__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
+}
+
+// Where the products of a tile find their matrices; known before it is the group's turn.
+struct Operands {
+  uint32_t q, k, v;
+
+  // Of the logits of the k_use-th tile, and of the outputs of the one before it.
+  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
+                                                uint32_t k_use) {
+    const uint32_t rows = ptx::smem_address(shared.q[q_use % kQuerySlots]) + group.index * kGroupRows * 128;
+    return {ptx::wgmma_base(rows), ptx::wgmma_base(ptx::smem_address(shared.k[k_use % kKvSlots])),
+            ptx::wgmma_base(ptx::smem_address(shared.v[(k_use - 1) % kKvSlots]), kKvPanelBytes)};
+  }
+};
+
+// s = Q K^T of the group's rows and a tile.
+__device__ __forceinline__ void issue_logits(const Operands& at, float (&s)[kLogits]) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    const uint32_t in_panel = b % 4 * 32;
+    ptx::wgmma_shared<kMmaBf16>(s, ptx::wgmma_at(at.q, b / 4 * kQueryPanelBytes + in_panel),
+                                ptx::wgmma_at(at.k, b / 4 * kKvPanelBytes + in_panel), b == 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// o += P V of a tile.
+__device__ __forceinline__ void issue_outputs(const Operands& at, const Weights& p, State& state) {
+  auto& o = reinterpret_cast<float(&)[kHeadDim / 2]>(state.o);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kBlockTokens / 16; ++step) {
+    ptx::wgmma<kMmaBf16, true>(o, p[step], ptx::wgmma_at(at.v, step * 16 * 128), 0);
+  }
+  ptx::wgmma_commit();
+}
+
+__device__ __forceinline__ void settle(State& state) {
+  ptx::wgmma_settle(reinterpret_cast<float(&)[kHeadDim / 2]>(state.o));
+}
+
+// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their weights are 0. By a warpgroup;
+// both may do it at once.
+__device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
+  uint8_t* const v = shared.v[(group.k_use - 1) % kKvSlots];
+  uint32_t lane = group.lane;
+  asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+#pragma unroll 1
+  for (uint32_t i = group.warp * 32 + lane; i < kBlockTokens * kRowChunks; i += kGroupThreads) {
+    const uint32_t token = tile_token + i / kRowChunks;
+    if (token >= run.begin && token < run.end) continue;
+    *reinterpret_cast<uint4*>(v + tile_offset(i / kRowChunks, i % kRowChunks, kKvPanelBytes)) = uint4{0, 0, 0, 0};
+  }
+  ptx::fence_before_async_copies();
+  ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);
+}
+
+// Logits of a tile that a mask divides, or that a hook or the scale changes, as weigh() takes them.
+__device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                               const Item& item, uint32_t tile, const LogitScale& scale,
+                                               float (&s)[kLogits]) {
+  const ItemRecord& record = record_of(shared, item);
+  const Run run = run_of(args, record);
+  if constexpr (Variant::kHasLogit) {
+    change_logits(args, record, item, run, token_of(run, tile), s, group.lane);
+  } else if (scale.negative) {
+#pragma unroll
+    for (int i = 0; i < kLogits; ++i) s[i] = -s[i];
+  }
+  const Places& places = shared.places[group.thread()];
+  if (tile < places.plain_begin || tile >= places.plain_end) hide(args, shared, group, item, token_of(run, tile), s);
+}
+
+// What a warpgroup holds of the items it works on.
+struct Sums {
+  State state;
+  Running now;
+  float s[kLogits];  // logits of a tile
+  Weights p;         // weights of the tile before
+  Weights ahead;     // of this one, while products read those
+};
+
+// Logits become weights. Returns whether they are counted from larger logits than those before, which sums are by then.
+__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, const Item& item, float scale,
+                                             float (&alpha)[2], Sums& sums) {
+  const bool small = find_exponents(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
+  const bool raised = !small || !sums.now.settled;
+  if (raised) raise<false>(sums.s, shared.places[group.thread()], sums.now, alpha);
+  weigh(sums.s, sums.now);
+  return raised;
+}
+
+// Until no outputs are under way: their values and weights are free then.
+__device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies) {
+  ptx::wgmma_wait<0>();
+  if (multiplies) release(shared.v_ring, group.k_use - 2, group.lane);
+}
+
+// The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
+__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, bool paired, const Operands& at,
+                                              const Weights& p, Sums& sums) {
+  if (paired) wait_turn(group);
+  issue_logits(at, sums.s);
+  issue_outputs(at, p, sums.state);
+  if (paired) pass_turn(group);
+  ptx::wgmma_wait<1>();
+  ptx::wgmma_settle(sums.s);
+  release(shared.k_ring, group.k_use++, group.lane);
+}
+
+// The logits of the warp's rows and a tile that they see whole once more, by the warp's own products of keys in global
+// memory: those in shared memory may be others by now.
+__device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args, const Memory& shared,
+                                                  const Group& group, const Item& item, uint32_t tile,
+                                                  float (&s)[kLogits]) {
+  static_assert(kElementBits == 16, "keys are read as products take them");
+  const Run run = run_of(args, record_of(shared, item));
+  const uint32_t q = ptx::smem_address(shared.q[group.q_use % kQuerySlots]);
+  uint32_t lane = group.lane;
+  asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+  const uint32_t row = q + tile_offset(group.first_row() + lane % 16, lane / 16, kQueryPanelBytes);
+#pragma unroll
+  for (uint32_t first = 0; first < kBlockTokens; first += 32) {
+    const auto keys = reinterpret_cast<uint64_t>(row_of(args, args.pool.k, run, token_of(run, tile) + first + lane));
+#pragma unroll
+    for (uint32_t n = 0; n < 4; ++n) {
+      auto& sums = reinterpret_cast<float(&)[kLogits / 4][4]>(s)[first / 8 + n];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+      const uint64_t key = __shfl_sync(~0u, keys, n * 8 + lane / 4) + lane % 4 * 4;
+#pragma unroll 1
+      for (uint32_t b = 0; b < kBlocks; ++b) {
+        uint32_t a[4];
+        ptx::ldmatrix_x4(a, (row ^ (b % 4 * 32)) + b / 4 * kQueryPanelBytes);
+        const auto* const dims = reinterpret_cast<const uint32_t*>(key + b * 32);
+        ptx::mma_16816<kMmaBf16>(sums, a, dims[0], dims[4]);
+      }
+    }
+  }
+}
+
+// What weigh_at_once() leaves where a token outweighs all before it, or where rows wait for their first token, while no
+// outputs are under way: weights counted anew, from logits where they are beyond what a float holds.
+__device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                           const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
+  float alpha[2] = {1.0f, 1.0f};
+  bool counted = sums.now.settled;
+  if (counted) {
+    float most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
+    counted = __all_sync(~0u, most < 1e30f);
+    if (!counted) find_logits_again(args, shared, group, item, tile, sums.s);
+  }
+  if (counted) {
+    raise<true>(sums.s, shared.places[group.thread()], sums.now, alpha);
+#pragma unroll
+    for (int i = 0; i < kLogits; ++i) sums.now.sum[i / 2 % 2] += sums.s[i];
+  } else {
+    (void)find_weights(shared, group, item, scale, alpha, sums);
+  }
+  scale_outputs(sums.state, alpha);
+  pack_weights(sums.s, p);
+}
+
+__device__ __forceinline__ void run_plain_tile(const abi::AttentionArgs& args, const Memory& shared, Group& group,
+                                               const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
+  bool there = false;
+  Operands at;
+  const auto outputs_end = [&] {
+    at = Operands::of(shared, group, group.q_use, group.k_use);
+    there = both_full(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
+    end_outputs(shared, group, true);
+  };
+  bool done = false;
+  if (sums.now.settled) {
+    done = weigh_at_once(sums.s, p, sums.now, (item.flags & kIdle) != 0, scale, outputs_end);
+  } else {
+    outputs_end();
+  }
+  settle(sums.state);
+  if (!done) weigh_anew(args, shared, group, item, tile, scale, p, sums);
+  if (!there) {
+    wait_full(shared.k_ring, group.k_use);
+    wait_full(shared.v_ring, group.k_use - 1);
+  }
+  multiply_tile(shared, group, (item.flags & kPaired) != 0, at, p, sums);
+}
+
+// Tiles from `tile` down that all rows see whole. The warps of a group must not part here: products are one instruction
+// of all four. Weights go to registers that the products under way do not read, in turn.
+__device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, const Memory& shared, Group& group,
+                                                const Item& item, float scale, uint32_t& tile, Sums& sums) {
+  const Places& places = shared.places[group.thread()];
+  if (tile >= places.plain_end) return;
+  // Read for every tile: registers are few.
+  const auto is_plain = [&] { return tile != 0 && tile >= places.plain_begin; };
+#pragma unroll 1
+  while (is_plain()) {
+    run_plain_tile(args, shared, group, item, tile, scale, sums.ahead, sums);
+    --tile;
+    if (!is_plain()) break;
+    run_plain_tile(args, shared, group, item, tile, scale, sums.p, sums);
+    --tile;
+  }
+}
+
+// A warpgroup without rows of the item lets its tiles pass.
+__device__ __forceinline__ void pass_tiles(const Memory& shared, Group& group, uint32_t count) {
+  wait_full(shared.q_ring, group.q_use);
+  release(shared.q_ring, group.q_use++, group.lane);
+  for (uint32_t j = 0; j <= count; ++j) {
+    if (j < count) {
+      wait_full(shared.k_ring, group.k_use);
+      release(shared.k_ring, group.k_use++, group.lane);
+    }
+    if (j == 0) continue;
+    const uint32_t v_use = group.k_use - (j < count ? 2 : 1);
+    wait_full(shared.v_ring, v_use);
+    release(shared.v_ring, v_use, group.lane);
+  }
+}
+
+__device__ __forceinline__ void release_record(Memory& shared, uint32_t n, uint32_t lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.record_empty[n % kRecords]));
+}
+
+// Maxima as finish_row() takes them, and sums of all lanes.
+__device__ __forceinline__ void close(const Running& now, State& state) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    state.max[h] = now.shift[h] != 0.0f ? now.shift[h] : kMinusInf;
+    state.sum[h] = now.sum[h];
+  }
+  finish_sums(state);
+}
+
+// Item n or the first one behind it that the group works on; false at the end of the queue.
+__device__ __forceinline__ bool next_item(const abi::AttentionArgs& args, Memory& shared, Group& group, uint32_t n,
+                                          Item& item) {
+  for (;; ++n) {
+    const Opened opened = open_item(args, shared, group, n, item);
+    if (opened == Opened::kWorks) return true;
+    if (opened == Opened::kEnd) return false;
+    if (opened == Opened::kPassed) pass_tiles(shared, group, item.tiles);
+    if (opened == Opened::kEmpty) end_nothing(args, shared, group, item);
+    release_record(shared, n, group.lane);
+  }
+}
+
+__device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory& shared, Group group) {
+  const LogitScale scale = find_scale(args);
+  const float factor = Variant::kHasLogit ? 1.0f : scale.factor;
+  Item item{};
+  for (uint32_t n = 0; next_item(args, shared, group, n, item); n = item.nth + 1) {
+    Sums sums;
+    // 1. The first logits of an item, with nothing beside them.
+    wait_full(shared.q_ring, group.q_use);
+    wait_full(shared.k_ring, group.k_use);
+    issue_logits(Operands::of(shared, group, group.q_use, group.k_use), sums.s);
+    find_limits(args, shared, group, item);
+    clear(sums.state);
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_settle(sums.s);
+    release(shared.k_ring, group.k_use++, group.lane);
+    for (uint32_t tile = item.tiles - 1;;) {
+      // 2. Tiles that all rows see whole.
+      if (!scale.negative && !Variant::kHasLogit) {
+        run_plain_tiles(args, shared, group, item, factor, tile, sums);
+      }
+      // 3. A tile that a mask divides, the item's last, or any.
+      const bool last = tile == 0;
+      prepare_logits(args, shared, group, item, tile, scale, sums.s);
+      const Run run = run_of(args, record_of(shared, item));
+      float alpha[2];
+      const bool raised = find_weights(shared, group, item, factor, alpha, sums);
+      const bool first = tile + 1 == Tiles::of(run).count;
+      end_outputs(shared, group, !first);
+      settle(sums.state);
+      if (raised) scale_outputs(sums.state, alpha);
+      pack_weights(sums.s, sums.p);
+      const uint32_t token = token_of(run, tile);
+      if (token < run.begin || token + kBlockTokens > run.end) {
+        wait_full(shared.v_ring, group.k_use - 1);
+        clear_values(shared, group, run, token);
+      }
+      if (last) {
+        if (kQuerySlots == 1 || !is_direct(shared, item) || !touch_item(args, shared, group, item.nth + 1)) break;
+        wait_full(shared.q_ring, group.q_use + 1);
+      }
+      const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
+      wait_full(shared.k_ring, group.k_use);
+      wait_full(shared.v_ring, group.k_use - 1);
+      multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums.p, sums);
+      if (!last) {
+        --tile;
+        continue;
+      }
+      // 4. The rows of an item behind which another one follows, whose first logits are there.
+      ptx::wgmma_wait<0>();
+      settle(sums.state);
+      release(shared.v_ring, group.k_use - 2, group.lane);
+      const Rows rows = rows_of(args, shared, group, item);
+      close(sums.now, sums.state);
+      write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
+      release(shared.q_ring, group.q_use++, group.lane);
+      release_record(shared, item.nth, group.lane);
+      (void)open_item(args, shared, group, item.nth + 1, item);
+      find_limits(args, shared, group, item);
+      tile = item.tiles - 1;
+      sums.now = Running();
+      clear(sums.state);
+    }
+    // 5. The last outputs, and their rows.
+    wait_full(shared.v_ring, group.k_use - 1);
+    if (item.flags & kPaired) wait_turn(group);
+    issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state);
+    if (item.flags & kPaired) pass_turn(group);
+    ptx::wgmma_wait<0>();
+    settle(sums.state);
+    release(shared.v_ring, group.k_use - 1, group.lane);
+    const Rows rows = rows_of(args, shared, group, item);
+    close(sums.now, sums.state);
+    if (is_direct(shared, item)) {
+      write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
+    } else {
+      end_parts(args, shared, group, item, rows, sums.state);
+    }
+    release(shared.q_ring, group.q_use++, group.lane);
+    release_record(shared, item.nth, group.lane);
+  }
+}
+
+__device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
+  const auto init = [](uint64_t& barrier, uint32_t count) { ptx::mbarrier_init(ptx::smem_address(&barrier), count); };
+  constexpr uint32_t kTileArrivals = kTma ? 1 : 32;
+  if (thread < kKvSlots) {
+    init(shared.k_ring.full[thread], kTileArrivals);
+    init(shared.v_ring.full[thread], kTileArrivals);
+    init(shared.k_ring.empty[thread], kComputeWarps);
+    init(shared.v_ring.empty[thread], kComputeWarps);
+  } else if (thread < kKvSlots + kQuerySlots) {
+    init(shared.q_ring.full[thread - kKvSlots], 32);
+    init(shared.q_ring.empty[thread - kKvSlots], kComputeWarps);
+  } else if (thread < kKvSlots + kQuerySlots + kRecords) {
+    const uint32_t i = thread - kKvSlots - kQuerySlots;
+    init(shared.record_full[i], kRecordArrivals);
+    init(shared.record_empty[i], kComputeWarps + kTileLoaders);
+  } else if (thread < kKvSlots + kQuerySlots + kRecords + kTileLoaders) {
+    shared.loaded_items[thread - kKvSlots - kQuerySlots - kRecords] = 0;
+  }
+  ptx::fence_mbarrier_init();
+}
+
+}  // namespace fovea::attention::prefill
+
+extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThreads, 1)
+    fovea_attention(const __grid_constant__ fovea::abi::AttentionArgs args,
+                    const __grid_constant__ fovea::abi::TensorMap k_map,
+                    const __grid_constant__ fovea::abi::TensorMap v_map) {
+  using namespace fovea;
+  using namespace fovea::attention;
+  using namespace fovea::attention::prefill;
+  extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+  Memory& shared = *reinterpret_cast<Memory*>(dynamic_shared);
+  const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  uint32_t lane = threadIdx.x % 32;
+  asm volatile("" : "+r"(lane));  // asked for once: reading it again takes as long as a load
+  init_barriers(shared, threadIdx.x);
+  ptx::wait_for_previous_kernels();
+  ptx::let_next_kernel_start();
+  __syncthreads();
+  if (warp >= kComputeWarps) {
+    ptx::give_registers<kLoadRegisters>();
+    const uint32_t loader = warp - kComputeWarps;
+    if (loader == 3) {
+      run_scout(args, shared, lane);
+    } else if (loader == 2) {
+      load_queries(args, shared, loader, lane);
+    } else {
+#if FOVEA_LOADER == 0
+      if (loader == 0) {
+        load_tiles(args, &k_map, shared, shared.k, shared.k_ring, loader, lane);
+      } else {
+        load_tiles(args, &v_map, shared, shared.v, shared.v_ring, loader, lane);
+      }
+#else
+      TileLoader(args, shared, loader, lane).run();
+#endif
+    }
+  } else {
+    ptx::take_registers<kComputeRegisters>();
+    const Group group{warp / 4, warp % 4, lane};
+    fill_places(args, shared, group);
+    if (group.index == kGroups - 1) pass_turn(group);  // to the first
+    run_group(args, shared, group);
+  }
+}

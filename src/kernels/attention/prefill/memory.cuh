@@ -1,0 +1,62 @@
+// Shared memory of the prefill kernel. Used by its loaders and its warpgroups.
+#pragma once
+
+#include "kernels/attention/prefill/config.cuh"
+#include "kernels/attention/queue.cuh"
+
+namespace fovea::attention::prefill {
+
+// A ring of tiles that loaders fill and warpgroups empty.
+template <int kSlots>
+struct TileBarriers {
+  uint64_t full[kSlots];
+  uint64_t empty[kSlots];
+};
+
+// Of a thread that computes: where its two rows are in every tile, its group's query tokens, and what its rows see of
+// the item, which few tiles ask for.
+struct Places {
+  uint16_t token[2];  // query token of the tile
+  uint16_t head[2];   // of those of the KV head
+  uint16_t first_token, last_token;
+  uint32_t heads;  // query heads a KV head
+  // Tokens [low, high) of the run that each row sees; not where the mask is listed.
+  uint32_t low[2], high[2];
+  // Tiles [plain_begin, plain_end) are seen whole by all rows of the group.
+  uint32_t plain_begin, plain_end;
+};
+
+struct Memory {
+  alignas(1024) uint8_t q[kQuerySlots][kBlockRows * kRowBytes];
+  alignas(1024) uint8_t k[kKvSlots][kBlockTokens * kRowBytes];
+  alignas(1024) uint8_t v[kKvSlots][kBlockTokens * kRowBytes];
+  alignas(16) ItemRecord records[kRecords];
+  TileBarriers<kQuerySlots> q_ring;
+  TileBarriers<kKvSlots> k_ring, v_ring;
+  Places places[kGroups * kGroupThreads];
+  uint64_t record_full[kRecords];
+  uint64_t record_empty[kRecords];
+  // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.
+  alignas(16) uint64_t row_offsets[2][kTma ? 2 : kBlockTokens];
+  uint32_t loaded_items[kTileLoaders];  // items whose loads are all on their way
+};
+static_assert(sizeof(Memory) <= FOVEA_PREFILL_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
+
+// Byte offset of 16-byte chunk `chunk` of row `row` in a tile of panels of `panel_bytes`.
+__device__ __forceinline__ uint32_t tile_offset(uint32_t row, uint32_t chunk, uint32_t panel_bytes) {
+  return chunk / 8 * panel_bytes + row * 128 + ((chunk % 8 ^ (row & 7)) << 4);
+}
+
+// The tiles of a run: tile j is tokens [base + j * kBlockTokens, ..); loaded and worked on from the last to the first,
+// because those that a causal mask divides are at the end.
+struct Tiles {
+  uint32_t base;
+  uint32_t count;
+
+  __device__ __forceinline__ static Tiles of(const Run& run) {
+    const uint32_t base = run.begin & ~(kBlockTokens - 1u);
+    return {base, run.end > run.begin ? (run.end - base + kBlockTokens - 1) / kBlockTokens : 0};
+  }
+};
+
+}  // namespace fovea::attention::prefill

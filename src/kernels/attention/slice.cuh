@@ -1,0 +1,394 @@
+// One warp's arithmetic: 16 rows against 16 tokens, and the state that goes from slice to slice (online softmax in base
+// 2). All roles, tile classes and storage types share it.
+#pragma once
+
+#include "kernels/attention/visible.cuh"
+#include "kernels/ptx/sync.cuh"
+
+namespace fovea::attention {
+
+// The addresses of a lane's rows for ldmatrix: chunk c of block b lies at (base ^ (b's chunk << 4)) + its panel.
+struct SliceAddress {
+  uint32_t base;
+  uint32_t chunk;  // only where panels hold a single chunk
+
+  // token: of the lane, in the stage; chunk: 0 or 1, the lane's chunk of every pair.
+  __device__ __forceinline__ SliceAddress(uint32_t tile, uint32_t token, uint32_t chunk_in) : chunk(chunk_in) {
+    base = tile + row_offset(token);
+    if constexpr (kPanelChunks > 1) base |= (chunk ^ swizzle_of(token % kBoxTokens)) << 4;
+  }
+  // Address of chunk `pair * kStep + chunk`; kStep 2 for pairs of chunks.
+  template <uint32_t kFirst>
+  __device__ __forceinline__ uint32_t of() const {
+    if constexpr (kPanelChunks == 1) return base + (kFirst + chunk) * kPanelStride;
+    return (base ^ (kFirst % kPanelChunks << 4)) + kFirst / kPanelChunks * kPanelStride;
+  }
+};
+
+template <int kBegin, int kEnd, class F>
+__device__ __forceinline__ void unrolled(const F& f) {
+  if constexpr (kBegin < kEnd) {
+    f.template operator()<kBegin>();
+    unrolled<kBegin + 1, kEnd>(f);
+  }
+}
+
+// Four neighbouring keys of a byte each as operands of products.
+__device__ __forceinline__ void key_operands(uint32_t x, uint32_t& low, uint32_t& high) {
+  if constexpr (kFp8) {
+    ptx::halves_of_e4m3(x, low, high);
+  } else {
+    low = ptx::codes_of_bytes<0>(x);
+    high = ptx::codes_of_bytes<1>(x);
+  }
+}
+
+// logits[n] = Q K^T for tokens 8n.. of the slice.
+__device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile, uint32_t slice_in_stage, uint32_t lane,
+                                              float (&logits)[2][4]) {
+  float odd[2][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    logits[i / 4][i % 4] = kIntegers ? q.bias[kIntegers ? i % 4 / 2 : 0] : 0.0f;
+    odd[i / 4][i % 4] = 0.0f;
+  }
+  if constexpr (!kNarrow) {
+    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kBlocks>([&]<int b>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * b>());
+      float(&to)[2][4] = b % 2 == 0 ? logits : odd;
+      uint32_t a[4];
+      q.get<b>(a);
+      ptx::mma_16816<kMmaBf16>(to[0], a, k[0], k[1]);
+      ptx::mma_16816<kMmaBf16>(to[1], a, k[2], k[3]);
+    });
+  } else if constexpr (kInt4) {
+    // A chunk of 16 bytes is two blocks of dims.
+    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
+      uint32_t a[4];
+      q.get<2 * b>(a);
+      ptx::mma_16816<false>(logits[0], a, ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<1>(first));
+      ptx::mma_16816<false>(logits[1], a, ptx::codes_of_half_bytes<0>(second), ptx::codes_of_half_bytes<1>(second));
+      q.get<2 * b + 1>(a);
+      ptx::mma_16816<false>(odd[0], a, ptx::codes_of_half_bytes<2>(first), ptx::codes_of_half_bytes<3>(first));
+      ptx::mma_16816<false>(odd[1], a, ptx::codes_of_half_bytes<2>(second), ptx::codes_of_half_bytes<3>(second));
+    };
+    constexpr int kChunks = kRowBytes / 16;
+    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kChunks / 2>([&]<int c>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * c>());
+      multiply.template operator()<2 * c>(k[0], k[2]);
+      multiply.template operator()<2 * c + 1>(k[1], k[3]);
+    });
+    if constexpr (kChunks % 2 != 0) {
+      const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t k[2];
+      ptx::ldmatrix_x2(k, last.of<kChunks - 1>());
+      multiply.template operator()<kChunks - 1>(k[0], k[1]);
+    }
+  } else {
+    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
+      uint32_t a[4];
+      q.get<b>(a);
+      uint32_t low, high;
+      float(&to)[2][4] = b % 2 == 0 ? logits : odd;
+      key_operands(first, low, high);
+      ptx::mma_16816<false>(to[0], a, low, high);
+      key_operands(second, low, high);
+      ptx::mma_16816<false>(to[1], a, low, high);
+    };
+    // Two chunks of 16 dims a load; the last of an odd number alone.
+    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+    unrolled<0, kBlocks / 2>([&]<int b>() {
+      uint32_t k[4];
+      ptx::ldmatrix_x4(k, at.of<2 * b>());
+      multiply.template operator()<2 * b>(k[0], k[2]);
+      multiply.template operator()<2 * b + 1>(k[1], k[3]);
+    });
+    if constexpr (kBlocks % 2 != 0) {
+      const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t k[2];
+      ptx::ldmatrix_x2(k, last.of<kBlocks - 1>());
+      multiply.template operator()<kBlocks - 1>(k[0], k[1]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
+}
+
+// state.o += weights V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;
+// the others may hold anything, NaN too.
+template <bool kHide>
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[4], uint32_t v_tile,
+                                                uint32_t slice_in_stage, uint32_t lane, uint32_t tokens) {
+  uint32_t keep[2];
+  if constexpr (kHide) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      keep[i] = (tokens >> (2 * i) & 1 ? 0xffffu : 0u) | (tokens >> (2 * i + 1) & 1 ? 0xffff0000u : 0u);
+    }
+  }
+  if constexpr (!kNarrow) {
+    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
+    unrolled<0, kBlocks>([&]<int b>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+      if constexpr (kHide) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
+      }
+      ptx::mma_16816<kMmaBf16>(state.o[b][0], weights, v[0], v[1]);
+      ptx::mma_16816<kMmaBf16>(state.o[b][1], weights, v[2], v[3]);
+    });
+  } else if constexpr (kInt4) {
+    // A register holds four dims of two tokens, one for each n-tile of two blocks. No number is NaN.
+    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
+      ptx::mma_16816<false>(state.o[2 * b][0], weights, ptx::codes_of_half_bytes<0>(first),
+                            ptx::codes_of_half_bytes<0>(second));
+      ptx::mma_16816<false>(state.o[2 * b][1], weights, ptx::codes_of_half_bytes<1>(first),
+                            ptx::codes_of_half_bytes<1>(second));
+      ptx::mma_16816<false>(state.o[2 * b + 1][0], weights, ptx::codes_of_half_bytes<2>(first),
+                            ptx::codes_of_half_bytes<2>(second));
+      ptx::mma_16816<false>(state.o[2 * b + 1][1], weights, ptx::codes_of_half_bytes<3>(first),
+                            ptx::codes_of_half_bytes<3>(second));
+    };
+    constexpr int kChunks = kRowBytes / 16;
+    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
+    unrolled<0, kChunks / 2>([&]<int c>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * c>());
+      multiply.template operator()<2 * c>(v[0], v[1]);
+      multiply.template operator()<2 * c + 1>(v[2], v[3]);
+    });
+    if constexpr (kChunks % 2 != 0) {
+      const SliceAddress last(v_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t v[2];
+      ptx::ldmatrix_x2_trans(v, last.of<kChunks - 1>());
+      multiply.template operator()<kChunks - 1>(v[0], v[1]);
+    }
+  } else {
+    // A register holds two dims of two tokens; n-tile 0 gets the even dims, n-tile 1 the odd ones.
+    const auto multiply = [&](int b, uint32_t first, uint32_t second) {
+      if constexpr (kInt8) {
+        ptx::mma_16816<false>(state.o[b][0], weights, ptx::codes_of_even_bytes(first),
+                              ptx::codes_of_even_bytes(second));
+        ptx::mma_16816<false>(state.o[b][1], weights, ptx::codes_of_odd_bytes(first), ptx::codes_of_odd_bytes(second));
+        return;
+      }
+      if constexpr (kHide) {
+        first &= keep[0];
+        second &= keep[1];
+      }
+      uint32_t low, high;
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), low, high);
+      ptx::mma_16816<false>(state.o[b][0], weights, low, high);
+      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), low, high);
+      ptx::mma_16816<false>(state.o[b][1], weights, low, high);
+    };
+    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
+    unrolled<0, kBlocks / 2>([&]<int b>() {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+      multiply(2 * b, v[0], v[1]);
+      multiply(2 * b + 1, v[2], v[3]);
+    });
+    if constexpr (kBlocks % 2 != 0) {
+      const SliceAddress last(v_tile, slice_in_stage + (lane & 15), 0);
+      uint32_t v[2];
+      ptx::ldmatrix_x2_trans(v, last.of<kBlocks - 1>());
+      multiply(kBlocks - 1, v[0], v[1]);
+    }
+  }
+}
+
+// Scale and zero of the lane's tokens 8n + 2c and 8n + 2c + 1 of a slice, K's or V's; a KvScale is (scale, zero).
+struct TokenScales {
+  float scale[2][2];
+  float zero[2][2];
+
+  __device__ __forceinline__ TokenScales(uint32_t scales, uint32_t slice_in_stage, uint32_t lane) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const uint32_t word = ptx::load_shared_4(scales + 4 * (slice_in_stage + 8 * n + 2 * (lane & 3) + e));
+        scale[n][e] = ptx::unpack_low<false>(word);
+        zero[n][e] = ptx::unpack_high<false>(word);
+      }
+    }
+  }
+};
+
+// Weights become weight * scale * kWeightFactor, 0 where hidden, and state.zero their sum with the tokens' middles.
+template <bool kHide>
+__device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], uint32_t seen, uint32_t scales,
+                                              uint32_t slice_in_stage, uint32_t lane) {
+  const TokenScales of(scales + 4 * kStageTokens, slice_in_stage, lane);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int h = i / 2;
+      const bool hidden = kHide && !(seen >> (4 * h + 2 * n + i % 2) & 1);  // then the scale may be anything
+      if constexpr (kIntegers) {
+        state.zero[h] += hidden ? 0.0f : x[n][i] * (of.zero[n][i % 2] + kMiddle * of.scale[n][i % 2]);
+      }
+      x[n][i] = hidden ? 0.0f : x[n][i] * (of.scale[n][i % 2] * kWeightFactor);
+    }
+  }
+}
+
+// kHide: some pair may be hidden. slice: its first token in the run; slice_in_stage: in the stage at k_tile and v_tile.
+// scales: of the stage's keys, then of its values; with a scale a token only.
+template <bool kHide>
+__device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
+                                          const Queries& q, State& state, uint32_t k_tile, uint32_t v_tile,
+                                          uint32_t slice, uint32_t slice_in_stage, uint32_t lane, uint32_t scales = 0) {
+  float x[2][4];
+  multiply_keys(q, k_tile, slice_in_stage, lane, x);
+  [[maybe_unused]] float shifts[2][4];  // what the keys' zeros add to logits
+  if constexpr (kTokenScales) {
+    const TokenScales of(scales, slice_in_stage, lane);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i / 4][i % 4] *= of.scale[i / 4][i % 2];
+      if constexpr (kIntegers) shifts[i / 4][i % 4] = of.zero[i / 4][i % 2] * q.sum[i % 4 / 2];
+    }
+  }
+  uint32_t seen = kAllSeen;
+  if constexpr (kHide) seen = seen_pairs(args, work, rows, slice, lane);
+  [[maybe_unused]] const VariantParams& params = variant_params(args);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int h = i / 2;
+      float s = x[n][i] * q.scale[kScaleRows ? h : 0];
+      if constexpr (kIntegers) s += shifts[n][i];
+      if constexpr (Variant::kHasLogit || Variant::kHasVisible) {
+        fovea::variant::LogitPlace<float> place{};
+        place.q_pos = static_cast<float>(rows[h].position);
+        place.q_head = static_cast<int>(rows[h].q_head);
+        place.kv_head = static_cast<int>(work.record->head);
+        const uint32_t token = slice_token(slice, n, i % 2, lane);
+        if (token >= work.begin && token < work.end) {
+          place.kv_pos = static_cast<float>(token_position(args, work.record->block_row, token));
+        }
+        if constexpr (Variant::kHasLogit) {
+          s = Variant::template logit<fovea::variant::ScalarMath>(params, s, place);
+          if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
+        }
+        if constexpr (Variant::kHasVisible) {
+          const bool visible = Variant::template visible<fovea::variant::ScalarMath>(params, place);
+          if (!visible) seen &= ~(1u << (4 * h + 2 * n + i % 2));
+        }
+      }
+      if constexpr (kHide || Variant::kHasVisible) {
+        if (!(seen >> (4 * h + 2 * n + i % 2) & 1)) s = kMinusInf;
+      }
+      x[n][i] = s;
+    }
+  }
+  if constexpr (Variant::kSoftmax) {
+    float shift[2];
+    float alpha[2];
+    bool moved = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float most = fmaxf(fmaxf(x[0][2 * h], x[0][2 * h + 1]), fmaxf(x[1][2 * h], x[1][2 * h + 1]));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      most = fmaxf(most, state.max[h]);
+      shift[h] = most == kMinusInf ? 0.0f : most;
+      alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
+      moved |= most != state.max[h];
+      state.max[h] = most;
+    }
+    if (__any_sync(~0u, moved)) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        state.sum[h] *= alpha[h];
+        if constexpr (kIntegers) {
+          state.zero[h] *= alpha[h];
+          state.weights[2 * h] *= alpha[h];
+          state.weights[2 * h + 1] *= alpha[h];
+        }
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+          for (int n = 0; n < 2; ++n) {
+            state.o[b][n][2 * h] *= alpha[h];
+            state.o[b][n][2 * h + 1] *= alpha[h];
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[n][i] = ptx::exp2_approx(x[n][i] - shift[i / 2]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      state.sum[h] += (x[0][2 * h] + x[0][2 * h + 1]) + (x[1][2 * h] + x[1][2 * h + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float w = Variant::template weight<fovea::variant::ScalarMath>(params, x[n][i]);
+        x[n][i] = seen >> (4 * (i / 2) + 2 * n + i % 2) & 1 ? w : 0.0f;
+      }
+    }
+  }
+  constexpr bool kSomeHidden = kHide || Variant::kHasVisible;
+  if constexpr (kTokenScales) scale_weights<kSomeHidden>(state, x, seen, scales, slice_in_stage, lane);
+  const uint32_t weights[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
+                               ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
+  uint32_t tokens = 0;
+  // Integers are finite: a weight of 0 hides them.
+  constexpr bool kSomeInfinite = kSomeHidden && !kIntegers;
+  if constexpr (kSomeInfinite) {
+    tokens = tokens_to_multiply(rows, seen, weights, state, v_tile, slice_in_stage, lane);
+  }
+  if constexpr (kIntegers) ptx::mma_16816<false>(state.weights, weights, kTwoOnes, kTwoOnes);
+  multiply_values<kSomeInfinite>(state, weights, v_tile, slice_in_stage, lane, tokens);
+}
+
+// Applies the key and value hooks to the 16 tokens of a slice, in place. By the one warp that works on the slice.
+__device__ __forceinline__ void transform_slice(const abi::AttentionArgs& args, const Work& work, uint8_t* k_tile,
+                                                uint8_t* v_tile, uint32_t slice, uint32_t slice_in_stage,
+                                                float* scratch, uint32_t lane) {
+  if constexpr (kTransformsKv) {
+    const VariantParams& params = variant_params(args);
+    for (uint32_t t = 0; t < kSliceTokens; ++t) {
+      if (slice + t < work.begin || slice + t >= work.end) continue;
+      const fovea::variant::RowPlace place{token_position(args, work.record->block_row, slice + t),
+                                           static_cast<int>(work.record->head), kHeadDim};
+      const auto element = [&](uint8_t* tile, uint32_t d) -> uint16_t& {
+        return reinterpret_cast<uint16_t*>(tile + chunk_offset(slice_in_stage + t, d / 8))[d % 8];
+      };
+      const auto transform = [&](uint8_t* tile, const auto& hook) {
+        __syncwarp();
+        for (uint32_t d = lane; d < kHeadDim; d += 32) scratch[d] = ptx::unpack_low<kMmaBf16>(element(tile, d));
+        __syncwarp();
+        for (uint32_t d = lane; d < kHeadDim; d += 32) {
+          element(tile, d) = static_cast<uint16_t>(ptx::pack2<kMmaBf16>(hook(static_cast<int>(d)), 0.0f));
+        }
+      };
+      if constexpr (Variant::kHasKey) {
+        transform(k_tile, [&](int d) { return Variant::key(params, scratch, d, place); });
+      }
+      if constexpr (Variant::kHasValue) {
+        transform(v_tile, [&](int d) { return Variant::value(params, scratch, d, place); });
+      }
+    }
+    ptx::fence_before_async_copies();
+    __syncwarp();
+  }
+}
+
+}  // namespace fovea::attention

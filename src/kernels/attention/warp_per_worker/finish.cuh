@@ -1,0 +1,326 @@
+// The end of an item: its state becomes rows of the output, or a part that meets the other parts of its pair. Words of
+// parts say for themselves whether they are there (kernels/attention/parts.cuh).
+#pragma once
+
+#include "kernels/attention/warp_per_worker/loader.cuh"
+#include "kernels/attention/warp_per_worker/near.cuh"
+#include "kernels/attention/warp_per_worker/slice.cuh"
+
+namespace fovea::attention::warp_per_worker {
+
+// Which of the pair's parts an item is.
+struct Part {
+  uint32_t own;    // first partial row of this one
+  uint32_t first;  // that of part 0; the others follow, `group` rows each
+  uint32_t count;
+  uint32_t shift;  // part i is an item of warp (i + shift) % kWarps of its CTA; 0 where idle workers are between them
+};
+
+// Looks that up in the plan, one step a slice, so that nobody waits for the four trips to memory that it takes.
+class PartFinder {
+ public:
+  __device__ __forceinline__ PartFinder(const abi::AttentionArgs& args, const Work& work, uint32_t worker)
+      : args_(args), work_(work), worker_(worker) {
+    const abi::WorkItem& item = work.record->item;
+    if (item.flags & abi::kItemDirect) {
+      steps_ = kSteps;
+      return;
+    }
+    part_.own = abi::partial_row(item, work.record->block_row, work.record->head, work.group);
+  }
+  __device__ __forceinline__ void step() {
+    if (steps_ >= kSteps) return;
+    if (steps_ == 0) {
+      merge_ = section<uint32_t>(work_.header->merge_of_partial)[part_.own / work_.group];
+    } else if (steps_ == 1) {
+      const abi::MergeEntry& entry = section<abi::MergeEntry>(work_.header->merges)[merge_];
+      part_.count = entry.num_parts;
+      merge_ = entry.parts_begin;
+    } else if (steps_ == 2) {
+      part_.first = section<uint32_t>(work_.header->merge_parts)[merge_];
+    } else {
+      find_shift();
+    }
+    ++steps_;
+  }
+  __device__ __forceinline__ Part find() {
+    while (steps_ < kSteps) step();
+    return part_;
+  }
+
+ private:
+  static constexpr uint32_t kSteps = 4;
+
+  template <typename T>
+  __device__ __forceinline__ const T* section(uint32_t offset) const {
+    return reinterpret_cast<const T*>(args_.plan + offset);
+  }
+  // Parts follow one another from worker to worker, where none between them is idle (cuts that would have fallen too
+  // close leave such workers). If so, part 1 and the last one are where counting from here says, and somebody busy is
+  // before part 1; if not, none of the parts finds it so.
+  __device__ __forceinline__ void find_shift() {
+    const uint32_t second = worker_ - (part_.own - part_.first) / work_.group + 1;
+    const auto* const of_second = starts_of(args_) + second;
+    const auto* const of_last = of_second + (part_.count - 2);
+    const auto begins_with = [&](const abi::WarpStart* start, uint32_t i) {
+      return start[0].queue_begin != start[1].queue_begin && start->partial_slot == part_.first + i * work_.group;
+    };
+    const bool regular = begins_with(of_second, 1) && begins_with(of_last, part_.count - 1) &&
+                         of_second[-1].queue_begin != of_second[0].queue_begin;
+    part_.shift = regular ? (second - 1) % kWarps : 0;
+  }
+
+  const abi::AttentionArgs& args_;
+  const Work& work_;
+  uint32_t worker_;
+  Part part_{};
+  uint32_t merge_ = 0;
+  uint32_t steps_ = 0;
+};
+
+// factor: of rows 2c and 2c + 1. 16-bit values: neighbouring dims lie in neighbouring lanes, which trade.
+__device__ __forceinline__ void pairs_of(const State& state, const float (&factor)[2], uint32_t lane, Pairs& to) {
+  const bool odd = lane >> 2 & 1;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if constexpr (kNarrow) {
+        to.value[b][j] = {state.o[b][j] * factor[j], state.o[b][j + 2] * factor[j]};
+      } else {
+        const float even_row = state.o[b][2 * j] * factor[0];
+        const float odd_row = state.o[b][2 * j + 1] * factor[1];
+        const float got = __shfl_xor_sync(~0u, odd ? even_row : odd_row, 4);
+        to.value[b][j] = odd ? float2{got, odd_row} : float2{even_row, got};
+      }
+    }
+  }
+}
+
+// Takes factors out of the outputs, adds what biases and zeros of the values are, and rotates back.
+__device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
+  if constexpr (kIntegers) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float zero =
+          (over_tokens(state.zero[j], [](float a, float b) { return a + b; }) - state.weights[j] * kCodeBias) *
+          (1.0f / kFactor);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        state.o[b][j] = state.o[b][j] * (1.0f / (kEvenUnit * kFactor)) + zero;
+        state.o[b][j + 2] = state.o[b][j + 2] * (1.0f / (kOddUnit * kFactor)) + zero;
+      }
+      if constexpr (kRotated) {
+        float row[kBlocks * 2];
+#pragma unroll
+        for (int i = 0; i < kBlocks * 2; ++i) row[i] = state.o[i / 2][i % 2 * 2 + j];
+        rotate<4, 16>(row, lane);
+#pragma unroll
+        for (int i = 0; i < kBlocks * 2; ++i) state.o[i / 2][i % 2 * 2 + j] = row[i];
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, const Place& place, State& state,
+                                             bool direct, uint32_t group, uint32_t lane, Result& to) {
+  finish_sums(state);
+  if constexpr (kTokenScales) state.sum[0] *= 1.0f / kFactor, state.sum[1] *= 1.0f / kFactor;
+  finish_quantized(state, lane);
+  float factor[2];
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t q_head = place.record->head * group + min(2 * (lane & 3) + j, group - 1);
+    const RowResult result = finish_row(state.max[j], state.sum[j], direct ? extra_logit(args, q_head) : kMinusInf);
+    factor[j] = 1.0f / result.divisor;
+    if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kFactor;
+    if constexpr (kFp8 && !kTokenScales) {
+      if (args.pool.v_scale != nullptr) {
+        factor[j] *= static_cast<const float*>(args.pool.v_scale)[place.record->head];
+      }
+    }
+    to.lse[j] = result.lse;
+  }
+  pairs_of(state, factor, lane, to.pairs);
+}
+
+// write(row, dim, two neighbouring values), for what the lane has of the item's rows.
+template <class F>
+__device__ __forceinline__ void for_each_pair(const Result& result, uint32_t group, uint32_t lane, const F& write) {
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t row = pair_row(j, lane);
+    if (row >= group) continue;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) write(row, pair_dim(b, j, lane), result.pairs.value[b][j]);
+  }
+}
+
+__device__ __forceinline__ void write_direct(const abi::AttentionArgs& args, const Place& place, const Row& token,
+                                             const Result& result, uint32_t group, uint32_t q_heads, uint32_t lane) {
+  const uint32_t first_head = place.record->head * group;
+  for_each_pair(result, group, lane, [&](uint32_t row, uint32_t dim, float2 x) {
+    write_output(args, token.q_row, first_head + row, token.position, dim, x);
+  });
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t row = 2 * lane + j;
+    if (lane >= 4 || row >= group || args.lse == nullptr) continue;
+    args.lse[static_cast<uint64_t>(token.q_row) * q_heads + first_head + row] = result.lse[j];
+  }
+}
+
+__device__ __forceinline__ void write_part(const abi::AttentionArgs& args, const Part& part, const Result& result,
+                                           uint32_t group, uint32_t lane) {
+  for_each_pair(result, group, lane, [&](uint32_t row, uint32_t dim, float2 x) {
+    float* const to = args.partial_out + static_cast<uint64_t>(part.own + row) * kHeadDim + dim;
+    store_part(to, x);
+  });
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    if (lane >= 4 || 2 * lane + j >= group) continue;
+    store_part(args.partial_lse + part.own + 2 * lane + j, result.lse[j]);
+  }
+}
+
+// Adds parts of the workspace to the result: those whose first rows are first_row, first_row + step, .., `count` of
+// them, in this order. Waits until they are there and leaves their words pending again; `rows` are the item's.
+__device__ __forceinline__ void take_far(const abi::AttentionArgs& args, uint32_t first_row, uint32_t step,
+                                         uint32_t count, uint32_t rows, Result& result, uint32_t lane) {
+  constexpr int kAtOnce = kBlocks <= 8 ? 2 : 1;  // parts, and of a part pairs j, that are on their way together
+  constexpr int kPairs = kBlocks <= 8 ? 2 : 1;
+#pragma unroll 1
+  for (; count > 0; count -= min(count, static_cast<uint32_t>(kAtOnce)), first_row += kAtOnce * step) {
+    float2 values[kAtOnce][kPairs][kBlocks];
+    float lse[kAtOnce][2];
+    const auto each_lse = [&](const auto& f) {
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const uint32_t row = min(2 * (lane & 3) + r, rows - 1);
+          if (p < count) f(args.partial_lse + first_row + p * step + row, r, lse[p][r]);
+        }
+      }
+    };
+    const auto each_pair = [&](int first, const auto& f) {
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          const uint32_t row = pair_row(first + j, lane);
+          float* const at = args.partial_out + static_cast<uint64_t>(first_row + p * step + row) * kHeadDim;
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            if (p < count && row < rows) f(at + pair_dim(b, first + j, lane), values[p][j][b]);
+          }
+        }
+      }
+    };
+    float most[2] = {result.lse[0], result.lse[1]};
+    Weights weights(result.lse, most);
+#pragma unroll
+    for (int first = 0; first < 2; first += kPairs) {
+      bool missing = true;
+      while (true) {
+        if (first == 0) each_lse([](const float* at, int, float& x) { x = load_part(at); });
+        each_pair(first, [](const float* at, float2& x) { x = load_part2(at); });
+        missing = false;
+        each_lse([&](const float*, int, float x) { missing |= pending(x); });
+        each_pair(first, [&](const float*, float2 x) { missing |= pending(x); });
+        if (!__any_sync(~0u, missing)) break;
+        // The words that are written last tell when to ask for all again: who waits leaves the memory to the others.
+        each_lse([](const float* at, int, float& x) { x = wait_for_part(at, x); });
+      }
+      each_pair(first, [](float* at, float2) { restore_part2(at); });
+      if (first == 0) {
+        if (lane < 4) each_lse([](float* at, int, float) { restore_part(at); });
+        each_lse([&](const float*, int r, float x) { most[r] = fmaxf(most[r], x); });
+        weights = Weights(result.lse, most);
+        each_lse([&](const float*, int r, float x) { weights.total[r] += weights.of(x, r); });
+        weights.scale(result, lane);
+      }
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          if (p < count) weights.add(result, lse[p], first + j, lane, [&](int b) { return values[p][j][b]; });
+        }
+      }
+    }
+    weights.finish(result);
+  }
+}
+
+// An extra logit counts once, where the parts of a pair have met.
+__device__ __forceinline__ void add_extra_logit(const abi::AttentionArgs& args, const Place& place, uint32_t group,
+                                                uint32_t lane, Result& result) {
+  if constexpr (Variant::kHasExtraLogit) {
+    float weight[2];  // of everything seen, beside the extra logit
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float extra = extra_logit(args, place.record->head * group + min(2 * (lane & 3) + r, group - 1));
+      const float own = result.lse[r];
+      weight[r] = extra == kMinusInf ? 1.0f : own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
+      if (extra != kMinusInf) result.lse[r] = finish_row(own, 1.0f, extra).lse;
+    }
+    scale_rows(result, weight, lane);
+  }
+}
+
+// Brings the part together with those it takes; true: that are all of the pair, and the result is the output's.
+//
+// The parts that one CTA holds are a group. Its first part takes the others, through shared memory, and writes what
+// comes out into the workspace. The parts of the pair's first group take those of the other groups, as many each,
+// before they go to part 0. A part with parts behind it in the pair is the last item of its queue, and those are the
+// first items of higher queues: nobody waits for who waits for him.
+//
+// Where workers between the parts are idle, groups are of kWarps parts, wherever those are; what is not in the same CTA
+// then goes through the workspace too.
+__device__ __forceinline__ bool meet(const abi::AttentionArgs& args, SharedMemory& shared, const Place& place,
+                                     const Part& part, Result& result, uint32_t rows, uint32_t warp, uint32_t lane) {
+  const uint32_t index = (part.own - part.first) / rows;
+  const uint32_t nth = (index + part.shift) % kWarps;  // of the group
+  const uint32_t leader = index - min(index, nth);
+  struct Far {
+    uint32_t first, step, count;  // of parts
+  } far[2] = {};
+  const uint32_t in_first = kWarps - part.shift;  // parts of the first group
+  const uint32_t groups = (part.count + part.shift + kWarps - 1) / kWarps;
+  uint32_t near[2] = {};  // those that have parts of other groups with them come last
+  if (index == leader) {
+    const uint32_t others = min(part.count - index, kWarps - nth) - 1;
+    near[0] = warps_with(shared, part.own + rows, others, rows, lane);
+    const uint32_t taken = __popc(near[0]);
+    far[0] = {index + 1 + taken, 1, others - taken};
+    for (uint32_t i = 1; index == 0 && i < groups && near[0] != 0; ++i) {
+      near[1] |= near[0] & -near[0];
+      near[0] &= near[0] - 1;
+    }
+  }
+  if (index < in_first) {
+    const uint32_t mine = index == 0 ? in_first : index;  // and every in_first-th behind it
+    if (mine < groups) {
+      far[1] = {mine * kWarps - part.shift, in_first * kWarps, (groups - mine + in_first - 1) / in_first};
+    }
+  }
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t from_near = i == 0 ? near[0] : near[1];
+    if (from_near != 0) take_near(shared, from_near, result, lane);
+    const Far from = i == 0 ? far[0] : far[1];
+    take_far(args, part.first + from.first * rows, from.step * rows, from.count, rows, result, lane);
+  }
+  if (index != leader && part_before_is_near(shared, part.first + (leader + 1) * rows, rows, lane)) {
+    give_near(shared, result, warp, lane);
+    return false;
+  }
+  if (index != 0) {
+    write_part(args, part, result, rows, lane);
+    return false;
+  }
+  add_extra_logit(args, place, rows, lane, result);
+  return true;
+}
+
+}  // namespace fovea::attention::warp_per_worker

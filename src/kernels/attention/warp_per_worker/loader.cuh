@@ -1,0 +1,374 @@
+// A warp's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
+// and prepares the records that the arithmetic reads. By the copy engine where pages hold whole slices, else 16 bytes a
+// thread. Nothing here waits for another warp.
+#pragma once
+
+#include "kernels/attention/general/loader_tma.cuh"
+#include "kernels/attention/warp_per_worker/near.cuh"
+
+namespace fovea::attention::warp_per_worker {
+
+// Number of a token's KvScale.
+__device__ __forceinline__ uint64_t scale_number(const abi::KvPoolView& pool, const Run& run, long long page,
+                                                 long long in_page) {
+  return static_cast<uint64_t>(page * pool.scale_page_stride +
+                               static_cast<long long>(run.head) * pool.scale_head_stride + in_page);
+}
+
+// Byte offsets in the pool of 32 tokens' rows, a lane each, and of the 32 behind them, which are on their way.
+struct RowWindow {
+  struct Place {
+    uint64_t row;
+    uint64_t scale;  // number of its KvScale, where tokens have one
+  };
+  uint32_t first;  // token of the run that lane 0 holds in `current`
+  Place current;
+  Place next;
+
+  // Tokens outside of the run take the place of its nearest one.
+  __device__ __forceinline__ static Place row_of(const abi::AttentionArgs& args, const Run& run, uint32_t token) {
+    const abi::KvPoolView& pool = args.pool;
+    const uint32_t entry_tokens = static_cast<uint32_t>(pool.entry_tokens);
+    token = min(max(token, run.begin), run.end - 1);
+    const uint32_t entry = token / entry_tokens;
+    long long page = args.page_entries[run.list_begin + entry];
+    long long in_page = token - entry * entry_tokens;
+    if (pool.entries_per_page > 1) {
+      in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
+      page = static_cast<int32_t>(page) / pool.entries_per_page;
+    }
+    Place place{};
+    place.row = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
+                                      static_cast<long long>(run.head) * pool.head_stride) *
+                kElementBits / 8;
+    if constexpr (kTokenScales) place.scale = scale_number(pool, run, page, in_page);
+    return place;
+  }
+  __device__ __forceinline__ void open(const abi::AttentionArgs& args, const Run& run, uint32_t lane) {
+    first = run.begin & ~(kTokens - 1u);
+    current = row_of(args, run, first + lane);
+    next = row_of(args, run, first + 32 + lane);
+  }
+  __device__ __forceinline__ void move_to(const abi::AttentionArgs& args, const Run& run, uint32_t token,
+                                          uint32_t lane) {
+    if (token < first + 32) return;
+    current = next;
+    first += 32;
+    next = row_of(args, run, first + 32 + lane);
+  }
+};
+
+__device__ __forceinline__ const abi::WarpStart* starts_of(const abi::AttentionArgs& args) {
+  return reinterpret_cast<const abi::WarpStart*>(args.plan + abi::kWorkerStartOffset);
+}
+
+// What a lane copies of a slot whose slices lie in one page each: chunks of every kRows-th row of one slice, and its
+// tokens' scales. All but the page is worked out once an item.
+struct PageCopy {
+  static constexpr uint32_t kChunks = kRowBytes / 16;
+  static constexpr uint32_t kLanes = 32 / kSlotSlices;  // of a slice
+  static constexpr bool kFits = kLanes % kChunks == 0 && kLanes / kChunks <= kTokens && !kTma && kWholeSlices;
+  static constexpr uint32_t kRows = kLanes / kChunks;
+  uint64_t from;  // byte offset in the pool, and in shared memory
+  uint32_t to;
+  uint64_t scale;  // number of the token's KvScale
+  uint64_t page_bytes, token_bytes;
+
+  __device__ __forceinline__ void open(const abi::KvPoolView& pool, uint32_t head, uint32_t lane) {
+    const uint32_t row = lane % kLanes / kChunks, chunk = lane % kChunks;
+    page_bytes = static_cast<uint64_t>(pool.page_stride) * kElementBits / 8;
+    token_bytes = static_cast<uint64_t>(pool.token_stride) * kElementBits / 8;
+    from = static_cast<uint64_t>(pool.head_stride) * kElementBits / 8 * head + row * token_bytes + chunk * 16;
+    to = lane / kLanes * 2 * kTile + tile_offset(row, chunk);
+    scale = static_cast<uint64_t>(pool.scale_head_stride) * head + lane % kTokens;
+  }
+  // page, in_page: where the lane's slice begins. slot, scales: addresses of the slot's tiles and of its scales.
+  __device__ __forceinline__ void copy(const abi::KvPoolView& pool, uint32_t page, uint32_t in_page, uint32_t slot,
+                                       uint32_t scales, uint32_t lane) const {
+    const auto* k = static_cast<const uint8_t*>(pool.k) + (from + page * page_bytes + in_page * token_bytes);
+    const auto* v = k + (static_cast<const uint8_t*>(pool.v) - static_cast<const uint8_t*>(pool.k));
+    const uint32_t at = slot + to;
+#pragma unroll
+    for (uint32_t first = 0; first < kTokens; first += kRows) {
+      // Rows of a round differ from those of another in bits of their own, so swizzles add up.
+      const uint32_t here = (at ^ swizzle_of(first) << 4) + first * kPanelBytes;
+      ptx::cp_async_16(here, k);
+      ptx::cp_async_16(here + kTile, v);
+      k += kRows * token_bytes;
+      v += kRows * token_bytes;
+    }
+    if constexpr (kTokenScales) {
+      const uint64_t number = scale + (page * static_cast<uint64_t>(pool.scale_page_stride) + in_page);
+      if constexpr (kSlotSlices == 2) {
+        ptx::cp_async_4(scales + 8 * lane, static_cast<const abi::KvScale*>(pool.k_scale) + number);
+        ptx::cp_async_4(scales + 8 * lane + 4, static_cast<const abi::KvScale*>(pool.v_scale) + number);
+      } else {
+        const auto* const base = static_cast<const abi::KvScale*>(lane < 16 ? pool.k_scale : pool.v_scale);
+        ptx::cp_async_4(scales + lane % 16 * 8 + lane / 16 * 4, base + number);
+      }
+    }
+  }
+};
+static_assert(kSlotSlices == 1 || kSlotSlices == 2);
+
+class Loader {
+ public:
+  // worker: number of this warp among the plan's workers; there must be one.
+  __device__ __forceinline__ Loader(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
+                                    const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker, uint32_t warp,
+                                    uint32_t lane)
+      : args_(args), k_map_(k_map), v_map_(v_map), shared_(shared), warp_(warp), lane_(lane) {
+    // This worker's abi::WarpStart, and the begin of the next one's queue.
+    const auto* const start = reinterpret_cast<const uint32_t*>(starts_of(args) + worker);
+    const uint32_t words = lane < 8 ? start[lane] : 0;
+    const auto of = [&](int i) { return __shfl_sync(~0u, words, i); };
+    at_ = of(1);
+    end_ = of(7);
+    first_part_ = at_ == end_ ? kNoWork : of(5);
+    entries_ = queue_entries();
+    if (at_ != end_) find_item(of(0));
+    run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
+    token_ = abi::kNone;  // behind every run: load() begins with the item
+  }
+
+  // Of the queue's first item, before load(): see SharedMemory::first_parts.
+  __device__ __forceinline__ uint32_t first_part() const {
+    static_assert(kWholePair == abi::kNone);  // the slot of an item that is no part
+    return first_part_;
+  }
+
+  // Brings the next slot, and commits one group of copies: those of its bytes (unless the copy engine brings them) and
+  // of the record that came before it. Without work left it only commits.
+  __device__ __forceinline__ void load() {
+    if (token_ >= run_.end && run_.head != kEndOfWork) next_item();
+    if (run_.head != kEndOfWork) {
+      load_slot();
+      slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
+    }
+    ptx::commit_copies();
+  }
+
+ private:
+  __device__ __forceinline__ const uint32_t* items() const {
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
+    return reinterpret_cast<const uint32_t*>(args_.plan + header.items);
+  }
+  // The queue's entries from at_ on, a lane each.
+  __device__ __forceinline__ uint32_t queue_entries() const {
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
+    const auto* queue = reinterpret_cast<const uint32_t*>(args_.plan + header.queue);
+    return at_ + lane_ < end_ ? queue[at_ + lane_] : 0;
+  }
+
+  __device__ __forceinline__ const uint32_t* next_item_words() const {
+    return items() + 8 * abi::queue_item(next_entry_);
+  }
+  __device__ __forceinline__ void find_item(uint32_t entry) {
+    next_entry_ = entry;
+    next_word_ = lane_ < 8 ? next_item_words()[lane_] : 0;
+  }
+
+  // Its pages first: the first item of all is known by its run before its other words are there.
+  __device__ __forceinline__ void next_item() {
+    const bool first = records_ == 0;
+    ItemRecord& record = shared_.records[warp_][records_++ % kRecordsAhead];
+    if (at_ == end_) {
+      run_.head = kEndOfWork;
+      if (lane_ == 0) record.head = kEndOfWork;
+      return;
+    }
+    const auto of = [&](int i) { return __shfl_sync(~0u, next_word_, i); };  // see abi::WorkItem
+    if (!first) run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
+    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
+    const auto* const block_rows = reinterpret_cast<const abi::BlockRow*>(args_.plan + header.block_rows);
+    if (args_.kv_lens != nullptr) {
+      const uint32_t flags = of(1) >> 24, length_slot = of(5);
+      if ((flags & abi::kItemOpenEnd) != 0 && length_slot != abi::kNone) {
+        run_.end =
+            open_end(args_, flags, run_.end, length_slot, args_.kv_lens[length_slot], block_rows[of(6)].position_base);
+      }
+    }
+    token_ = run_.begin & ~(kTokens - 1u);
+    if (run_.end > run_.begin) {
+      if constexpr (kWholeSlices) {
+        pages_.open(args_, run_, lane_);
+        if constexpr (PageCopy::kFits) {
+          const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+          page_ = token_ / entry_tokens;
+          in_page_ = token_ - page_ * entry_tokens;
+          copy_.open(args_.pool, run_.head, lane_);
+        }
+      } else {
+        rows_.open(args_, run_, lane_);
+      }
+    }
+    const uint32_t row = of(0);
+    const auto* const from = block_rows + of(6);
+    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
+    if (lane_ < 4) {
+      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
+    } else if (lane_ < 6) {
+      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_words(), lane_ - 4));
+    } else if (lane_ == 6) {
+      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
+    } else if (lane_ == 7) {
+      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
+    } else if (lane_ == 8) {
+      record.head = run_.head;
+      record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
+    }
+    ++at_;
+    if (at_ == end_) return;
+    if ((++entry_ & 31) == 0) entries_ = queue_entries();
+    find_item(__shfl_sync(~0u, entries_, entry_ & 31));
+  }
+
+  // An item that sees nothing has one slot too, with nothing in it.
+  __device__ __forceinline__ void load_slot() {
+    const bool empty = run_.end <= run_.begin;
+#if FOVEA_LOADER == 0
+    const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
+    if (lane_ == 0) {
+      if (empty) {
+        ptx::mbarrier_arrive(full);
+      } else {
+        ptx::mbarrier_arrive_expect(full,
+                                    (kSlotSlices > 1 && token_ + kTokens < run_.end ? kSlotSlices : 1) * 2 * kTile);
+      }
+    }
+#endif
+    if constexpr (PageCopy::kFits) {
+      if (!empty) load_pages();
+      token_ += kSlotTokens;
+    } else {
+#pragma unroll
+      for (uint32_t s = 0; s < kSlotSlices; ++s) {
+        if (!empty && (s == 0 || token_ < run_.end)) {
+          const uint32_t to = ptx::smem_address(shared_.warps[warp_].ring[slot_][s][0]);
+          if constexpr (kWholeSlices) {
+            load_from_page(to, s);
+          } else {
+            load_rows(to, s);
+          }
+        }
+        token_ += kTokens;
+      }
+    }
+  }
+
+  // All slices of the slot at once, each in a page of its own or in the same one.
+  __device__ __forceinline__ void load_pages() {
+    const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+    const bool second = lane_ >= PageCopy::kLanes;
+    pages_.move_to(page_, lane_);
+    const bool next_page = second && in_page_ + kTokens == entry_tokens;
+    int32_t page = pages_.get(page_ + (next_page ? 1 : 0));
+    uint32_t in_page = next_page ? 0 : in_page_ + (second ? kTokens : 0);
+    if (args_.pool.entries_per_page > 1) {
+      in_page += static_cast<uint32_t>(page % args_.pool.entries_per_page) * entry_tokens;
+      page /= args_.pool.entries_per_page;
+    }
+    if (!second || token_ + kTokens < run_.end) {
+      uint32_t* const scales = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
+      copy_.copy(args_.pool, static_cast<uint32_t>(page), in_page,
+                 ptx::smem_address(shared_.warps[warp_].ring[slot_][0][0]), ptx::smem_address(scales), lane_);
+    }
+#pragma unroll
+    for (int s = 0; s < kSlotSlices; ++s) {
+      in_page_ += kTokens;
+      if (in_page_ != entry_tokens) continue;
+      in_page_ = 0;
+      ++page_;
+    }
+  }
+
+  // All of the slice lies in one page.
+  __device__ __forceinline__ void load_from_page(uint32_t to, uint32_t slice) {
+    const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+    const uint32_t entry = max(token_, run_.begin) / entry_tokens;
+    pages_.move_to(entry, lane_);
+    int32_t page = pages_.get(entry);
+    int32_t in_page = static_cast<int32_t>(token_ - entry * entry_tokens);
+    if (args_.pool.entries_per_page > 1) {
+      in_page += page % args_.pool.entries_per_page * args_.pool.entry_tokens;
+      page /= args_.pool.entries_per_page;
+    }
+#if FOVEA_LOADER == 0
+    if (lane_ == 0) {
+      const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
+      ptx::copy_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
+      ptx::copy_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
+    }
+#else
+    const abi::KvPoolView& pool = args_.pool;
+    const uint64_t first = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
+                                                 static_cast<long long>(run_.head) * pool.head_stride) *
+                           kElementBits / 8;
+    const uint64_t row_bytes = static_cast<uint64_t>(pool.token_stride) * kElementBits / 8;
+    copy_rows(to, [&](uint32_t token) { return first + token * row_bytes; });
+#endif
+    if constexpr (kTokenScales) {
+      copy_scales(slice, scales_of_lane() + scale_number(args_.pool, run_, page, in_page + (lane_ & 15)));
+    }
+  }
+
+  __device__ __forceinline__ void load_rows(uint32_t to, uint32_t slice) {
+    rows_.move_to(args_, run_, token_, lane_);
+    const uint32_t first = token_ - rows_.first;
+    copy_rows(to, [&](uint32_t token) { return __shfl_sync(~0u, rows_.current.row, first + token); });
+    if constexpr (kTokenScales) {
+      copy_scales(slice, scales_of_lane() + __shfl_sync(~0u, rows_.current.scale, first + (lane_ & 15)));
+    }
+  }
+
+  // row(token): byte offset in the pool of a token of the slice.
+  template <class F>
+  __device__ __forceinline__ void copy_rows(uint32_t to, const F& row) {
+    const auto* const k = static_cast<const uint8_t*>(args_.pool.k);
+    const auto* const v = static_cast<const uint8_t*>(args_.pool.v);
+    constexpr uint32_t kChunks = kRowBytes / 16;
+#pragma unroll
+    for (uint32_t first = 0; first < kTokens * kChunks; first += 32) {
+      const uint32_t i = first + lane_;
+      const uint32_t token = i / kChunks % kTokens;
+      const uint64_t from = row(token) + i % kChunks * 16;
+      if (kTokens * kChunks % 32 != 0 && i >= kTokens * kChunks) continue;
+      const uint32_t at = to + tile_offset(token, i % kChunks);
+      ptx::cp_async_16(at, k + from);
+      ptx::cp_async_16(at + kTile, v + from);
+    }
+  }
+
+  // Those of K by 16 lanes, those of V by the others. from: that of the lane's token.
+  __device__ __forceinline__ const abi::KvScale* scales_of_lane() const {
+    return static_cast<const abi::KvScale*>(lane_ < 16 ? args_.pool.k_scale : args_.pool.v_scale);
+  }
+  __device__ __forceinline__ void copy_scales(uint32_t slice, const abi::KvScale* from) {
+    uint32_t* const to = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
+    ptx::cp_async_4(ptx::smem_address(to) + (slice * kTokens + (lane_ & 15)) * 8 + lane_ / 16 * 4, from);
+  }
+
+  const abi::AttentionArgs& args_;
+  const abi::TensorMap* k_map_;
+  const abi::TensorMap* v_map_;
+  SharedMemory& shared_;
+  uint32_t warp_, lane_;
+  uint32_t first_part_;
+  uint32_t at_, end_;   // entries of the queue behind the item at hand
+  uint32_t entries_;    // 32 of them, a lane each
+  uint32_t entry_ = 0;  // that of the next item, counted from the queue's begin
+  uint32_t next_entry_ = 0;
+  uint32_t next_word_ = 0;  // lane i < 8 has word i of the next item
+  uint32_t records_ = 0;    // written
+  uint32_t slot_ = 0;
+  uint32_t token_ = 0;  // first of the next slice
+  Run run_{};
+  // Whole slices: pages, the one of the next slice and where that begins in it; else rows.
+  PageWindow pages_{};
+  uint32_t page_ = 0;
+  uint32_t in_page_ = 0;
+  PageCopy copy_{};
+  RowWindow rows_{};
+};
+
+}  // namespace fovea::attention::warp_per_worker
