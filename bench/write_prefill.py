@@ -3,8 +3,8 @@
 
     write_prefill.py prefill.json [more.json] --out docs/measurements/h200-prefill.md [--notes text.md]
 
-Of several files the last one that has a row counts. Cases with a goal stand on the page, all of them and every peer in a CSV file beside it. --notes: text below
-the table, causes of what falls short.
+Of several files the last one that has a row counts. The page shows the cases with a goal, a CSV file beside it all of them with
+every peer. --notes: text below the table, causes of what falls short.
 """
 import argparse
 import csv
