@@ -89,8 +89,9 @@ void write_bounds_as_patterns(OrderedJson* schema) {
   const bool least = is_bound(*schema, "minLength"), most = is_bound(*schema, "maxLength");
   if ((!least && !most) || schema->contains("pattern") || schema->contains("format")) return;
   const auto bound = [&](const char* name) { return (*schema)[name].dump(); };
-  std::string pattern =
-      fmt::format(R"(^[^"\\\x00-\x1f]{{{},{}}}$)", least ? bound("minLength") : "0", most ? bound("maxLength") : "");
+  // U+FFFF, which is no character, keeps xgrammar from making an automaton of it, which takes far longer.
+  std::string pattern = fmt::format("^[^\"\\\\\\x00-\\x1f\xEF\xBF\xBF]{{{},{}}}$", least ? bound("minLength") : "0",
+                                    most ? bound("maxLength") : "");
   schema->erase("minLength");
   schema->erase("maxLength");
   (*schema)["pattern"] = std::move(pattern);
