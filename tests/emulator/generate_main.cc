@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "jit/ladder_spec.h"
 #include "jit/sources.h"
 #include "testing/simt/rewrite.h"
 #include "tests/emulator/faults.h"
@@ -51,6 +52,13 @@ void generate(int argc, char** argv) {
       const auto source = jit::linear_source(linear->spec);
       if (!source.ok()) throw std::runtime_error(std::string(argv[i]) + ": " + source.status().to_string());
       write_unit(folder, argv[i], simt::translation_unit(argv[i], "fovea", "fovea_linear", source->text));
+      continue;
+    }
+    if (std::string_view(argv[i]).starts_with("ladder")) {  // ladderN
+      const jit::LadderKernel& kernel = jit::ladder_kernels()[static_cast<std::size_t>(argv[i][6] - '0')];
+      const auto source = jit::ladder_source(kernel, "sm_90a");
+      if (!source.ok()) throw std::runtime_error(std::string(argv[i]) + ": " + source.status().to_string());
+      write_unit(folder, argv[i], simt::translation_unit(argv[i], "fovea", kernel.entry, source->text));
       continue;
     }
     const emulator_test::Instantiation& instantiation = emulator_test::find_instantiation(argv[i]);

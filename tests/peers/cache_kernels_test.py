@@ -82,6 +82,14 @@ def test_matrix_rate(nvrtc):  # noqa: F811
     check(compile_kernel(nvrtc, "kernels/limits/matrix_limit.cuh", {"FOVEA_ARCH": 900}, "sm_90a"), ["fovea_matrix_rate"], 128)
 
 
+# Two CTAs of rung 2 on an SM; 384 threads leave 168 registers each.
+@pytest.mark.parametrize("header, overlapped, registers", [("naive", 0, 255), ("tensor_cores", 0, 168), ("wgmma", 0, 255),
+                                                           ("specialized", 0, 168), ("specialized", 1, 168)])
+def test_ladder(nvrtc, header, overlapped, registers):  # noqa: F811
+    macros = {"FOVEA_ARCH": 900, "FOVEA_LADDER_OVERLAPPED": overlapped}
+    check(compile_kernel(nvrtc, f"kernels/ladder/{header}.cuh", macros, "sm_90a"), [f"fovea_ladder_{header}"], registers)
+
+
 def test_header_compiles_alone(nvrtc):  # noqa: F811
     for header in ["cache/append", "cache/merge_states", "limits/matrix_limit", "limits/read_limit", "ptx/vec",
                    "ptx/instructions"]:

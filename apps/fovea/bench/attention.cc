@@ -51,9 +51,9 @@ RunFunction declare_bench_attention(Options& options) {
   options.add(
       "suite", flags->suite,
       "all; on the CPU one of decode, prefix, prefill; on a GPU some of decode, skew, single, fp8, page, variant, "
-      "append, prefix, quarter, prefill, with commas between, or plan, or sparse, or limits; or, on both, sweep: "
-      "shapes "
-      "drawn at random from what engines run, or cliffs: shapes at which speed once fell off");
+      "append, prefix, quarter, prefill, with commas between, or plan, or sparse, or limits, or ladder (from a simple "
+      "kernel to the prefill kernel); or, on both, sweep: shapes drawn at random from what engines run, or cliffs: "
+      "shapes at which speed once fell off");
   options.add("seed", flags->seed, "sweep: which shapes are drawn");
   options.add("cases", flags->cases, "sweep: how many");
   options.add_flag("alternatives", flags->alternatives,

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "bench/attention.h"
 #include "bench/device_case.h"
+#include "bench/ladder.h"
 #include "bench/sparse.h"
 #include "console.h"
 
@@ -83,8 +84,8 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   }
   const bool limits_only = flags.suite == "limits", plans = flags.suite == "plan" || flags.suite == "all";
   std::vector<MeasuredCase> cases;
-  const bool sparse_only = flags.suite == "sparse";
-  if (!limits_only && !sparse_only && flags.suite != "plan") {
+  const bool sparse_only = flags.suite == "sparse", ladder_only = flags.suite == "ladder";
+  if (!limits_only && !sparse_only && !ladder_only && flags.suite != "plan") {
     FOVEA_ASSIGN_OR_RETURN(cases, measured_cases(flags.suite));
     std::erase_if(cases, [&](const MeasuredCase& c) { return !is_wanted(c.id(), flags.only); });
   }
@@ -124,6 +125,7 @@ Status bench_attention_cuda(const BenchAttentionFlags& flags) {
   add_prefix_rows(BenchReport(report), report);
   Status sparse = ok_status();
   if (sparse_only) sparse = bench_cuda_sparse(bench, limits, report);
+  if (ladder_only) FOVEA_RETURN_IF_ERROR(bench_ladder(bench, limits, report));
   if (plans) FOVEA_RETURN_IF_ERROR(bench_cuda_host(bench, report));
   FOVEA_RETURN_IF_ERROR(report.emit(flags.json));
   FOVEA_RETURN_IF_ERROR(sparse);
