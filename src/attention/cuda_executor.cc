@@ -42,8 +42,8 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
   jit::AttentionKernelSpec spec;
   spec.arch = arch;
   spec.header = header;
-  for (const char* const kind : {"warps", "few", "trees", "prefill"}) {
-    if (header.starts_with(fmt::format("kernels/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
+  for (const char* const kind : {"warp_per_worker", "low_batch", "prefix_forest", "prefill"}) {
+    if (header.starts_with(fmt::format("kernels/attention/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
   }
   spec.head_dim = o.head_dim;
   spec.q_dtype = jit::kv_dtype_of(o.q_dtype);

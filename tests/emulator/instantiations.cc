@@ -152,8 +152,9 @@ Result<Built> build(const Instantiation& instantiation) {
   jit::AttentionKernelSpec spec;
   spec.arch = instantiation.arch;
   spec.header = kind == KernelKind::kTrees ? choice.shared_header : choice.header;
-  for (const char* const name : {"warps", "few", "trees", "prefill"}) {
-    if (spec.header.starts_with(std::string("kernels/") + name + "/")) spec.kind = std::string("attention-") + name;
+  for (const char* const name : {"warp_per_worker", "low_batch", "prefix_forest", "prefill"}) {
+    if (spec.header.starts_with(std::string("kernels/attention/") + name + "/"))
+      spec.kind = std::string("attention-") + name;
   }
   spec.head_dim = o.head_dim;
   spec.q_dtype = need.q_dtype;
