@@ -261,8 +261,13 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (!machine.hopper) return unsupported("the prefill kernel is for sm_90a, not {}", need.arch);
-  if (abi::kv_bits(need.kv_dtype) != 16 || need.kv_dtype != need.q_dtype) {
-    return unsupported("the prefill kernel reads KV of the queries' type");
+  // Of fp8, loaders make halves.
+  const bool converts = need.kv_dtype == abi::KvDType::kF8E4M3;
+  if (need.kv_dtype != need.q_dtype && (!converts || need.token_scales)) {
+    return unsupported("the prefill kernel reads KV of the queries' type or fp8 without a scale a token");
+  }
+  if (converts && !need.plain_logits) {
+    return unsupported("the prefill kernel has hooks on logits over KV of the queries' type alone");
   }
   if (need.head_dim != 64 && need.head_dim != 128 && need.head_dim != 256) {
     return unsupported("head_dim {}, the prefill kernel takes 64, 128 and 256", need.head_dim);
@@ -278,15 +283,16 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   choice.header = "kernels/attention/prefill/kernel.cuh";
   choice.threads = 384;
   const int whole = need.page_tokens & -need.page_tokens;
-  choice.tma = whole >= 8;
+  choice.tma = whole >= 8 && !converts;
   choice.box_tokens = choice.tma ? std::min(whole, 64) : 64;
   choice.box_panels = false;
   const bool wide = need.head_dim > 128;
   const int tokens = wide ? 64 : 128;
   const int query_slots = wide ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{2} * need.head_dim;
-  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, places, barriers, offsets of rows.
-  const std::int64_t rows = choice.tma ? 0 : std::int64_t{16} * tokens;
+  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, places, barriers, offsets of rows; rows
+  // as stored, and scales of queries.
+  const std::int64_t rows = (choice.tma ? 0 : 16 * tokens) + (converts ? 2 * 16 * 512 + 512 * query_slots : 0);
   choice.smem_bytes =
       (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 256 * 40 + 1024 + rows + 1023) / 1024 * 1024;
   choice.programmatic_launch = true;

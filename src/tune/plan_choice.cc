@@ -60,8 +60,11 @@ bool drafts_pay(const KernelMenu& menu, const PlanFacts& facts) {
          3 * facts.longest_bytes <= facts.kv_bytes && facts.repeated_bytes <= facts.pairs * most_repeated;
 }
 
-// Up to two blocks of 16 rows the general kernel reads as fast as the memory allows.
-bool prefill_pays(const PlanFacts& facts) { return facts.most_rows > 32; }
+// Up to two blocks of 16 rows the general kernel reads as fast as the memory allows. Of fp8, which its loaders convert,
+// its speed is not known: there it runs where it is asked for.
+bool prefill_pays(const KernelMenu& menu, const PlanFacts& facts) {
+  return facts.most_rows > 32 && abi::kv_bits(menu.kv_dtype) == 16;
+}
 
 bool can_run(PlanKernel kernel, const PlanFacts& facts) {
   if (kernel == PlanKernel::kGeneral || kernel == PlanKernel::kPrefill) return true;
@@ -73,7 +76,8 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   if (menu.has(PlanKernel::kPrefill)) {
     // Every request by itself: what several read at once, the second-level cache has.
     if (menu.asked == PlanKernel::kPrefill) return {PlanKernel::kPrefill, PlanReason::kAsked, false};
-    if (!menu.asked.has_value() && prefill_pays(facts)) return {PlanKernel::kPrefill, PlanReason::kLongQueries, false};
+    if (!menu.asked.has_value() && prefill_pays(menu, facts))
+      return {PlanKernel::kPrefill, PlanReason::kLongQueries, false};
   }
   if (facts.bit_mask) return general(PlanReason::kBitMask);
   if (facts.given && !facts.selected) return general(PlanReason::kGivenRows);
@@ -124,7 +128,7 @@ bool kernel_pays(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& fac
     case PlanKernel::kGeneral: return true;
     case PlanKernel::kWarps: return warps_pay(menu, facts);
     case PlanKernel::kFew: return few_pays(menu, facts);
-    case PlanKernel::kPrefill: return prefill_pays(facts);
+    case PlanKernel::kPrefill: return prefill_pays(menu, facts);
   }
   return false;
 }
@@ -165,7 +169,7 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
                              facts.most_rows);
         }
         return fmt::format("up to {} query tokens a request, where {} one", facts.most_q,
-                           prefill_pays(facts) ? "other kernels here take" : "those for decode take");
+                           prefill_pays(menu, facts) ? "other kernels here take" : "those for decode take");
       case PlanReason::kFewPairs:
         return fmt::format("{}, at most {}: what happens once counts", pairs, most_few_pairs(menu));
       case PlanReason::kShortDrafts:

@@ -232,6 +232,8 @@ TEST(PlanChoiceTest, ManyQueryTokensGoToWideTiles) {
   const KernelMenu bf16 = menu_of(), fp8 = menu_of(abi::KvDType::kF8E4M3);
   KernelMenu asked = menu_of();
   asked.asked = PlanKernel::kGeneral;
+  KernelMenu fp8_asked = fp8;
+  fp8_asked.asked = PlanKernel::kPrefill;
   PlanFacts prompt;
   prompt.most_q = 512;
   prompt.most_rows = 2048;
@@ -250,6 +252,7 @@ TEST(PlanChoiceTest, ManyQueryTokensGoToWideTiles) {
            Expected{"block rows", bf16, given, PlanKernel::kPrefill, PlanReason::kLongQueries},
            Expected{"four tokens", bf16, draft, PlanKernel::kGeneral, PlanReason::kLongQueries},
            Expected{"8-bit KV", fp8, prompt, PlanKernel::kGeneral, PlanReason::kLongQueries},
+           Expected{"8-bit KV, asked for", fp8_asked, prompt, PlanKernel::kPrefill, PlanReason::kAsked},
            Expected{"another is asked for", asked, prompt, PlanKernel::kGeneral, PlanReason::kAsked},
        }) {
     expect(e);

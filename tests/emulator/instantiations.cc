@@ -92,6 +92,11 @@ std::vector<Instantiation> make_all() {
   // Row by row without a hook, where tiles that all rows see go by a loop of their own.
   add(make("prefill_rows", kPrefill, 128, kBf16, kBf16, 1, {1, 16}), plain);
   add(make("prefill_wide", kPrefill, 256, kF16, kF16, 32, {1, 8}), plain);
+  // Converted by the loaders.
+  add(make("prefill_fp8", kPrefill, 128, kBf16, kFp8, 16, {2, 4}), plain);
+  add(make("prefill_fp8_rows", kPrefill, 64, kF16, kFp8, 1, {1, 7}),
+      [](Instantiation& i) { i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f, -1.0f}; });
+  add(make("prefill_fp8_wide", kPrefill, 256, kBf16, kFp8, 5, {2, 3}), plain);
   // Over chosen pages.
   const auto chosen = [](int pages) {
     return [pages](Instantiation& i) {

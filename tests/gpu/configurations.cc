@@ -230,6 +230,7 @@ void add_contiguous(std::vector<Configuration>& all) {
       }
     }
     add(128, DType::kBF16, DType::kF8E4M3, 32, DecodeKernel::kCtas, plain);
+    add(128, DType::kBF16, DType::kF8E4M3, 32, DecodeKernel::kPrefill, plain);
     add(96, DType::kBF16, DType::kBF16, 16, DecodeKernel::kAuto, plain);
   }
 }
@@ -252,6 +253,10 @@ std::vector<Configuration> configurations() {
     for (const int page : {1, 16, 64}) {
       all.push_back(make(head_dim, DType::kBF16, DType::kF8E4M3, page, heads(), page == 16));
       all.push_back(make(head_dim, DType::kF16, DType::kF8E4M3, page, heads(), page == 1));
+      // For decode, too, where it is asked for.
+      all.push_back(make(head_dim, page == 1 ? DType::kF16 : DType::kBF16, DType::kF8E4M3, page, heads(), page == 64));
+      all.back().options.decode_kernel = DecodeKernel::kPrefill;
+      all.back().name = "prefill " + all.back().name;
     }
   }
   for (const DType integers : {DType::kI8, DType::kI4}) {

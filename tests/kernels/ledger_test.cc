@@ -55,6 +55,13 @@ std::vector<Entry> entries() {
   }
   kinds.emplace_back("", [](AttentionOptions& o) { o.q_dtype = o.kv_dtype = DType::kF16; });
   kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kF8E4M3; });
+  for (const int head_dim : {64, 128, 256}) {
+    kinds.emplace_back(" as asked for", [=](AttentionOptions& o) {
+      o.head_dim = head_dim;
+      o.kv_dtype = DType::kF8E4M3;
+      o.decode_kernel = DecodeKernel::kPrefill;
+    });
+  }
   kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kI8; });
   kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kI4; });
   kinds.emplace_back(" checked", [](AttentionOptions& o) { o.checked = true; });

@@ -2,7 +2,19 @@
 // whose queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
 //   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 for wide heads
 //   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 for wide heads
+// A pool of fp8 is converted as it is loaded (convert.cuh): all behind that sees tiles of halves.
 #pragma once
+
+namespace fovea::attention::prefill {
+inline constexpr int kPoolType = FOVEA_KV_DTYPE;  // abi::KvDType
+}
+#if FOVEA_KV_DTYPE == 3
+#undef FOVEA_KV_DTYPE
+#define FOVEA_KV_DTYPE 1
+#define FOVEA_CONVERTS 1
+#else
+#define FOVEA_CONVERTS 0
+#endif
 
 #include "kernels/attention/config.cuh"
 
@@ -29,7 +41,13 @@ inline constexpr int kTileLoaders = 3;
 inline constexpr int kLoadRegisters = 40;
 inline constexpr int kComputeRegisters = 232;
 
-static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && kQueryBf16 == kMmaBf16 && !kChecked);
+// Pools that are converted: a row of theirs, and what a warp has on its way, 16 bytes a lane and copy.
+inline constexpr bool kConverts = FOVEA_CONVERTS != 0;
+inline constexpr int kPoolRowBytes = kConverts ? kHeadDim : kRowBytes;
+inline constexpr int kRawCopies = 16;
+
+static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kQueryBf16 == kMmaBf16 || kConverts) && !kChecked);
+static_assert(kPoolType == static_cast<int>(abi::KvDType::kF8E4M3) || !kConverts);
 static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256);
 static_assert(Variant::kSoftmax && !Variant::kHasVisible && !Variant::kHasQuery && !Variant::kHasOutput &&
               !kTransformsKv);

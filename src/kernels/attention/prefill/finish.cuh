@@ -7,6 +7,13 @@
 
 namespace fovea::attention::prefill {
 
+// What outputs of products are multiplied by.
+__device__ __forceinline__ void scale_values(const abi::AttentionArgs& args, uint32_t kv_head, float& factor) {
+  if constexpr (kConverts) {
+    if (args.pool.v_scale != nullptr) factor *= static_cast<const float*>(args.pool.v_scale)[kv_head];
+  }
+}
+
 // Finished rows of a warp. region: of the item's queries, whose rows of this warp are free.
 __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                            const Item& item, const Rows& rows, const State& state, uint32_t region) {
@@ -22,6 +29,7 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
     const Row& row = rows.row[h];
     RowResult result = finish_row(state.max[h], state.sum[h], row.valid ? extra_logit(args, row.q_head) : kMinusInf);
     factor[h] = 1.0f / result.divisor;
+    scale_values(args, work.record->head, factor[h]);
     to[h] = 0;
     if (!row.valid) continue;
     to[h] = reinterpret_cast<uint64_t>(static_cast<uint16_t*>(args.out) +
@@ -73,7 +81,8 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
     const RowResult own = finish_row(state.max[h], state.sum[h], kMinusInf);
     const uint32_t part = first + work.first_row + lane / 4 + 8 * h;
     float4* const to = prefix_forest::part_at(args, part, lane);
-    const float factor = 1.0f / own.divisor;
+    float factor = 1.0f / own.divisor;
+    scale_values(args, work.record->head, factor);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) to[4 * b] = prefix_forest::own_block(state, b, h, factor);
     if ((lane & 3) == 0) args.shared_lse[part] = own.lse;

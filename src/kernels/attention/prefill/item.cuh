@@ -83,7 +83,7 @@ __device__ __forceinline__ const uint8_t* row_of(const abi::AttentionArgs& args,
   const Place place = place_of(args, args.page_entries[run.list_begin + token / entry_tokens], token % entry_tokens);
   const long long at =
       run.head * args.pool.head_stride + place.page * args.pool.page_stride + place.token * args.pool.token_stride;
-  return static_cast<const uint8_t*>(pool) + at * 2;
+  return static_cast<const uint8_t*>(pool) + at * (kPoolRowBytes / kHeadDim);
 }
 
 // As the decode kernel's headers take an item.

@@ -6,6 +6,7 @@
 // docs/kernels/prefill.md has the arithmetic.
 #pragma once
 
+#include "kernels/attention/prefill/config.cuh"
 #include "kernels/attention/prefill/finish.cuh"
 #include "kernels/attention/prefill/loader.cuh"
 #include "kernels/ptx/wgmma_tile.cuh"
@@ -126,9 +127,9 @@ struct Sums {
 };
 
 // Logits become weights. Returns whether they are counted from larger logits than those before, which sums are by then.
-__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, const Item& item, float scale,
-                                             float (&alpha)[2], Sums& sums) {
-  const bool small = find_exponents(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
+__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, const Item& item,
+                                             const RowFactors& scale, float (&alpha)[2], Sums& sums) {
+  const bool small = find_exponents(sums.s, sums.now, (item.flags & kIdle) != 0, scale.here(shared, group));
   const bool raised = !small || !sums.now.settled;
   if (raised) raise<false>(sums.s, shared.places[group.thread()], sums.now, alpha);
   weigh(sums.s, sums.now);
@@ -158,7 +159,7 @@ __device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group
 __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args, const Memory& shared,
                                                   const Group& group, const Item& item, uint32_t tile,
                                                   float (&s)[kLogits]) {
-  static_assert(kElementBits == 16, "keys are read as products take them");
+  constexpr uint32_t kElement = kPoolRowBytes / kHeadDim;  // bytes
   const Run run = run_of(args, record_of(shared, item));
   const uint32_t q = ptx::smem_address(shared.q[group.q_use % kQuerySlots]);
   uint32_t lane = group.lane;
@@ -172,13 +173,20 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
       auto& sums = reinterpret_cast<float(&)[kLogits / 4][4]>(s)[first / 8 + n];
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
-      const uint64_t key = __shfl_sync(~0u, keys, n * 8 + lane / 4) + lane % 4 * 4;
+      const uint64_t key = __shfl_sync(~0u, keys, n * 8 + lane / 4) + lane % 4 * 2 * kElement;
 #pragma unroll 1
       for (uint32_t b = 0; b < kBlocks; ++b) {
         uint32_t a[4];
         ptx::ldmatrix_x4(a, (row ^ (b % 4 * 32)) + b / 4 * kQueryPanelBytes);
-        const auto* const dims = reinterpret_cast<const uint32_t*>(key + b * 32);
-        ptx::mma_16816<kMmaBf16>(sums, a, dims[0], dims[4]);
+        if constexpr (kConverts) {
+          const auto* const dims = reinterpret_cast<const uint16_t*>(key + b * 16);
+          uint32_t low, high;
+          ptx::halves_of_e4m3(dims[0] | static_cast<uint32_t>(dims[4]) << 16, low, high);
+          ptx::mma_16816<kMmaBf16>(sums, a, low, high);
+        } else {
+          const auto* const dims = reinterpret_cast<const uint32_t*>(key + b * 32);
+          ptx::mma_16816<kMmaBf16>(sums, a, dims[0], dims[4]);
+        }
       }
     }
   }
@@ -187,7 +195,8 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
 // What weigh_at_once() leaves where a token outweighs all before it, or where rows wait for their first token, while no
 // outputs are under way: weights counted anew, from logits where they are beyond what a float holds.
 __device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                           const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
+                                           const Item& item, uint32_t tile, const RowFactors& scale, Weights& p,
+                                           Sums& sums) {
   float alpha[2] = {1.0f, 1.0f};
   bool counted = sums.now.settled;
   if (counted) {
@@ -209,7 +218,8 @@ __device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const
 }
 
 __device__ __forceinline__ void run_plain_tile(const abi::AttentionArgs& args, const Memory& shared, Group& group,
-                                               const Item& item, uint32_t tile, float scale, Weights& p, Sums& sums) {
+                                               const Item& item, uint32_t tile, const RowFactors& scale, Weights& p,
+                                               Sums& sums) {
   bool there = false;
   Operands at;
   const auto outputs_end = [&] {
@@ -219,7 +229,7 @@ __device__ __forceinline__ void run_plain_tile(const abi::AttentionArgs& args, c
   };
   bool done = false;
   if (sums.now.settled) {
-    done = weigh_at_once(sums.s, p, sums.now, (item.flags & kIdle) != 0, scale, outputs_end);
+    done = weigh_at_once(sums.s, p, sums.now, (item.flags & kIdle) != 0, scale.here(shared, group), outputs_end);
   } else {
     outputs_end();
   }
@@ -235,7 +245,7 @@ __device__ __forceinline__ void run_plain_tile(const abi::AttentionArgs& args, c
 // Tiles from `tile` down that all rows see whole. The warps of a group must not part here: products are one instruction
 // of all four. Weights go to registers that the products under way do not read, in turn.
 __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, const Memory& shared, Group& group,
-                                                const Item& item, float scale, uint32_t& tile, Sums& sums) {
+                                                const Item& item, const RowFactors& scale, uint32_t& tile, Sums& sums) {
   const Places& places = shared.places[group.thread()];
   if (tile >= places.plain_end) return;
   // Read for every tile: registers are few.
@@ -295,8 +305,12 @@ __device__ __forceinline__ bool next_item(const abi::AttentionArgs& args, Memory
 }
 
 __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory& shared, Group group) {
-  const LogitScale scale = find_scale(args);
-  const float factor = Variant::kHasLogit ? 1.0f : scale.factor;
+  LogitScale scale{};  // of converted keys: in the queries
+  RowFactors factor;
+  if constexpr (!kConverts) {
+    scale = find_scale(args);
+    factor.factor[0] = Variant::kHasLogit ? 1.0f : scale.factor;
+  }
   Item item{};
   for (uint32_t n = 0; next_item(args, shared, group, n, item); n = item.nth + 1) {
     Sums sums;
@@ -431,7 +445,11 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
         load_tiles(args, &v_map, shared, shared.v, shared.v_ring, loader, lane);
       }
 #else
-      TileLoader(args, shared, loader, lane).run();
+      if constexpr (kConverts) {
+        ConvertingLoader(args, shared, loader, lane).run();
+      } else {
+        TileLoader(args, shared, loader, lane).run();
+      }
 #endif
     }
   } else {

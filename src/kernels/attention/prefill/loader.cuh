@@ -6,7 +6,7 @@
 #if FOVEA_LOADER == 0
 #include "kernels/attention/prefill/records.cuh"
 #else
-#include "kernels/attention/prefill/gather.cuh"
+#include "kernels/attention/prefill/convert.cuh"
 #endif
 
 namespace fovea::attention::prefill {
@@ -23,6 +23,39 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, uint32_t first, const u
     if (from == 0) continue;
     ptx::cp_async_16(tile + tile_offset(first + r, chunk, panel_bytes),
                      reinterpret_cast<const uint8_t*>(from) + chunk * 16);
+  }
+}
+
+// The same of queries that meet halves: rows of bf16 times a power of two, which brings them into their range. scales:
+// of the tile's rows, what products are multiplied by for base-2 logits; the sign of `scale` goes to the queries.
+__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, uint32_t first, const uint8_t* row,
+                                           float scale, uint32_t lane) {
+#pragma unroll 2
+  for (uint32_t i = 0; i < kRowChunks; ++i) {
+    const uint32_t nth = i * 32 + lane;
+    const uint32_t r = nth / kRowChunks;
+    const uint32_t chunk = nth % kRowChunks;
+    const auto from = __shfl_sync(~0u, reinterpret_cast<uint64_t>(row), r);
+    const uint4 x = from != 0 ? *reinterpret_cast<const uint4*>(from + chunk * 16) : uint4{0, 0, 0, 0};
+    uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    float most = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      most = fmaxf(most, fabsf(ptx::unpack_low<kQueryBf16>(words[w])));
+      most = fmaxf(most, fabsf(ptx::unpack_high<kQueryBf16>(words[w])));
+    }
+#pragma unroll
+    for (uint32_t step = 4; step < kRowChunks; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    const float factor = kScaleRows ? copysignf(range_factor(most), scale) : copysignf(1.0f, scale);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      words[w] = ptx::pack2<false>(ptx::unpack_low<kQueryBf16>(words[w]) * factor,
+                                   ptx::unpack_high<kQueryBf16>(words[w]) * factor);
+    }
+    *reinterpret_cast<uint4*>(tile + tile_offset(first + r, chunk, kQueryPanelBytes)) =
+        uint4{words[0], words[1], words[2], words[3]};
+    // A scale of 0 times a masked logit would be NaN.
+    if (chunk == 0) scales[first + r] = fmaxf(scale / factor, 1e-30f);
   }
 }
 
@@ -86,6 +119,10 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
     if (Tiles::of(run_of(args, record)).count != 0) {
       const RingSlot<kQuerySlots> slot(use++);
       ptx::mbarrier_wait(ptx::smem_address(&shared.q_ring.empty[slot.index]), slot.parity ^ 1);
+      float scale = variant_params(args).sm_scale * fovea::variant::kLog2e;
+      if (kConverts && args.pool.k_scale != nullptr) {
+        scale *= static_cast<const float*>(args.pool.k_scale)[record.head];
+      }
       // All rows are looked up before the first is copied.
       const uint8_t* from[kBlockRows / 32];
 #pragma unroll
@@ -102,7 +139,11 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
 #pragma unroll
       for (uint32_t i = 0; i < kBlockRows / 32; ++i) {
         if (i * 32 >= rows) break;
-        copy_rows(ptx::smem_address(shared.q[slot.index]), i * 32, from[i], kQueryPanelBytes, lane);
+        if constexpr (kConverts) {
+          halve_rows(shared.q[slot.index], shared.row_scales[slot.index], i * 32, from[i], scale, lane);
+        } else {
+          copy_rows(ptx::smem_address(shared.q[slot.index]), i * 32, from[i], kQueryPanelBytes, lane);
+        }
       }
       ptx::commit_copies();
       ptx::wait_for_copies<0>();

@@ -39,6 +39,10 @@ struct Memory {
   // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.
   alignas(16) uint64_t row_offsets[2][kTma ? 2 : kBlockTokens];
   uint32_t loaded_items[kTileLoaders];  // items whose loads are all on their way
+  // Of the loaders that convert: rows of K, and of V, as they are stored. Each lane's 16 bytes are its own.
+  alignas(16) uint8_t raw[2][kConverts ? kRawCopies : 1][kConverts ? 512 : 16];
+  // What products with converted keys are multiplied by for base-2 logits.
+  float row_scales[kQuerySlots][kConverts ? kBlockRows : 1];
 };
 static_assert(sizeof(Memory) <= FOVEA_PREFILL_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
 

@@ -19,6 +19,26 @@ __device__ __forceinline__ LogitScale find_scale(const abi::AttentionArgs& args)
   return {fmaxf(fabsf(scale), 1e-30f), scale < 0.0f};
 }
 
+// The factor of the lane's rows r and r + 8. Those that meet converted keys have their own, which stand beside the
+// queries: registers are few.
+struct RowFactors {
+  float factor[kConverts ? 2 : 1];
+
+  __device__ __forceinline__ float of(int h) const { return factor[kConverts ? h : 0]; }
+  __device__ __forceinline__ RowFactors here(const Memory& shared, const Group& group) const {
+    if constexpr (kConverts) {
+      uint32_t lane = group.lane;
+      asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+      const float* const at = &shared.row_scales[group.q_use % kQuerySlots][group.first_row() + lane / 4];
+      RowFactors factors;
+      factors.factor[0] = at[0];
+      factors.factor[kConverts ? 1 : 0] = at[8];
+      return factors;
+    }
+    return *this;
+  }
+};
+
 // Logits that a hook changes: base-2 logits, to be scaled by 1.
 __device__ __forceinline__ void change_logits(const abi::AttentionArgs& args, const ItemRecord& record,
                                               const Item& item, const Run& run, uint32_t tile_token,
@@ -132,11 +152,12 @@ struct Running {
 
 // Logits become exponents of weights. Returns whether all of the warp are below zero, as they have to be; those of rows
 // that nobody asked for may be anything.
-__device__ __forceinline__ bool find_exponents(float (&s)[kLogits], const Running& now, bool idle, float scale) {
+__device__ __forceinline__ bool find_exponents(float (&s)[kLogits], const Running& now, bool idle,
+                                               const RowFactors& scale) {
   uint32_t signs = ~0u;
 #pragma unroll
   for (int i = 0; i < kLogits; ++i) {
-    s[i] = fmaf(s[i], scale, -now.shift[i / 2 % 2]);
+    s[i] = fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]);
     signs &= __float_as_uint(s[i]);
   }
   return __all_sync(~0u, idle || signs >> 31);
@@ -220,8 +241,8 @@ __device__ __forceinline__ void need_weights(const float (&sum)[2]) {
 // below one: only then were they added to the sums. A lane's sums being below one says so. Halves have no room for
 // weights as small as that takes: their sums are larger, and a maximum says it. beside: done when most are there.
 template <typename Beside>
-__device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, Running& now, bool idle, float scale,
-                                              const Beside& beside) {
+__device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, Running& now, bool idle,
+                                              const RowFactors& scale, const Beside& beside) {
   float sum[2] = {0.0f, 0.0f};
   float most[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -232,7 +253,7 @@ __device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, R
     }
 #pragma unroll
     for (int i = 8 * step; i < 8 * step + 8; ++i) {
-      s[i] = ptx::exp2_approx(fmaf(s[i], scale, -now.shift[i / 2 % 2]));
+      s[i] = ptx::exp2_approx(fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]));
       sum[i / 2 % 2] += s[i];
       if constexpr (!kMmaBf16) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
     }
