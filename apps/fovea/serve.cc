@@ -164,11 +164,13 @@ int run_serve(ServeState& state, const Options& options) {
   running = &here;
   int signal = 0;
   while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
+    int code = kExitFailure;
     try {
-      repeat_command_line();
+      code = repeat_command_line();
     } catch (const std::exception& error) {
-      write_log_line(fmt::format("fovea: the configuration was not read again: {}\n", error.what()));
+      write_log_line(fmt::format("fovea: {}\n", error.what()));
     }
+    if (code != kExitOk) write_log_line("fovea: the new configuration was refused; the old one goes on\n");
   }
   running = nullptr;
   if (!state.quiet) {
@@ -222,8 +224,11 @@ RunFunction declare_serve(Options& options) {
   options.add("kv-events-topic", state->events.topic, "In front of each: kv@ADDRESS:PORT@MODEL for llm-d");
   options.add_choice("kv-events-format", state->event_shape, {"map", "array"},
                      "map, or array for routers of before 2026-06");
-  options.add("otlp-endpoint", state->traces.endpoint,
-              "Send a trace of each request to an OpenTelemetry collector: http://HOST:4318 (OTLP over HTTP, JSON)");
+  options.add(
+      "otlp-endpoint", state->traces.endpoint,
+      "Send a trace of each request to an OpenTelemetry collector: http://HOST:4318 (OTLP over HTTP, JSON), or https");
+  options.add("otlp-ca-file", state->traces.ca_file,
+              "Trust the authorities of this file (PEM) for an https collector, instead of the system's");
   options.add("otlp-service", state->traces.service, "The service.name of these traces");
   options.add_flag("page", state->server.service.page, "A page for browsers at /: chat, and what the engine does");
   options.add_flag("quiet", state->quiet, "Say nothing on stderr but what goes wrong");

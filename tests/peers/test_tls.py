@@ -106,6 +106,44 @@ def test_a_client_that_leaves_frees_its_request(server, files):
         raise AssertionError("the request still runs")
 
 
+def doctor(url, *arguments, **environment):
+    done = subprocess.run([BINARY, "doctor", "--server", url, *map(str, arguments)], capture_output=True, text=True, timeout=60,
+                          env=os.environ | environment)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_doctor_looks_at_it_over_tls(server, files):
+    folder, cert, _ = files
+    for arguments, environment in ((["--ca-file", cert], {}), ([], {"SSL_CERT_FILE": str(cert)})):
+        code, answer = doctor(server.url, *arguments, **environment)
+        assert code == 0 and "healthy" in answer, answer
+
+
+def test_the_doctor_says_why_it_does_not_trust_a_server(server, files):
+    folder, cert, _ = files
+    other, _ = make_certificate(folder, "stranger")
+    port = port_of(server)
+    for url, arguments, said in (
+            (server.url, [], "its certificate is not trusted"),
+            (server.url, ["--ca-file", other], "stranger.crt does not hold its authority"),
+            (f"https://localhost:{port}", ["--ca-file", cert], "its certificate is for 127.0.0.1; ask it by one of these names"),
+            (server.url, ["--ca-file", folder / "none.crt"], "none.crt: No such file"),
+            (server.url, ["--ca-file", folder / "own.key"], "own.key: it holds no certificate"),
+            (f"http://127.0.0.1:{port}", ["--ca-file", cert], "--ca-file is for https://")):
+        code, answer = doctor(url, *arguments)
+        assert code != 0 and said in answer, answer
+
+
+def test_the_doctor_ends_where_nobody_speaks_tls():
+    plain = Server("--kv-cache-mib", "64")
+    code, answer = doctor(plain.url.replace("http:", "https:"))
+    assert plain.stop() == 0
+    assert code != 0 and "it does not speak TLS; try http://" in answer
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        code, answer = doctor(f"https://127.0.0.1:{silent.getsockname()[1]}")
+    assert code != 0 and "no TLS handshake: it does not answer" in answer
+
+
 def test_plain_http_is_told_and_does_not_hang(server):
     with socket.create_connection(("127.0.0.1", port_of(server)), 20) as one:
         one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -186,14 +224,17 @@ def test_a_certificate_that_has_expired_is_served_and_said_once(files):
     request, cert, rules, index = (folder / f"old.{kind}" for kind in ("csr", "crt", "cnf", "txt"))
     index.touch()
     rules.write_text(f"[ca]\ndefault_ca=own\n[own]\ndatabase={index}\nnew_certs_dir={folder}\nrand_serial=yes\n"
-                     "default_md=sha256\npolicy=any\n[any]\ncommonName=supplied\n")
+                     "default_md=sha256\npolicy=any\nx509_extensions=names\n[names]\nsubjectAltName=IP:127.0.0.1\n[any]\ncommonName=supplied\n")
     for command in (["req", "-new", "-key", key, "-subj", "/CN=localhost", "-out", request],
                     ["ca", "-config", rules, "-batch", "-selfsign", "-keyfile", key, "-in", request, "-out", cert, "-notext",
                      "-startdate", "20200101000000Z", "-enddate", "20210101000000Z"]):
         subprocess.run(["openssl", *command], check=True, capture_output=True)
     command = [BINARY, "serve", "--port", "0", "--kv-cache-mib", "64", "--tls-cert", cert, "--tls-key", key]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert "https://" in server.stdout.readline()
+    line = server.stdout.readline()
+    url = re.search(r"https://[0-9.:]+", line).group()
+    code, answer = doctor(url, "--ca-file", cert)
+    assert code != 0 and "has expired (Jan  1 00:00:00 2021 GMT); renew it" in answer
     server.terminate()
     _, said = server.communicate(timeout=60)
     assert server.returncode == 0 and said.count("old.crt: the certificate has expired") == 1

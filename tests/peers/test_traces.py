@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -13,6 +14,7 @@ import urllib.request
 import pytest
 
 from test_openai import BINARY, Server
+from test_tls import make_certificate
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -20,7 +22,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 class Collector:
     """Takes what is posted to /v1/traces; its first answers may be others than 200."""
 
-    def __init__(self, *answers, path="/v1/traces"):
+    def __init__(self, *answers, path="/v1/traces", certificate=None):
         self.bodies, self.answers, self.changed = [], list(answers), threading.Condition()
         outer = self
 
@@ -44,7 +46,11 @@ class Collector:
                 pass
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
+        self.url = f"http{'' if certificate is None else 's'}://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def spans(self):
@@ -162,6 +168,23 @@ def test_at_the_end_what_waits_is_sent():
     assert len(collector.spans()) == 4
 
 
+def test_a_collector_behind_tls(tmp_path):
+    certificate = make_certificate(tmp_path, "own")
+    collector = Collector(path="/below/v1/traces", certificate=certificate)
+    server = Server("--otlp-endpoint", collector.url + "/below/", "--otlp-ca-file", str(certificate[0]), "--kv-cache-mib", "64")
+    post(server, "/v1/completions", BODY)
+    assert len(collector.wait(4)) == 4
+    assert server.stop() == 0
+
+
+def test_a_collector_that_is_not_trusted_gets_nothing(tmp_path):
+    collector = Collector(certificate=make_certificate(tmp_path, "own"))
+    server = Server("--otlp-endpoint", collector.url, "--kv-cache-mib", "64")
+    post(server, "/v1/completions", BODY)
+    assert server.stop() == 0
+    assert collector.bodies == []
+
+
 @pytest.mark.parametrize("silent", [True, False])
 def test_serving_goes_on_whatever_the_collector_does(silent):
     """One takes connections and never answers, one is not there."""
@@ -197,8 +220,16 @@ def test_an_answer_without_an_end_is_not_kept():
         assert server.stop() == 0
 
 
-@pytest.mark.parametrize("endpoint", ["https://127.0.0.1:4318", "127.0.0.1:4318", "http://", "http://a b:1/", "http://h:99999",
+@pytest.mark.parametrize("endpoint", ["ftp://127.0.0.1:4318", "127.0.0.1:4318", "http://", "http://a b:1/", "http://h:99999",
                                       "http://127.0.0.1:4318/?x=1"])
 def test_an_endpoint_that_is_none_is_refused(endpoint):
     done = subprocess.run([BINARY, "serve", "--port", "0", "--otlp-endpoint", endpoint], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and "--otlp-endpoint" in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize("endpoint, said", [("http://127.0.0.1:4318", "--otlp-ca-file is for https://"),
+                                            ("https://127.0.0.1:4318", "none.pem: No such file")])
+def test_authorities_that_cannot_be_used_are_refused(tmp_path, endpoint, said):
+    done = subprocess.run([BINARY, "serve", "--port", "0", "--otlp-endpoint", endpoint, "--otlp-ca-file", tmp_path / "none.pem"],
+                          capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2 and said in done.stderr and done.stdout == ""

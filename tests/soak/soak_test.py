@@ -71,10 +71,10 @@ def test_configuration_is_read_again(tmp_path):
         def reload(text: str) -> str:
             config.write_text(text)
             server.process.send_signal(signal.SIGHUP)
-            while "configuration" not in (line := server.process.stderr.readline()) and "fovea:" in line:
-                if "toml" in line:
-                    break
-            return line
+            said = ""
+            while not re.search("changed: |was refused", line := server.process.stderr.readline()):
+                said += line
+            return said + line
 
         said = reload('[serve]\napi_key = ["second"]\nmax_running = 3\nmax_body_mib = 1\nlog_format = "off"\n')
         assert "changed: api_key, log_format, max_body_mib; at the next start: max_running" in said
@@ -83,9 +83,10 @@ def test_configuration_is_read_again(tmp_path):
         assert refused.value.code == 401
         assert server.ask(Authorization="Bearer second") == 4
         # What is wrong changes nothing.
-        for wrong in ('[serve]\napi_key = ["third"]\nno_such_key = 1\n', '[serve]\napi_key = ["third"]\nidle_seconds = -1\n',
-                      "[serve"):
-            assert reload(wrong) != ""
+        for wrong, why in (('[serve]\napi_key = ["third"]\nno_such_key = 1\n', "no_such_key"), ("[serve", "fovea.toml"),
+                           ('[serve]\napi_key = ["third"]\nidle_seconds = -1\n', "idle")):
+            said = reload(wrong)
+            assert why in said and said.endswith("the new configuration was refused; the old one goes on\n"), said
             assert server.ask(Authorization="Bearer second") == 4
         assert server.stop() == 0
 

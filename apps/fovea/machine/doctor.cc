@@ -20,6 +20,7 @@ namespace {
 struct DoctorState {
   std::string json;
   std::string server;
+  std::string ca_file;
   std::vector<std::string> api_keys;
 };
 
@@ -83,8 +84,8 @@ void print_findings(const std::vector<Finding>& findings) {
 
 int run_doctor_server(const DoctorState& state) {
   bool well = false;
-  const auto findings =
-      server_findings(state.server, state.api_keys.empty() ? std::string() : state.api_keys.front(), &well);
+  const auto findings = server_findings(state.server, state.api_keys.empty() ? std::string() : state.api_keys.front(),
+                                        state.ca_file, &well);
   if (!findings.ok()) return fail(findings.status());
   if (state.json.empty()) {
     print_findings(*findings);
@@ -128,9 +129,12 @@ RunFunction declare_doctor(Options& options) {
   options.add("server", state->server,
               "Look at the server at this URL instead of at this machine; 1 where it is not well");
   options.add("api-key", state->api_keys, "The server's key");
+  options.add("ca-file", state->ca_file,
+              "Trust the authorities of this file (PEM) for an https URL, instead of SSL_CERT_FILE's or the system's");
   options.add("json", state->json, "Write the findings as JSON here; - is stdout");
   options.examples(
-      "  fovea doctor\n  fovea doctor --server http://127.0.0.1:8000\n  fovea doctor --json - | jq .machine.features");
+      "  fovea doctor\n  fovea doctor --server http://127.0.0.1:8000\n  "
+      "fovea doctor --server https://llm.example --ca-file ca.pem\n  fovea doctor --json - | jq .machine.features");
   return [state] { return run_doctor(*state); };
 }
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "console.h"
 #include "fovea/version.h"
@@ -73,15 +74,19 @@ std::string add_model(const server::HttpResponse& answer, std::vector<Finding>* 
     return "";
   }
   const json& model = models["data"][0];
-  const std::string id = model.value("id", "");
+  std::string id = model.value("id", "");
   findings->push_back({"model", id, fmt::format("{} tokens context", model.value("max_model_len", std::int64_t{0}))});
   return id;
 }
 
 }  // namespace
 
-Result<std::vector<Finding>> server_findings(const std::string& url, const std::string& api_key, bool* well) {
-  FOVEA_ASSIGN_OR_RETURN(const server::Url address, server::parse_url(url));
+Result<std::vector<Finding>> server_findings(const std::string& url, const std::string& api_key,
+                                             const std::string& ca_file, bool* well) {
+  FOVEA_ASSIGN_OR_RETURN(server::Url address, server::parse_url(url));
+  if (!ca_file.empty() && !address.tls)
+    return invalid_argument("--ca-file is for https://, --server is {}", shorten(url));
+  address.ca_file = ca_file;
   FOVEA_ASSIGN_OR_RETURN(auto client, server::HttpClient::connect(address, 10.0));
   if (!api_key.empty()) client->set_header("Authorization", "Bearer " + api_key);
   std::vector<Finding> findings;

@@ -16,7 +16,9 @@ struct Finding {
 // The CUDA driver, each device, NVRTC and cuBLASLt.
 std::vector<Finding> cuda_findings();
 
-// A server that runs; *well: it is healthy and gave a token. An error: nobody answers at the URL.
-Result<std::vector<Finding>> server_findings(const std::string& url, const std::string& api_key, bool* well);
+// A server that runs; *well: it is healthy and gave a token. ca_file: of server::Url. An error: nobody answers at the
+// URL.
+Result<std::vector<Finding>> server_findings(const std::string& url, const std::string& api_key,
+                                             const std::string& ca_file, bool* well);
 
 }  // namespace fovea::app

@@ -36,12 +36,17 @@ const std::string* find_header(const HttpResponse& response, std::string_view na
 }  // namespace
 
 Result<Url> parse_url(std::string_view url) {
-  const Status bad = invalid_argument("{} is no address this client can use; expected http://HOST:PORT", shorten(url));
-  constexpr std::string_view kScheme = "http://";
-  if (url.substr(0, kScheme.size()) != kScheme) return bad;
-  std::string_view rest = url.substr(kScheme.size());
-  rest = rest.substr(0, rest.find('/'));
+  const Status bad =
+      invalid_argument("{} is no address this client can use; expected http://HOST:PORT or https://", shorten(url));
   Url out;
+  out.tls = url.starts_with("https://");
+  if (!out.tls && !url.starts_with("http://")) return bad;
+  if (out.tls) out.port = 443;
+  std::string_view rest = url.substr(url.find("//") + 2);
+  if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
+    out.path = std::string(rest.substr(slash));
+    rest = rest.substr(0, slash);
+  }
   std::string_view port;
   if (!rest.empty() && rest[0] == '[') {
     const std::size_t end = rest.find(']');
@@ -95,14 +100,27 @@ Result<std::unique_ptr<HttpClient>> HttpClient::connect(const Url& url, double t
   freeaddrinfo(found);
   errno = error;
   if (fd < 0) return unavailable(fmt::format("cannot connect to {}:{}", shorten(url.host), url.port));
-  return std::unique_ptr<HttpClient>(new HttpClient(fd, fmt::format("{}:{}", url.host, url.port)));
+  std::unique_ptr<HttpClient> client(new HttpClient(fd, fmt::format("{}:{}", url.host, url.port)));
+  if (url.tls) {
+    FOVEA_ASSIGN_OR_RETURN(client->tls_, ClientTls::handshake(fd, url.host, url.port, url.ca_file));
+  }
+  return client;
 }
 
 HttpClient::~HttpClient() { close(); }
 
 void HttpClient::close() {
+  tls_.reset();
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
+}
+
+ssize_t HttpClient::receive(char* bytes, std::size_t count) {
+  return tls_ != nullptr ? tls_->receive(bytes, count) : ::recv(fd_, bytes, count, 0);
+}
+
+ssize_t HttpClient::send(const char* bytes, std::size_t count) {
+  return tls_ != nullptr ? tls_->send(bytes, count) : ::send(fd_, bytes, count, MSG_NOSIGNAL);
 }
 
 Status HttpClient::send_request(const std::string& method, const std::string& path, const std::string& body) {
@@ -114,7 +132,7 @@ Status HttpClient::send_request(const std::string& method, const std::string& pa
   }
   const std::string bytes = head + "\r\n" + body;
   for (std::size_t sent = 0; sent < bytes.size();) {
-    const ssize_t count = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    const ssize_t count = send(bytes.data() + sent, bytes.size() - sent);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return unavailable("cannot send the request");
     sent += static_cast<std::size_t>(count);
@@ -130,7 +148,7 @@ Status HttpClient::fill() {
   char bytes[16384];
   ssize_t count = 0;
   do {
-    count = ::recv(fd_, bytes, sizeof(bytes), 0);
+    count = receive(bytes, sizeof(bytes));
   } while (count < 0 && errno == EINTR);
   if (count < 0) return unavailable("cannot read the answer");
   if (count == 0) return Status(StatusCode::kUnavailable, "the server closed the connection");
@@ -208,7 +226,7 @@ Result<HttpResponse> HttpClient::request(const std::string& method, const std::s
   HttpResponse response;
   FOVEA_RETURN_IF_ERROR(send_request(method, path, body));
   FOVEA_RETURN_IF_ERROR(read_head(&response));
-  const Status status = read_body(response, [&](std::string_view piece) {
+  Status status = read_body(response, [&](std::string_view piece) {
     response.body.append(piece);
     return response.body.size() <= kMaxBody;
   });
@@ -227,7 +245,7 @@ Status HttpClient::post_stream(const std::string& path, const std::string& body,
   FOVEA_RETURN_IF_ERROR(read_head(&response));
   const bool stream = response.content_type.rfind("text/event-stream", 0) == 0;
   std::string pending;
-  const Status status = read_body(response, [&](std::string_view piece) {
+  Status status = read_body(response, [&](std::string_view piece) {
     if (!stream) {
       response.body.append(piece);
       return response.body.size() <= kMaxBody;

@@ -1,5 +1,5 @@
-// A small blocking HTTP/1.1 client with server-sent events, one connection an object. Used by `fovea demo`, `fovea
-// bench serve`, OtlpExporter and the server's tests; not a general client (no TLS, no redirects).
+// A small blocking HTTP/1.1 client with server-sent events, over TLS or without, one connection an object. Used by
+// `fovea demo`, `doctor`, `bench serve`, OtlpExporter and the server's tests; not a general client (no redirects).
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fovea/status.h"
+#include "server/http/client_tls.h"
 #include "server/http/message.h"
 
 namespace fovea::server {
@@ -17,13 +18,17 @@ namespace fovea::server {
 struct Url {
   std::string host;
   std::int32_t port = 80;
+  bool tls = false;
+  std::string path;     // empty, or from its '/' on
+  std::string ca_file;  // of ClientTls, for https
 };
-// "http://127.0.0.1:8000" or "http://[::1]:8000/"; kInvalidArgument for anything else.
+// "http://127.0.0.1:8000" or "https://[::1]:8000/"; kInvalidArgument for anything else.
 Result<Url> parse_url(std::string_view url);
 
 class HttpClient {
  public:
-  // timeout_s: for connecting and for each wait on the socket.
+  // timeout_s: for connecting and for each wait on the socket. Where a server is reached and not trusted, the Status is
+  // ClientTls's.
   static Result<std::unique_ptr<HttpClient>> connect(const Url& url, double timeout_s = 60.0);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
@@ -44,6 +49,8 @@ class HttpClient {
 
  private:
   HttpClient(int fd, std::string host) : fd_(fd), host_(std::move(host)) {}
+  ssize_t receive(char* bytes, std::size_t count);
+  ssize_t send(const char* bytes, std::size_t count);
   Status send_request(const std::string& method, const std::string& path, const std::string& body);
   Status read_head(HttpResponse* response);
   Status fill();
@@ -53,6 +60,7 @@ class HttpClient {
   Status read_body(const HttpResponse& response, const std::function<bool(std::string_view)>& on_piece);
 
   int fd_;
+  std::unique_ptr<ClientTls> tls_;  // null: plain HTTP
   std::string host_;
   std::string buffer_;  // received, not yet used
   std::size_t position_ = 0;

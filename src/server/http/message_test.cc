@@ -63,8 +63,13 @@ TEST(ClientTest, ParsesUrls) {
   EXPECT_EQ(url->port, 8123);
   EXPECT_EQ(parse_url("http://[::1]:80")->host, "::1");
   EXPECT_EQ(parse_url("http://host")->port, 80);
+  url = parse_url("https://host/below");
+  ASSERT_TRUE(url.ok());
+  EXPECT_TRUE(url->tls);
+  EXPECT_EQ(url->port, 443);
+  EXPECT_EQ(url->path, "/below");
   for (const char* bad :
-       {"https://x", "x:80", "http://", "http://x:0", "http://x:99999", "http://x:8a", "http://[::1"}) {
+       {"ftp://x", "https://", "x:80", "http://", "http://x:0", "http://x:99999", "http://x:8a", "http://[::1"}) {
     EXPECT_FALSE(parse_url(bad).ok()) << bad;
   }
 }

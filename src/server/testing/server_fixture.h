@@ -41,7 +41,10 @@ class ServerTest : public ::testing::Test {
   }
 
   std::unique_ptr<HttpClient> client() {
-    auto made = HttpClient::connect({"127.0.0.1", server_->port()}, 20.0);
+    Url url;
+    url.host = "127.0.0.1";
+    url.port = server_->port();
+    auto made = HttpClient::connect(url, 20.0);
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return std::move(*made);
   }

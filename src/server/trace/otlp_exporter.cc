@@ -171,12 +171,17 @@ Result<std::unique_ptr<OtlpExporter>> OtlpExporter::start(const OtlpOptions& opt
   const bool blank = std::any_of(options.endpoint.begin(), options.endpoint.end(),
                                  [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '?' || c == '#'; });
   if (!url.ok() || blank) {
-    return invalid_argument("--otlp-endpoint {}: expected http://HOST:PORT of a collector that takes OTLP over HTTP",
-                            shorten(options.endpoint));
+    return invalid_argument(
+        "--otlp-endpoint {}: expected http://HOST:PORT, or https, of a collector that takes OTLP over HTTP",
+        shorten(options.endpoint));
   }
+  if (!url->tls && !options.ca_file.empty()) {
+    return invalid_argument("--otlp-ca-file is for https://, --otlp-endpoint is {}", shorten(options.endpoint));
+  }
+  url->ca_file = options.ca_file;
+  if (url->tls) FOVEA_RETURN_IF_ERROR(check_ca_file(url->ca_file));
   state->url = *url;
-  const std::size_t slash = options.endpoint.find('/', std::string("http://").size());
-  if (slash != std::string::npos) state->path = options.endpoint.substr(slash);
+  state->path = url->path;
   while (state->path.ends_with('/')) state->path.pop_back();
   state->path += "/v1/traces";
   std::thread([state] { run(state); }).detach();

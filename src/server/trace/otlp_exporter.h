@@ -14,7 +14,8 @@
 namespace fovea::server {
 
 struct OtlpOptions {
-  std::string endpoint;            // "http://127.0.0.1:4318"; spans go to /v1/traces below it
+  std::string endpoint;            // "http://127.0.0.1:4318", or https; spans go to /v1/traces below it
+  std::string ca_file;             // PEM of the authorities that are trusted; empty: the system's
   std::string service = "fovea";   // service.name
   std::size_t max_waiting = 2048;  // requests; more are dropped
   double timeout_seconds = 5.0;    // for each wait on the collector
@@ -22,7 +23,8 @@ struct OtlpOptions {
 
 class OtlpExporter {
  public:
-  // kInvalidArgument: the endpoint is no http:// URL. Whether anybody listens there is not asked.
+  // kInvalidArgument: the endpoint is no http:// or https:// URL, or the authorities cannot be read. Whether anybody
+  // listens there is not asked.
   static Result<std::unique_ptr<OtlpExporter>> start(const OtlpOptions& options);
   // Sends what waits, for two seconds at most.
   ~OtlpExporter();
