@@ -72,12 +72,12 @@ class ThreadPool::Registry {
 
   static constinit std::mutex mutex_;
   static constinit ThreadPool* first_;
-  static const int registered_;
+  static const int kRegistered;
 };
 
 constinit std::mutex ThreadPool::Registry::mutex_;
 constinit ThreadPool* ThreadPool::Registry::first_ = nullptr;
-const int ThreadPool::Registry::registered_ = ::pthread_atfork(lock, unlock, unlock_in_child);
+const int ThreadPool::Registry::kRegistered = ::pthread_atfork(lock, unlock, unlock_in_child);
 
 ThreadPool::ThreadPool(int num_threads) : size_(std::max(1, num_threads)), places_(static_cast<std::size_t>(size_)) {
   may_spin_ = size_ <= usable_cpus();
