@@ -45,13 +45,13 @@ enum class AttentionMask : std::uint8_t {
 };
 
 // Which of the CUDA kernels runs plans. kWarps and kFew are for decode, and take the few query tokens of a draft one by
-// one; they have no shared prefixes and no mask of bits.
+// one; they have no shared prefixes and no mask of bits. kPrefill reads 16-bit KV, and fp8 where it is asked for.
 enum class DecodeKernel : std::uint8_t {
   kAuto = 0,     // by requests, heads and lengths; from the first run on that a graph recorded, that run's
   kCtas = 1,     // the one that runs all other plans
   kWarps = 2,    // the one for large batches
   kFew = 3,      // the one for few requests, which also takes those over chosen pages
-  kPrefill = 4,  // the one for many query tokens a request (H100, H200; 16-bit KV), which also runs all other plans
+  kPrefill = 4,  // the one for many query tokens a request (H100, H200), which also runs all other plans
 };
 
 // What is fixed for the life of an Attention. Memory follows from the maxima alone.

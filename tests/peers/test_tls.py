@@ -129,7 +129,8 @@ def test_the_doctor_says_why_it_does_not_trust_a_server(server, files):
             (f"https://localhost:{port}", ["--ca-file", cert], "its certificate is for 127.0.0.1; ask it by one of these names"),
             (server.url, ["--ca-file", folder / "none.crt"], "none.crt: No such file"),
             (server.url, ["--ca-file", folder / "own.key"], "own.key: it holds no certificate"),
-            (f"http://127.0.0.1:{port}", ["--ca-file", cert], "--ca-file is for https://")):
+            (f"http://127.0.0.1:{port}", ["--ca-file", cert], "--ca-file is for https://"),
+            ("", ["--ca-file", cert], "--ca-file is for --server")):
         code, answer = doctor(url, *arguments)
         assert code != 0 and said in answer, answer
 

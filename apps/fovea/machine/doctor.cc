@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/env.h"
+#include "base/status.h"
 #include "commands.h"
 #include "console.h"
 #include "jit/compiler.h"
@@ -98,6 +99,7 @@ int run_doctor_server(const DoctorState& state) {
 
 int run_doctor(const DoctorState& state) {
   if (!state.server.empty()) return run_doctor_server(state);
+  if (!state.ca_file.empty()) return fail(invalid_argument("--ca-file is for --server https://.., which is not given"));
   const Machine machine = read_machine();
   std::vector<Finding> findings = simd_findings(machine);
   for (Finding& finding : resource_findings(machine)) findings.push_back(std::move(finding));
