@@ -100,7 +100,9 @@ Result<std::unique_ptr<HttpClient>> HttpClient::connect(const Url& url, double t
   freeaddrinfo(found);
   errno = error;
   if (fd < 0) return unavailable(fmt::format("cannot connect to {}:{}", shorten(url.host), url.port));
-  std::unique_ptr<HttpClient> client(new HttpClient(fd, fmt::format("{}:{}", url.host, url.port)));
+  const bool v6 = url.host.find(':') != std::string::npos;
+  std::unique_ptr<HttpClient> client(
+      new HttpClient(fd, fmt::format(fmt::runtime(v6 ? "[{}]:{}" : "{}:{}"), url.host, url.port)));
   if (url.tls) {
     FOVEA_ASSIGN_OR_RETURN(client->tls_, ClientTls::handshake(fd, url.host, url.port, url.ca_file));
   }

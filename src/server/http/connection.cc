@@ -21,6 +21,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/http/local_host.h"
 #include "server/http/transport.h"
 
 namespace fovea::server {
@@ -149,7 +150,8 @@ void Connection::send_now() {
 }
 
 std::string Connection::head(std::int32_t status, std::string_view content_type) const {
-  std::string out = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", status, reason_phrase(status), content_type);
+  std::string out = fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\nContent-Type: {}\r\n", status, reason_phrase(status),
+                                http_date(), content_type);
   if (!request_id_.empty()) out += fmt::format("x-request-id: {0}\r\nrequest-id: {0}\r\n", request_id_);
   if (!options_->cors_origin.empty()) {
     out += fmt::format("Access-Control-Allow-Origin: {}\r\nAccess-Control-Expose-Headers: x-request-id\r\n",
@@ -258,6 +260,14 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
 
   auto& message = parser->get();
   http_1_0_ = message.version() < 11;
+  // RFC 9112, 3.2: which of several a proxy before us went by cannot be known.
+  const std::size_t hosts = message.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && !http_1_0_) || !is_host(message[http::field::host])) {
+    co_return co_await refuse_request(400, fmt::format("{} Host header; expected one, such as \"Host: localhost:8000\"",
+                                                       hosts == 0  ? "the request has no"
+                                                       : hosts > 1 ? "the request has more than one"
+                                                                   : "the request has a malformed"));
+  }
   keep_alive_ = message.keep_alive() && !context_.draining.load();
   is_head_ = message.method() == http::verb::head;
   request->method = is_head_ ? "GET" : std::string(message.method_string());

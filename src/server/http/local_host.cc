@@ -25,6 +25,19 @@ bool is_loopback(std::string_view host) {
   return lower(host) == "localhost" || host == "::1" || (host.starts_with("127.") && is_address(AF_INET, host));
 }
 
+bool is_host(std::string_view header) {
+  const std::string_view name = host_name(header);
+  const std::string_view port = header.substr(name.size());
+  if (!port.empty() && (port[0] != ':' || port.find_first_not_of("0123456789", 1) != std::string_view::npos)) {
+    return false;
+  }
+  if (name.starts_with('[')) return name.ends_with(']');
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) > 0x20 && c != 0x7F &&
+           std::string_view("/?#@[]\\\"<>^`{|}").find(c) == std::string_view::npos;
+  });
+}
+
 std::string_view host_name(std::string_view header) {
   if (header.starts_with('[')) return header.substr(0, std::min(header.size(), header.find(']') + 1));
   return header.substr(0, header.find(':'));

@@ -18,6 +18,15 @@ TEST(LocalHost, CutsThePort) {
   EXPECT_EQ(host_name(""), "");
 }
 
+TEST(LocalHost, KnowsHostHeaders) {
+  for (const char* host : {"", "a", "a.b-c_d~", "localhost:8000", "host:", "[::1]", "[::1]:80", "%41"}) {
+    EXPECT_TRUE(is_host(host)) << host;
+  }
+  for (const char* host : {"a b", "a/b", "u@h", "http://a", "a:8x", "a:-1", "::1", "[::1", "[::1]x", "a#", "\\"}) {
+    EXPECT_FALSE(is_host(host)) << host;
+  }
+}
+
 TEST(LocalHost, TellsAddressesFromNames) {
   for (const char* name : {"localhost", "app.localhost", "LOCALHOST.", "127.0.0.1", "192.168.0.7", "[::1]"}) {
     EXPECT_TRUE(is_local_name(name)) << name;

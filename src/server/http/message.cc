@@ -1,5 +1,7 @@
 #include "server/http/message.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 
 namespace fovea::server {
@@ -68,6 +70,27 @@ std::string percent_decoded(std::string_view text) {
     if (low >= 0) i += 2;
   }
   return out;
+}
+
+// Not strftime: its names follow the locale.
+std::string format_http_date(std::time_t time) {
+  constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  std::tm t{};
+  gmtime_r(&time, &t);
+  return fmt::format("{}, {:02} {} {:04} {:02}:{:02}:{:02} GMT", kDays[t.tm_wday], t.tm_mday, kMonths[t.tm_mon],
+                     t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+}
+
+std::string_view http_date() {
+  thread_local std::time_t second = -1;
+  thread_local std::string text;
+  if (const std::time_t now = std::time(nullptr); now != second) {
+    text = format_http_date(now);
+    second = now;
+  }
+  return text;
 }
 
 std::string_view HttpRequest::header(std::string_view name) const {

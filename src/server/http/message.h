@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,11 @@ std::string_view origin_form(std::string_view target);
 
 // "a%2Fb" -> "a/b"; a % without two hexadecimal digits stays.
 std::string percent_decoded(std::string_view text);
+
+// The Date header of an answer that is sent now: "Sun, 06 Nov 1994 08:49:37 GMT". Each thread makes one a second.
+std::string_view http_date();
+// The time of a Date header.
+std::string format_http_date(std::time_t time);
 
 // "Not Found" for 404; "Unknown" for numbers that this server never sends.
 std::string_view reason_phrase(std::int32_t status);

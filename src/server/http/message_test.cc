@@ -40,6 +40,11 @@ TEST(MessageTest, TakesAbsoluteTargets) {
   EXPECT_EQ(origin_form("ftp://host/x"), "ftp://host/x");
 }
 
+TEST(MessageTest, WritesDates) {
+  EXPECT_EQ(format_http_date(784111777), "Sun, 06 Nov 1994 08:49:37 GMT");  // RFC 9110's example
+  EXPECT_EQ(format_http_date(951782400), "Tue, 29 Feb 2000 00:00:00 GMT");
+}
+
 TEST(MessageTest, ComparesKeys) {
   EXPECT_TRUE(equal_constant_time("secret", "secret"));
   EXPECT_FALSE(equal_constant_time("secret", "secreT"));

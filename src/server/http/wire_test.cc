@@ -164,6 +164,55 @@ TEST_F(WireTest, TakesAnAbsoluteTarget) {
   EXPECT_TRUE(socket.read_until("HTTP/1.1 200 ")) << socket.received();
 }
 
+TEST_F(WireTest, WantsOneHost) {
+  start();
+  for (const char* lines : {"", "Host: localhost\r\nHost: localhost\r\n", "Host: a/b\r\n", "Host: localhost:8x\r\n"}) {
+    RawSocket socket(server_->port());
+    socket.send(fmt::format("GET /health HTTP/1.1\r\n{}\r\n", lines));
+    EXPECT_TRUE(socket.read_to_end());
+    EXPECT_EQ(socket.received().substr(0, 13), "HTTP/1.1 400 ") << lines;
+    EXPECT_NE(socket.received().find("Host header"), std::string::npos) << lines;
+  }
+  for (const char* request : {"HTTP/1.1\r\nHost:\r\n", "HTTP/1.1\r\nhost: [::1]:8000\r\n", "HTTP/1.0\r\n"}) {
+    RawSocket socket(server_->port());
+    socket.send(fmt::format("GET /health {}\r\n", request));
+    EXPECT_TRUE(socket.read_until("{\"status\":\"ok\"}")) << request << socket.received();
+  }
+}
+
+TEST_F(WireTest, OurClientNamesIpv6HostsInBrackets) {
+  ServerOptions options;
+  options.http.host = "::1";
+  options.http.port = 0;
+  FakeEngine engine;
+  auto server = Server::start(engine, options);
+  if (!server.ok()) GTEST_SKIP() << server.status().to_string();  // a machine without IPv6
+  auto client = HttpClient::connect(*parse_url(fmt::format("http://[::1]:{}", (*server)->port())), 10.0);
+  ASSERT_TRUE(client.ok()) << client.status().to_string();
+  EXPECT_EQ((*client)->get("/health")->status, 200);
+}
+
+TEST_F(WireTest, SaysWhenItAnswered) {
+  start();
+  const auto date_of = [&](const std::string& request) {
+    RawSocket socket(server_->port());
+    socket.send(request);
+    EXPECT_TRUE(socket.read_until("\r\n\r\n"));
+    const std::size_t at = socket.received().find("\r\nDate: ");
+    return at == std::string::npos ? "" : socket.received().substr(at + 8, 29);
+  };
+  const std::string get = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  for (const std::string& request :
+       {get, raw_post("/v1/completions", R"({"prompt":"a","stream":true})"), get.substr(1)}) {
+    const std::time_t before = std::time(nullptr);
+    const std::string date = date_of(request);
+    const std::time_t after = std::time(nullptr);
+    bool right = false;
+    for (std::time_t second = before; second <= after; ++second) right = right || date == format_http_date(second);
+    EXPECT_TRUE(right) << date;
+  }
+}
+
 TEST_F(WireTest, AnswersExpectContinue) {
   start();
   RawSocket socket(server_->port());
