@@ -1,5 +1,6 @@
 // Engine: loads a model, batches requests continuously over a paged, prefix-sharing KV cache, and streams tokens back.
-// Used by the server, the command line and C++ programs. Thread-safe: any thread may submit and cancel.
+// Used by the server, the command line and C++ programs. Thread-safe: any thread may submit and cancel. A child of
+// fork() makes its own: of its parent's it can encode and decode, and is refused the rest.
 #pragma once
 
 #include <cstddef>

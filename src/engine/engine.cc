@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "engine/embedded_model.h"
 #include "engine/engine_core.h"
+#include "engine/process_engine.h"
 #include "engine/ranks/agreement.h"
 #include "engine/store/kv_space.h"
 
@@ -201,7 +202,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) { r
 
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group) {
   FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<EngineCore> engine, load_engine(options, group));
-  return std::unique_ptr<Engine>(std::move(engine));
+  return make_process_engine(std::move(engine));
 }
 
 Status follow_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group) {
