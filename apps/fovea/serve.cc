@@ -51,6 +51,9 @@ Running* running = nullptr;
 std::atomic<bool> log_requests{true};
 std::atomic<bool> log_json{false};
 
+// For errors to reach those who asked an engine that has failed; what supervises the server starts another.
+constexpr double kFailedSeconds = 1.0;
+
 // What takes effect without a start.
 const std::set<std::string> kReloaded = {"api-key",       "log-format",      "log-level",    "quiet",
                                          "drain-seconds", "max-connections", "max-body-mib", "stream-buffer-kib",
@@ -61,6 +64,16 @@ void write_log_line(const std::string& line) {
   pollfd entry{STDERR_FILENO, POLLOUT, 0};
   if (::poll(&entry, 1, 0) == 1 && (entry.revents & POLLOUT) != 0) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  }
+}
+
+// The next of these signals, or 0: the engine has failed for good.
+int wait_for_signal(const sigset_t& signals, const Engine& engine) {
+  constexpr timespec kLook{0, 200'000'000};
+  while (true) {
+    const int signal = sigtimedwait(&signals, nullptr, &kLook);
+    if (signal > 0) return signal;
+    if (!engine.stats().healthy) return 0;
   }
 }
 
@@ -163,7 +176,7 @@ int run_serve(ServeState& state, const Options& options) {
   Running here{**server, state, options};
   running = &here;
   int signal = 0;
-  while (sigwait(&signals, &signal) == 0 && signal == SIGHUP) {
+  while ((signal = wait_for_signal(signals, **engine)) == SIGHUP) {
     int code = kExitFailure;
     try {
       code = repeat_command_line();
@@ -173,6 +186,11 @@ int run_serve(ServeState& state, const Options& options) {
     if (code != kExitOk) write_log_line("fovea: the new configuration was refused; the old one goes on\n");
   }
   running = nullptr;
+  if (signal == 0) {
+    write_log_line(fmt::format("fovea: the engine has failed, so the server ends: {}\n", (*engine)->stats().failure));
+    (*server)->drain(kFailedSeconds);
+    return kExitFailure;
+  }
   if (!state.quiet) {
     write_log_line(fmt::format("fovea: {}: finishing what runs (up to {:.0f} s); once more to stop now\n",
                                signal == SIGINT ? "interrupted" : "terminated", state.drain_seconds));

@@ -193,6 +193,7 @@ struct EngineStats {
   std::int32_t prompt_chunk_tokens = 0;  // prompt tokens that the latest step with prompts could hold
   double seconds_since_step = 0.0;       // heartbeat of the engine thread while it has work
   bool healthy = true;
+  std::string failure;  // not healthy: why nothing is computed any more
 };
 
 struct ChatMessage {

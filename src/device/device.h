@@ -136,6 +136,9 @@ class Device {
   virtual Status copy_to_host(void* to, const void* from, std::size_t bytes);
   virtual Status copy_from_host(void* to, const void* from, std::size_t bytes);
   virtual Status wait() { return {}; }
+  // Asked after something failed: why nothing will be computed here any more until the process starts anew; ok where
+  // the device goes on.
+  virtual Status status() const { return {}; }
   // A tensor of the host as operators read it: the same memory, or a copy that lives as long as the device.
   virtual Result<TensorView> hold(const TensorView& host) = 0;
   // Arrays of the host as the operators of a forward read them: the same memory, or copies of all at once. Valid until

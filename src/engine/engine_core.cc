@@ -86,7 +86,9 @@ Result<RequestId> EngineCore::submit(GenerateRequest request, EventCallback call
     return resource_exhausted("{} requests are running or queued, and no more are taken; try again later",
                               open_requests_);
   }
-  if (!stats_.healthy) return internal_error("the engine has failed; restart it");
+  if (!stats_.healthy) {
+    return make_status(StatusCode::kUnavailable, "the engine has failed and must be restarted: {}", stats_.failure);
+  }
   const RequestId id = ++next_request_;
   active->id = id;
   active->arrival = Clock::now();
@@ -192,7 +194,10 @@ void EngineCore::loop() {
     if (stop) {
       for (const auto& [id, request] : active_) end_request(*request, FinishReason::kCancelled, ok_status());
       leave_flights();
-      save_tier();
+      if (failure_.ok()) save_tier();
+    } else if (!failure_.ok()) {
+      for (const auto& [id, request] : active_) end_request(*request, FinishReason::kError, failure_);
+      if (flight_.has_value()) leave_flights();
     } else if (scheduler_->has_work() || flight_.has_value()) {
       try {
         run_step();
@@ -296,13 +301,25 @@ void EngineCore::end_request(ActiveRequest& request, FinishReason reason, const 
 
 void EngineCore::fail_all(const Status& error) {
   log_error("{}", error.message());
+  (void)is_lost();
   for (const auto& [id, request] : active_) end_request(*request, FinishReason::kError, error);
-  const Status intact = scheduler_->check();
-  const bool alone = parts_.device->group() == nullptr || parts_.device->group()->status().ok();
-  if (intact.ok() && alone) return;
-  if (!intact.ok()) log_error("{}", intact.message());
+  if (failure_.ok()) set_failure(scheduler_->check());
+}
+
+bool EngineCore::is_lost() {
+  // A device of several may wait for ranks that are gone.
+  ProcessGroup* const group = parts_.device->group();
+  if (failure_.ok()) set_failure(group != nullptr ? group->status() : parts_.device->status());
+  return !failure_.ok();
+}
+
+void EngineCore::set_failure(const Status& why) {
+  if (why.ok()) return;
+  failure_ = why;
+  log_error("the engine has failed: {}", why.message());
   const std::lock_guard lock(mutex_);
   stats_.healthy = false;
+  stats_.failure = why.message();
 }
 
 void EngineCore::erase_ended() {
@@ -327,9 +344,9 @@ std::int64_t EngineCore::kv_bytes_in_use() const {
 }
 
 void EngineCore::publish_stats() {
-  const bool healthy = stats_.healthy;
   stats_ = counters_;
-  stats_.healthy = healthy;
+  stats_.healthy = failure_.ok();
+  stats_.failure = failure_.message();
   for (const auto& request : incoming_) {
     stats_.prompt_tokens_pending += static_cast<std::int64_t>(request->request.prompt.size());
   }

@@ -148,6 +148,9 @@ class EngineCore final : public Engine {
   void end_request(ActiveRequest& request, FinishReason reason, const Status& error);
   void send(ActiveRequest& request, GenerationEvent event);
   void fail_all(const Status& error);
+  // Whether no step will ever succeed again, the device or other ranks being gone: what clients are told from then on.
+  bool is_lost();
+  void set_failure(const Status& why);
   void stop_ranks();
   void erase_ended();
   void publish_stats();
@@ -177,6 +180,7 @@ class EngineCore final : public Engine {
   std::optional<Flight> flight_;
   bool next_draws_on_host_ = false;  // a token of the step that is scheduled next
   const char* why_not_ = nullptr;    // no step ran ahead lately
+  Status failure_;                   // every request ends with it
 
   // Between threads.
   mutable std::mutex mutex_;

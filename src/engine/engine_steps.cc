@@ -163,12 +163,13 @@ void EngineCore::fail_step(const Flight& flight, const Status& status) {
   for (const StepItem& item : flight.items) {  // what it computed may be nothing, and goes to no cache
     if (flight.followed && item.sequence != nullptr) take_back(*static_cast<Choice*>(item.sequence));
   }
+  // Those that learn of it ask others next.
+  if (is_lost()) return fail_all(status);
   for (const StepItem& item : flight.items) {
     if (item.sequence == nullptr) continue;
     ActiveRequest& request = *static_cast<Choice*>(item.sequence)->request;
     if (request.open > 0) end_request(request, FinishReason::kError, status);
   }
-  if (parts_.device->group() != nullptr) fail_all(status);
 }
 
 void EngineCore::take_back(Choice& choice) {

@@ -24,6 +24,7 @@
 #include "core/select/reuse.h"
 #include "cpu/attention/attention.h"
 #include "cpu/attention/convert.h"
+#include "cuda/testing/dot.h"
 #include "cuda/testing/fake_driver.h"
 
 namespace fovea::host_kernels {
@@ -62,8 +63,9 @@ inline float activate(abi::GateKind kind, float x) {
 inline void linear(const abi::LinearArgs& a, abi::GateKind kind) {
   const long long k = a.shape.k, rows = 2ll * a.shape.pairs;
   const bool gated = a.shape.half != 1;
-  std::vector<float> x(static_cast<std::size_t>(k)), sums(static_cast<std::size_t>(rows));
+  std::vector<float> xs(static_cast<std::size_t>(a.tokens * k)), factors(a.tokens, 1.0f);
   for (std::uint32_t token = 0; token < a.tokens; ++token) {
+    float* const x = &xs[static_cast<std::size_t>(token * k)];
     float squares = 0.0f;
     for (long long i = 0; i < k; ++i) {
       x[i] = load(a.x, token * a.x_stride + i);
@@ -72,16 +74,23 @@ inline void linear(const abi::LinearArgs& a, abi::GateKind kind) {
         x[i] = bf16_to_float(float_to_bf16(x[i] * (load(a.norm, i) + static_cast<float>(a.norm_plus_one))));
       }
     }
-    const float factor = a.norm == nullptr ? 1.0f : 1.0f / std::sqrt(squares / static_cast<float>(k) + a.norm_eps);
-    for (long long row = 0; row < rows; ++row) {
-      float sum = 0.0f;
-      for (long long i = 0; i < k; ++i) {
-        sum += x[i] * (a.scales == nullptr
-                           ? load(a.shape.w, row * k + i)
-                           : e4m3_to_float(static_cast<const std::uint8_t*>(a.shape.w)[row * k + i]) * a.scales[row]);
-      }
-      sums[row] = sum * factor + (a.bias != nullptr ? load(a.bias, row) : 0.0f);
+    if (a.norm != nullptr) factors[token] = 1.0f / std::sqrt(squares / static_cast<float>(k) + a.norm_eps);
+  }
+  std::vector<float> w(static_cast<std::size_t>(k)), all(static_cast<std::size_t>(a.tokens * rows));
+  for (long long row = 0; row < rows; ++row) {
+    for (long long i = 0; i < k; ++i) {
+      w[i] = a.scales == nullptr
+                 ? load(a.shape.w, row * k + i)
+                 : e4m3_to_float(static_cast<const std::uint8_t*>(a.shape.w)[row * k + i]) * a.scales[row];
     }
+    for (std::uint32_t token = 0; token < a.tokens; ++token) {
+      const float sum = cuda::fake::dot(&xs[static_cast<std::size_t>(token * k)], w.data(), w.size());
+      all[static_cast<std::size_t>(token * rows + row)] =
+          sum * factors[token] + (a.bias != nullptr ? load(a.bias, row) : 0.0f);
+    }
+  }
+  for (std::uint32_t token = 0; token < a.tokens; ++token) {
+    const float* const sums = &all[static_cast<std::size_t>(token * rows)];
     for (long long column = 0; column < (gated ? rows / 2 : rows); ++column) {
       const long long to = token * a.y_stride + column;
       if (a.f32_out != 0) {

@@ -11,12 +11,15 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("FOVEA_BINARY", str(ROOT / "build/release/fovea"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import devices
+from devices import BINARY, ROOT  # noqa: F401
 
 
 def raise_descriptor_limit(wanted: int = 8192) -> None:
@@ -31,9 +34,11 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Server:
-    def __init__(self, *arguments: str, stderr=subprocess.DEVNULL, env: dict[str, str] | None = None, preexec=None):
-        self.process = subprocess.Popen([BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=stderr,
-                                        text=True, env={**os.environ, **(env or {})}, preexec_fn=preexec)
+    def __init__(self, *arguments: str, stderr=subprocess.DEVNULL, env: dict[str, str] | None = None, preexec=None,
+                 device: str = devices.CPU):
+        self.process = subprocess.Popen([BINARY, "serve", "--port", "0", *devices.arguments(device), *arguments],
+                                        stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=preexec,
+                                        env={**os.environ, **devices.environment(device), **(env or {})})
         line = self.process.stdout.readline()
         found = re.search(r"http://[\d.]+:(\d+)", line)
         assert found, f"the server did not start: {line!r}"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
+import devices
 import faults
 import load
 import storm
@@ -25,16 +26,23 @@ def descriptors():
     raise_descriptor_limit()
 
 
-def test_clients_that_misbehave_leave_nothing_behind():
-    with Server("--kv-cache-mib", "128", "--max-context", "4096") as server:
+# Of a GPU's steps, graphs and overlap, without one.
+on_devices = pytest.mark.parametrize("device", [devices.CPU, devices.HOLLOW])
+
+
+@on_devices
+def test_clients_that_misbehave_leave_nothing_behind(device):
+    with Server("--kv-cache-mib", "128", "--max-context", "4096", device=device) as server:
         outcomes, wrong = storm.run(server, 250, seed=int(time.time()))
         assert wrong == [], outcomes
         assert outcomes["answered"] > 20 and outcomes["left"] > 20, outcomes
         assert server.stop() == 0
 
 
-def test_overload_is_answered_or_refused():
-    with Server("--kv-cache-mib", "64", "--max-running", "8", "--max-queued", "16", "--max-context", "2048") as server:
+@on_devices
+def test_overload_is_answered_or_refused(device):
+    with Server("--kv-cache-mib", "64", "--max-running", "8", "--max-queued", "16", "--max-context", "2048",
+                device=device) as server:
         figures, wrong = load.overload(server, 10.0, 3.0)
         assert wrong == [], figures
         assert figures["refused"] > 0, figures

@@ -1,10 +1,12 @@
 // A cuBLASLt that multiplies on the host, column-major as the real one, for tests of what is asked of it. Part of the
 // library that testing/fake_driver.h describes.
 #include <cstring>
+#include <vector>
 
 #include "base/fp8.h"
 #include "base/half.h"
 #include "cuda/cublaslt_api.h"
+#include "cuda/testing/dot.h"
 #include "cuda/testing/fake_driver.h"
 
 namespace fovea::cuda::fake {
@@ -163,12 +165,15 @@ int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_
   if (scaled && la.type != kLtE4M3) return kLtInvalidValue;
   const float *const scales_a = how.scales[0], *const scales_b = how.scales[1];
   fake::enqueue_work(stream, [=] {
+    std::vector<float> row_of_a(depth), columns_of_b(depth * ld.columns);
     for (std::uint64_t column = 0; column < ld.columns; ++column) {
-      for (std::uint64_t row = 0; row < ld.rows; ++row) {
-        float sum = bias != nullptr ? fake::load(bias, ld.type, row) : 0.0f;
-        for (std::uint64_t k = 0; k < depth; ++k) {
-          sum += fake::element(a, la, ta, row, k) * fake::element(b, lb, tb, k, column);
-        }
+      for (std::uint64_t k = 0; k < depth; ++k) columns_of_b[column * depth + k] = fake::element(b, lb, tb, k, column);
+    }
+    for (std::uint64_t row = 0; row < ld.rows; ++row) {
+      for (std::uint64_t k = 0; k < depth; ++k) row_of_a[k] = fake::element(a, la, ta, row, k);
+      const float more = bias != nullptr ? fake::load(bias, ld.type, row) : 0.0f;
+      for (std::uint64_t column = 0; column < ld.columns; ++column) {
+        float sum = more + fake::dot(row_of_a.data(), &columns_of_b[column * depth], depth);
         if (scaled) sum *= scales_a[row] * scales_b[column];
         fake::store(d, ld.type, row + column * static_cast<std::uint64_t>(ld.stride), sum);
       }

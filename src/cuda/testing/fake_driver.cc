@@ -2,8 +2,10 @@
 #include "cuda/testing/fake_driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -25,6 +27,15 @@ std::string library_path() {
   return info.dli_fname;
 }
 
+void take_faults_from_environment() {
+  const char* const text = std::getenv("FAKE_CUDA_FAULT");
+  char function[64] = {};
+  int call = 0, code = 0, rank = 0, own_rank = 0;
+  if (text == nullptr || std::sscanf(text, "%63[^:]:%d:%d:%d", function, &call, &code, &rank) < 3) return;
+  if (const char* const own = std::getenv("FOVEA_RANK"); own != nullptr) own_rank = std::atoi(own);
+  if (rank == own_rank) state().once[function] = {call, code};
+}
+
 bool name_driver_and_cache() {
   const std::string library = library_path();
   const std::string cache = std::filesystem::path(library).parent_path() / "kernel-cache";
@@ -36,6 +47,7 @@ namespace {
 constexpr CuResult kInvalidValue = 1;
 constexpr CuResult kInvalidImage = 200;
 constexpr CuResult kInvalidContext = 201;
+constexpr CuResult kPeerAccessUnsupported = 217;
 constexpr CuResult kNotFound = 500;
 constexpr CuResult kCaptureUnsupported = 900;
 constexpr CuResult kCaptureInvalidated = 901;
@@ -101,7 +113,8 @@ void run_all() {
 // Counts the call, and what it should answer: an injected failure, or that there is no context.
 CuResult begin(const char* name, bool needs_context = true) {
   if (const int code = count_call(name); code != 0) return code;
-  return needs_context && g_current.empty() ? kInvalidContext : 0;
+  if (!needs_context) return 0;
+  return g_current.empty() ? kInvalidContext : state().lost;
 }
 
 // As begin(); a failure while the stream records spoils the recording, as the driver does it.
@@ -144,7 +157,10 @@ int count_call(const std::string& name) {
   const int call = ++state().calls[name];
   if (const auto it = state().failures.find(name); it != state().failures.end()) return it->second;
   const auto it = state().once.find(name);
-  return it != state().once.end() && it->second.first == call ? it->second.second : 0;
+  if (it == state().once.end() || it->second.first != call) return 0;
+  const int code = it->second.second;
+  if (code >= kCuIllegalAddress && code <= kCuLaunchFailed) state().lost = code;
+  return code;
 }
 
 void enqueue_work(void* stream, std::function<void()> work) { give(stream_of(stream), std::move(work)); }
@@ -236,7 +252,8 @@ CuResult cuCtxPushCurrent_v2(CuContext context) {
   return 0;
 }
 CuResult cuCtxPopCurrent_v2(CuContext* context) {
-  FAKE_BEGIN();
+  FAKE_BEGIN(false);
+  if (g_current.empty()) return kInvalidContext;
   *context = g_current.back();
   g_current.pop_back();
   return 0;
@@ -300,16 +317,20 @@ CuResult cuMemcpy2DAsync_v2(const CuCopyRows* copy, CuStream stream) {
     }
   });
 }
-// Ranks are threads here, and reach each other's memory as it is.
+// Ranks that are threads reach each other's memory as it is, processes do not.
 CuResult cuIpcGetMemHandle(CuIpcHandle* handle, CuAddress address) {
   FAKE_BEGIN();
+  const pid_t process = ::getpid();
   std::memcpy(handle->bytes, &address, sizeof address);
+  std::memcpy(handle->bytes + sizeof address, &process, sizeof process);
   return 0;
 }
 CuResult cuIpcOpenMemHandle_v2(CuAddress* address, CuIpcHandle handle, unsigned) {
   FAKE_BEGIN();
+  pid_t process = 0;
   std::memcpy(address, handle.bytes, sizeof *address);
-  return 0;
+  std::memcpy(&process, handle.bytes + sizeof *address, sizeof process);
+  return process == ::getpid() ? 0 : kPeerAccessUnsupported;
 }
 CuResult cuIpcCloseMemHandle(CuAddress) {
   FAKE_BEGIN();

@@ -51,11 +51,13 @@ struct State {
   std::size_t memory_bytes = std::size_t{1} << 24;  // more cannot be allocated
   std::map<std::string, int> failures;              // what a function answers, instead of doing anything
   std::map<std::string, std::pair<int, int>> once;  // ..., and to which call of it alone, counted as `calls` are
-  std::map<std::string, int> calls;                 // how often a function was called
-  std::map<std::string, Kernel> kernels;            // besides "fill"
-  bool any_kernel = false;                          // every name is a kernel's; those of no test do nothing
-  bool late = false;                                // streams begin when somebody waits for what they were given
-  std::uint64_t algorithm = 0;                      // of the last product: how many were asked for before it
+  int lost =
+      0;  // what a context answers to everything; set by `once` to what it answers where that is a kernel's fault
+  std::map<std::string, int> calls;       // how often a function was called
+  std::map<std::string, Kernel> kernels;  // besides "fill"
+  bool any_kernel = false;                // every name is a kernel's; those of no test do nothing
+  bool late = false;                      // streams begin when somebody waits for what they were given
+  std::uint64_t algorithm = 0;            // of the last product: how many were asked for before it
   Alive alive;
   Launch launch;
 };
@@ -67,6 +69,9 @@ int count_call(const std::string& name);
 void enqueue_work(void* stream, std::function<void()> work);
 // Where this library is.
 std::string library_path();
+// For programs that load this library by itself: State::once of FAKE_CUDA_FAULT, "cuEventSynchronize:50:700", and with
+// ":1" behind it of rank 1 of --tp alone.
+void take_faults_from_environment();
 // Names the library in FOVEA_LIBCUDA, and in FOVEA_CACHE_DIR a folder beside it. False where the environment is full.
 bool name_driver_and_cache();
 

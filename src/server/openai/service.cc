@@ -242,16 +242,17 @@ void Service::handle(HttpRequest request, const std::shared_ptr<Exchange>& excha
   (this->*route->handler)(request, exchange);
 }
 
-bool Service::alive() const {
-  const EngineStats stats = engine_.stats();
-  return stats.healthy && stats.seconds_since_step < options_.stuck_seconds;
-}
-
 void Service::health(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
-  if (alive()) {
-    reply(exchange, request, json_response("{\"status\":\"ok\"}"));
+  const EngineStats stats = engine_.stats();
+  if (!stats.healthy) {
+    reply_error(exchange, request,
+                {503, "the engine has failed; restart the server: " + stats.failure, "", "unhealthy"});
+  } else if (stats.seconds_since_step >= options_.stuck_seconds) {
+    reply_error(exchange, request,
+                {503, fmt::format("the engine is stuck: a forward has run for {:.0f} s", stats.seconds_since_step), "",
+                 "unhealthy"});
   } else {
-    reply_error(exchange, request, {503, "the engine is stuck or has failed; restart the server", "", "unhealthy"});
+    reply(exchange, request, json_response("{\"status\":\"ok\"}"));
   }
 }
 

@@ -118,7 +118,6 @@ class Service {
   // prefix: with what parts it from the number, "cmpl-".
   std::string new_id(const char* prefix);
   RequestLimits limits() const;
-  bool alive() const;
 
   Engine& engine_;
   ServiceOptions options_;
