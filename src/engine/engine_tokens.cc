@@ -90,10 +90,12 @@ Result<SampledToken> EngineCore::sample_token(Choice& choice, std::size_t row) {
     return best;
   }
   if (!choice.grammar.has_value()) return sampler_.sample(logits, *choice.sampling);
-  FOVEA_ASSIGN_OR_RETURN(const std::span<const std::int32_t> allowed, choice.grammar->allowed());
-  FOVEA_ASSIGN_OR_RETURN(SampledToken sampled, sampler_.sample(logits, *choice.sampling, allowed));
-  FOVEA_RETURN_IF_ERROR(choice.grammar->accept(sampled.token));
-  return sampled;
+  for (std::uint32_t attempt = 0;; ++attempt) {
+    FOVEA_ASSIGN_OR_RETURN(const std::span<const std::int32_t> allowed, choice.grammar->allowed());
+    FOVEA_ASSIGN_OR_RETURN(SampledToken sampled, sampler_.sample(logits, *choice.sampling, allowed, attempt));
+    FOVEA_ASSIGN_OR_RETURN(const bool accepted, choice.grammar->accept(sampled.token));
+    if (accepted) return sampled;
+  }
 }
 
 void EngineCore::sample_choice(Choice& choice, std::size_t row) {

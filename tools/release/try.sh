@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # `make release-test`: runs what tools/release/make.sh made in a bare Debian 11 (glibc 2.31, no package beyond the base
-# system): the demo, the server with one request, and the wheel with one attention call. Needs root and debootstrap.
+# system): the demo, the server with one request, over HTTPS too, and the wheel with one attention call. Needs root and
+# debootstrap.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 if [ "${1:-}" != inside ]; then
@@ -42,6 +43,21 @@ curl -fsS "$url/v1/chat/completions" -H 'Content-Type: application/json' \
 kill $server
 wait $server
 echo
+echo "== serve, HTTPS"
+# Trusted by --ca-file alone: the system here has no authorities, and without the file doctor must refuse.
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
+  -addext subjectAltName=IP:127.0.0.1 -keyout $root/tmp/tls.key -out $root/tmp/tls.crt 2>/dev/null
+"${inside[@]}" /tmp/bin/fovea serve --port 0 --quiet --tls-cert /tmp/tls.crt --tls-key /tmp/tls.key >$root/tmp/secure &
+server=$!
+for _ in $(seq 100); do [ -s $root/tmp/secure ] && break; sleep 0.1; done
+url=$(grep -o 'https://[0-9.:]*' $root/tmp/secure)
+run /tmp/bin/fovea doctor --server "$url" --ca-file /tmp/tls.crt
+if run /tmp/bin/fovea doctor --server "$url" >$root/tmp/untrusted 2>&1; then
+  echo "doctor took a certificate that nobody vouches for: $(cat $root/tmp/untrusted)" >&2
+  exit 1
+fi
+kill $server
+wait $server
 echo "== wheel"
 if ! run python3 -c 'import pip' 2>/dev/null; then
   cp /etc/resolv.conf $root/etc/

@@ -54,10 +54,11 @@ class GrammarMatcher {
   ~GrammarMatcher();
 
   // A bit a token (bit id % 32 of word id / 32), set where the token may come next; empty: any token may. Valid until
-  // accept().
+  // accept(). Where something may be repeated so many times only, more bits may be set than should be.
   Result<std::span<const std::int32_t>> allowed();
-  // kInternal when the token was not allowed.
-  Status accept(std::int32_t token);
+  // False when the token may not come all the same: nothing has changed but allowed(), which leaves it out from now on.
+  // kInternal when it was not allowed.
+  Result<bool> accept(std::int32_t token);
   // Nothing may follow.
   bool finished() const;
 

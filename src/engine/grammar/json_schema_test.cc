@@ -102,5 +102,18 @@ TEST(Repetition, CountsWhatIsWrittenOut) {
   EXPECT_FALSE(check_repetitions(std::string(300, '(') + "a" + std::string(300, ')'), false).ok());
 }
 
+TEST(Repetition, DropsCountsThatCost) {
+  const auto regex = [](const char* text) { return without_costly_counts(text, false); };
+  for (const char* cheap : {"a{16}", "[0-9]{4}-[0-9]{2}", "x{b}", R"(\{999\})", "[{999}]", "plain", "(a{4}){4}"}) {
+    EXPECT_EQ(regex(cheap), cheap);
+  }
+  EXPECT_EQ(regex("a{17}b{3}"), "a*b{3}");
+  EXPECT_EQ(regex(".{3,}"), ".{3,}");
+  EXPECT_EQ(regex("[a{99}]{99,}x"), "[a{99}]*x");
+  EXPECT_EQ(regex("(a{16}){16}"), "(a*)*");
+  EXPECT_EQ(regex("(a{3}b{9}){7}"), "(a{3}b*)*");
+  EXPECT_EQ(without_costly_counts(R"(root ::= "{999}" "a"{99})", true), R"(root ::= "{999}" "a"*)");
+}
+
 }  // namespace
 }  // namespace fovea

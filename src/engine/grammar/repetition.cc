@@ -9,8 +9,9 @@
 namespace fovea {
 namespace {
 
-constexpr std::uint64_t kMaxWrittenOut = 20'000;  // characters; classes count as one
-constexpr std::size_t kMaxGroups = 200;           // in one another
+constexpr std::uint64_t kMaxWrittenOut = 20'000;                  // characters; classes count as one
+constexpr std::size_t kMaxGroups = 200;                           // in one another
+constexpr std::uint64_t kCheapCount = 16, kCheapCharacters = 64;  // of one, of all together
 constexpr std::uint64_t kFar = kMaxWrittenOut + 1;
 
 // {n}, {n,} or {n,m} at `begin`: the larger number and the end; false where the brace is something else.
@@ -42,7 +43,10 @@ std::size_t skip_until(std::string_view text, std::size_t at, char closing) {
 
 }  // namespace
 
-Status check_repetitions(std::string_view text, bool quoted) {
+namespace {
+
+// Characters of the text with its counts written out.
+Result<std::uint64_t> written_out(std::string_view text, bool quoted) {
   const auto too_large = [] {
     return invalid_argument("its counted repetitions, written out, are more than {} characters", kMaxWrittenOut);
   };
@@ -83,7 +87,43 @@ Status check_repetitions(std::string_view text, bool quoted) {
     groups.back() += size;
     if (groups.back() > kMaxWrittenOut + text.size()) return too_large();
   }
-  return ok_status();
+  return groups.back();
+}
+
+// `*` for counts of more than `most`.
+std::string without_counts(std::string_view text, bool quoted, std::uint64_t most) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    std::uint64_t count = 0;
+    std::size_t end = i + 1;
+    if (c == '\\') {
+      end = i + 2;
+    } else if (c == '[') {
+      end = skip_until(text, i + 1, ']') + 1;
+    } else if (c == '"' && quoted) {
+      end = skip_until(text, i + 1, '"') + 1;
+    } else if (c == '{') {
+      if (!read_count(text, i, &count, &end)) end = i + 1;
+    }
+    count > most ? out.push_back('*') : static_cast<void>(out += text.substr(i, end - i));
+    i = end - 1;
+  }
+  return out;
+}
+}  // namespace
+
+Status check_repetitions(std::string_view text, bool quoted) { return written_out(text, quoted).status(); }
+
+std::string without_costly_counts(std::string_view text, bool quoted) {
+  const std::string bare = without_counts(text, quoted, 0);
+  const auto rest = written_out(bare, quoted);
+  for (const std::uint64_t most : {kCheapCount, kCheapCount / 4}) {
+    std::string kept = without_counts(text, quoted, most);
+    const auto all = written_out(kept, quoted);
+    if (all.ok() && rest.ok() && *all <= *rest + kCheapCharacters) return kept;
+  }
+  return bare;
 }
 
 }  // namespace fovea

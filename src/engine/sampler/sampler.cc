@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "engine/sampler/vector_math.h"
 
@@ -271,7 +272,7 @@ std::int32_t Sampler::draw_from_all(std::span<const float> logits, float max_log
 }
 
 Result<SampledToken> Sampler::sample(std::span<const float> logits, const SamplingState& state,
-                                     std::span<const std::int32_t> allowed) {
+                                     std::span<const std::int32_t> allowed, std::uint32_t attempt) {
   const SamplingParams& params = state.params_;
   const bool at_first = state.num_generated_ < params.min_tokens && !state.forbidden_at_first_.empty();
   const bool changed = !state.generated_.empty() || !state.prompt_tokens_.empty() || !params.logit_bias.empty() ||
@@ -292,7 +293,8 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
   if (params.temperature < kGreedyBelow) {
     result.token = static_cast<std::int32_t>(std::find(row.begin(), row.end(), max_logit) - row.begin());
   } else {
-    const double u = sampling_uniform(state.seed_, state.num_generated_);
+    const std::uint64_t seed = attempt == 0 ? state.seed_ : hash_combine(state.seed_, attempt);
+    const double u = sampling_uniform(seed, state.num_generated_);
     if (params.top_k == 0 && params.top_p >= 1.0f && params.min_p <= 0.0f) {
       result.token = draw_from_all(row, max_logit, params.temperature, u);
     } else {

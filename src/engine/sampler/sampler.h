@@ -65,9 +65,9 @@ class Sampler {
 
   // logits: [vocab_size], finite or -inf. kInternal when none is finite. Does not change the state. allowed: a bit a
   // token (bit id % 32 of word id / 32); empty: any token. Where it leaves but tokens that min_tokens forbids, one of
-  // them is taken.
+  // them is taken. attempt: tokens drawn here before, and not taken; each is drawn by itself.
   Result<SampledToken> sample(std::span<const float> logits, const SamplingState& state,
-                              std::span<const std::int32_t> allowed = {});
+                              std::span<const std::int32_t> allowed = {}, std::uint32_t attempt = 0);
 
   // Of a token that was not sampled: its log probability and rank, and the `top` likeliest.
   SampledToken score(std::span<const float> logits, std::int32_t token, std::int32_t top);

@@ -136,6 +136,23 @@ TEST(Sampler, SameSeedAndPositionSameTokenWhateverElse) {
   EXPECT_GT(seen.size(), 10u);  // the position moves the draw
 }
 
+// A token that was not taken leaves the mask, and what is drawn next owes nothing to the draw before.
+TEST(Sampler, DrawsAgainWithoutWhatWasNotTaken) {
+  const std::vector<float> logits = {0.0f, 0.0f, 0.0f};
+  Sampler sampler(3);
+  const std::int32_t without_first = 0b110;
+  int all[3] = {}, second[3] = {};
+  constexpr int kDraws = 6000;
+  for (int i = 0; i < kDraws; ++i) {
+    const SamplingState state(SamplingParams{}, static_cast<std::uint64_t>(i), {}, {});
+    const std::int32_t token = sampler.sample(logits, state)->token;
+    ++all[token];
+    if (token == 0) ++second[sampler.sample(logits, state, std::span(&without_first, 1), 1)->token];
+  }
+  EXPECT_EQ(second[0], 0);
+  EXPECT_NEAR(second[1], all[0] / 2, 5 * std::sqrt(all[0] / 4.0));
+}
+
 TEST(Sampler, PenaltiesBiasAndMinTokens) {
   Sampler sampler(4);
   SamplingParams params;

@@ -18,7 +18,7 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   std::int32_t port = 8000;  // 0: a free one
   std::int32_t io_threads = 1;
-  std::int32_t handler_threads = 1;              // run handlers of POST requests
+  std::int32_t handler_threads = 4;              // run handlers of POST requests, which compile grammars
   std::int32_t max_connections = 4096;           // more are answered 503
   std::size_t max_header_bytes = 16u << 10;      // more: 431
   std::size_t max_body_bytes = 32u << 20;        // more: 413

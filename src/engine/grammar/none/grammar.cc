@@ -21,7 +21,7 @@ Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarSpe
 GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar>) {}
 GrammarMatcher::~GrammarMatcher() = default;
 Result<std::span<const std::int32_t>> GrammarMatcher::allowed() { return std::span<const std::int32_t>(); }
-Status GrammarMatcher::accept(std::int32_t) { return ok_status(); }
+Result<bool> GrammarMatcher::accept(std::int32_t) { return true; }
 bool GrammarMatcher::finished() const { return false; }
 
 }  // namespace fovea

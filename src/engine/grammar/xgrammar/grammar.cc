@@ -1,23 +1,20 @@
-// Grammars by xgrammar. Its exceptions become Status, its warnings (it ignored something) refuse the grammar.
+// Grammars compiled by xgrammar. Its exceptions become Status, its warnings (it ignored something) refuse the grammar.
 //
 // Compiled grammars are held and released here alone, never by xgrammar's own cache: it is compiled without sanitizers
 // in every build, and ThreadSanitizer would not see it count references.
-#include "engine/grammar/grammar.h"
-
-#include <dlpack/dlpack.h>
-#include <xgrammar/xgrammar.h>
-
 #include <algorithm>
+#include <condition_variable>
 #include <list>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <numeric>
 #include <stdexcept>
 
 #include "base/quote.h"
 #include "base/status.h"
 #include "engine/grammar/json_schema.h"
 #include "engine/grammar/repetition.h"
+#include "engine/grammar/xgrammar/compiled.h"
 #include "engine/grammar/xgrammar/json_strings.h"
 
 namespace fovea {
@@ -26,17 +23,10 @@ namespace {
 constexpr std::size_t kMaxSpecBytes = 64u << 10;  // of what is no JSON
 constexpr std::size_t kCacheBytes = 128u << 20;   // of compiled grammars
 constexpr std::size_t kMaxCachedGrammars = 64;
+constexpr std::size_t kSampleTokens = 4096;
+constexpr std::size_t kMaxCost = 32u << 20;
 
 thread_local std::string first_warning;  // of the compilation in this thread
-
-// "... Check failed: (condition) is false: what a user can use" -> the end of it, on one line.
-std::string readable(std::string message) {
-  const std::string_view marker = ") is false: ";
-  if (const std::size_t at = message.find(marker); at != std::string::npos) message.erase(0, at + marker.size());
-  while (!message.empty() && (message.back() == '\n' || message.back() == ' ')) message.pop_back();
-  std::replace(message.begin(), message.end(), '\n', ' ');
-  return shorten(message);
-}
 
 Status check_schemas_of_tag(const Json& format) {
   if (format.is_array()) {
@@ -45,6 +35,9 @@ Status check_schemas_of_tag(const Json& format) {
   if (!format.is_object()) return ok_status();
   for (const auto& [key, value] : format.items()) {
     FOVEA_RETURN_IF_ERROR(key == "json_schema" ? check_json_schema(value.dump()) : check_schemas_of_tag(value));
+    if ((key == "pattern" || key == "grammar") && value.is_string()) {
+      FOVEA_RETURN_IF_ERROR(check_repetitions(value.get<std::string>(), key == "grammar"));
+    }
   }
   return ok_status();
 }
@@ -60,13 +53,28 @@ void change_schemas_of_tag(nlohmann::ordered_json* format) {
   }
 }
 
-// What xgrammar is given in place of a schema or a tag.
-std::string schema_of(const GrammarSpec& spec) {
+// What xgrammar is given: `exact`, and in masks its place is taken by `loose`, if there is one, which costs less.
+struct Texts {
+  std::string exact, loose;
+};
+
+Texts texts_of(const GrammarSpec& spec) {
+  Texts texts{spec.text, ""};
+  if (spec.kind == GrammarKind::kRegex || spec.kind == GrammarKind::kEbnf) {
+    texts.loose = without_costly_counts(spec.text, spec.kind == GrammarKind::kEbnf);
+    if (texts.loose == texts.exact) texts.loose.clear();
+    return texts;
+  }
   auto json = nlohmann::ordered_json::parse(spec.text);  // it was parsed before, within limits
   if (const Status status = check_patterns(json); !status.ok()) throw std::invalid_argument(status.message());
+  auto loose = json;
+  if (drop_costly_counts(&loose)) texts.loose = loose.dump();
   spec.kind == GrammarKind::kJsonSchema ? write_bounds_as_patterns(&json) : change_schemas_of_tag(&json);
-  return json.dump();
+  texts.exact = json.dump();
+  return texts;
 }
+
+bool is_same(const GrammarSpec& a, const GrammarSpec& b) { return a.kind == b.kind && a.text == b.text; }
 
 Status check_spec(const GrammarSpec& spec) {
   if (spec.kind == GrammarKind::kJsonSchema) return check_json_schema(spec.text);
@@ -83,10 +91,39 @@ Status check_spec(const GrammarSpec& spec) {
 
 }  // namespace
 
-struct Grammar::Compiled {
-  xgrammar::CompiledGrammar grammar;
-  bool stops_by_token;  // the vocabulary has a token that ends answers
-};
+std::string readable_grammar_error(std::string message) {
+  const std::string_view marker = ") is false: ";
+  if (const std::size_t at = message.find(marker); at != std::string::npos) message.erase(0, at + marker.size());
+  while (!message.empty() && (message.back() == '\n' || message.back() == ' ')) message.pop_back();
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  return shorten(message);
+}
+
+namespace {
+
+// All single bytes, and of the tokens as many as there may be besides, evenly.
+xgrammar::TokenizerInfo part_of(const std::vector<std::string>& tokens, std::size_t most) {
+  std::vector<std::string> part;
+  for (int byte = 0; byte < 256; ++byte) part.emplace_back(1, static_cast<char>(byte));
+  const std::size_t step = most == 0 ? tokens.size() : (tokens.size() + most - 1) / most;
+  for (std::size_t i = 0; i < tokens.size() && most > 0; i += step) part.push_back(tokens[i]);
+  part.emplace_back();  // ends the answer
+  const auto size = static_cast<int>(part.size());
+  return {part, xgrammar::VocabType::RAW, size, std::vector<std::int32_t>{size - 1}};
+}
+
+}  // namespace
+
+GrammarTokens::GrammarTokens(std::vector<std::string> all, const std::vector<std::int32_t>& stop_tokens)
+    : texts(std::move(all)),
+      stops(stop_tokens),
+      by_text(texts.size()),
+      info(texts, xgrammar::VocabType::RAW, static_cast<int>(texts.size()), stop_tokens),
+      bytes(part_of(texts, 0)),
+      sample(part_of(texts, kSampleTokens)) {
+  std::iota(by_text.begin(), by_text.end(), 0);
+  std::sort(by_text.begin(), by_text.end(), [this](std::int32_t a, std::int32_t b) { return texts[a] < texts[b]; });
+}
 
 Grammar::Grammar(std::unique_ptr<const Compiled> compiled) : compiled_(std::move(compiled)) {}
 Grammar::~Grammar() = default;
@@ -98,19 +135,21 @@ struct GrammarCompiler::Impl {
     std::size_t bytes = 0;
   };
 
-  std::mutex compiling;  // one at a time: requests must not take the machine from those that run
   Vocabulary vocabulary;
   std::vector<std::int32_t> stop_tokens;
-  std::optional<xgrammar::GrammarCompiler> compiler;  // made by the first compilation
+  std::once_flag asked;  // for the vocabulary
+  std::shared_ptr<const GrammarTokens> tokens;
 
   std::mutex mutex;         // guards the rest
   std::list<Cached> cache;  // latest use first
+  // Being compiled, each by the thread that asked first; the threads that ask for the same meanwhile wait.
+  std::list<GrammarSpec> under_way;
+  std::condition_variable compiled;
 
+  // With the lock.
   std::shared_ptr<const Grammar> find(const GrammarSpec& spec) {
-    const std::scoped_lock lock(mutex);
-    const auto found = std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) {
-      return entry.spec.kind == spec.kind && entry.spec.text == spec.text;
-    });
+    const auto found =
+        std::find_if(cache.begin(), cache.end(), [&](const Cached& entry) { return is_same(entry.spec, spec); });
     if (found == cache.end()) return nullptr;
     cache.splice(cache.begin(), cache, found);
     return found->grammar;
@@ -129,21 +168,56 @@ struct GrammarCompiler::Impl {
     dropped.splice(dropped.begin(), cache, it, cache.end());
   }
 
-  xgrammar::CompiledGrammar run(const GrammarSpec& spec) {
-    if (!compiler) {
-      const std::vector<std::string> tokens = vocabulary();
-      const auto size = static_cast<int>(tokens.size());
-      const xgrammar::TokenizerInfo info(tokens, xgrammar::VocabType::RAW, size, stop_tokens);
-      compiler.emplace(info, /*max_threads=*/1, /*cache_enabled=*/false);
-    }
-    switch (spec.kind) {
+  // Of that vocabulary. A compiler holds but what it is making: one each is what lets threads work at once.
+  static xgrammar::CompiledGrammar run(const xgrammar::TokenizerInfo& info, GrammarKind kind, const std::string& text) {
+    xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
+    switch (kind) {
       // Whitespace as json.dumps() writes it: free whitespace has no end, and models lose themselves in it.
-      case GrammarKind::kJsonSchema: return compiler->CompileJSONSchema(schema_of(spec), /*any_whitespace=*/false);
-      case GrammarKind::kRegex: return compiler->CompileRegex(spec.text);
-      case GrammarKind::kEbnf: return compiler->CompileGrammar(spec.text, "root");
-      case GrammarKind::kStructuralTag: return compiler->CompileStructuralTag(schema_of(spec));
+      case GrammarKind::kJsonSchema: return compiler.CompileJSONSchema(text, /*any_whitespace=*/false);
+      case GrammarKind::kRegex: return compiler.CompileRegex(text);
+      case GrammarKind::kEbnf: return compiler.CompileGrammar(text, "root");
+      case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(text);
     }
     throw std::runtime_error("unknown kind of grammar");
+  }
+
+  // What the time to compile over all tokens grows with, 50 to 100 ms a MB here with 128k of them: the grammar's
+  // states, and far more what tokens add to these.
+  std::size_t cost_of(GrammarKind kind, const std::string& text) const {
+    const std::size_t states = run(tokens->bytes, kind, text).MemorySizeBytes();
+    if (states > kMaxCost) return states;
+    return states + 64 * (std::max(states, run(tokens->sample, kind, text).MemorySizeBytes()) - states);
+  }
+
+  Result<std::shared_ptr<const Grammar>> make(const GrammarSpec& spec) {
+    FOVEA_RETURN_IF_ERROR(check_spec(spec));
+    try {
+      std::call_once(asked, [this] { tokens = std::make_shared<const GrammarTokens>(vocabulary(), stop_tokens); });
+      first_warning.clear();
+      Texts texts = texts_of(spec);
+      if (!texts.loose.empty() && stop_tokens.empty()) texts.loose.clear();  // the loose one would end too early
+      // Over few tokens first: what is wrong is found at once, and so is what would take long.
+      std::optional<xgrammar::CompiledGrammar> exact;
+      if (!texts.loose.empty()) exact.emplace(run(tokens->bytes, spec.kind, texts.exact));
+      const std::string& text = texts.loose.empty() ? texts.exact : texts.loose;
+      const std::size_t cost = cost_of(spec.kind, text);
+      if (!first_warning.empty()) {
+        return invalid_argument("the grammar cannot be kept to: {}", readable_grammar_error(first_warning));
+      }
+      if (cost > kMaxCost) {
+        return invalid_argument(
+            "the grammar would take too long to compile: its cost is {} KB, at most {} are allowed; fewer "
+            "alternatives, "
+            "and fewer places where anything may stand, make it smaller",
+            cost >> 10, kMaxCost >> 10);
+      }
+      return std::make_shared<const Grammar>(std::make_unique<Grammar::Compiled>(
+          Grammar::Compiled{run(tokens->info, spec.kind, text), std::move(exact), tokens}));
+    } catch (const std::bad_alloc&) {
+      return resource_exhausted("out of memory while a grammar was compiled");
+    } catch (const std::exception& error) {
+      return invalid_argument("the grammar is wrong: {}", readable_grammar_error(error.what()));
+    }
   }
 };
 
@@ -155,69 +229,23 @@ GrammarCompiler::GrammarCompiler(Vocabulary vocabulary, std::vector<std::int32_t
 GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::shared_ptr<const Grammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
-  if (auto known = impl_->find(spec)) return known;
-  FOVEA_RETURN_IF_ERROR(check_spec(spec));
-  const std::scoped_lock lock(impl_->compiling);
-  if (auto known = impl_->find(spec)) return known;  // compiled while this one waited
-  try {
-    first_warning.clear();
-    auto compiled =
-        std::make_unique<Grammar::Compiled>(Grammar::Compiled{impl_->run(spec), !impl_->stop_tokens.empty()});
-    if (!first_warning.empty()) return invalid_argument("the grammar cannot be kept to: {}", readable(first_warning));
-    const std::size_t bytes = compiled->grammar.MemorySizeBytes();
-    auto grammar = std::make_shared<const Grammar>(std::move(compiled));
-    impl_->keep({spec, grammar, bytes});
-    return grammar;
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("out of memory while a grammar was compiled");
-  } catch (const std::exception& error) {
-    return invalid_argument("the grammar is wrong: {}", readable(error.what()));
-  }
-}
-
-struct GrammarMatcher::Impl {
-  std::shared_ptr<const Grammar> grammar;  // outlives the matcher
-  xgrammar::GrammarMatcher matcher;
-  std::vector<std::int32_t> mask;
-  bool filled = false;
-  bool needed = false;  // the mask forbids something
-};
-
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar) {
-  const Grammar::Compiled& compiled = grammar->compiled();
-  const int words = xgrammar::GetBitmaskSize(compiled.grammar.GetTokenizerInfo().GetVocabSize());
-  impl_ = std::make_unique<Impl>(
-      Impl{std::move(grammar), xgrammar::GrammarMatcher(compiled.grammar, std::nullopt, !compiled.stops_by_token),
-           std::vector<std::int32_t>(static_cast<std::size_t>(words))});
-}
-GrammarMatcher::~GrammarMatcher() = default;
-
-Result<std::span<const std::int32_t>> GrammarMatcher::allowed() {
   Impl& impl = *impl_;
-  if (!impl.filled) {
-    try {
-      std::int64_t shape[] = {static_cast<std::int64_t>(impl.mask.size())};
-      DLTensor tensor{impl.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, shape, nullptr, 0};
-      impl.needed = impl.matcher.FillNextTokenBitmask(&tensor);
-      impl.filled = true;
-    } catch (const std::exception& error) {
-      return internal_error("the grammar failed: {}", readable(error.what()));
-    }
+  const auto is_this = [&](const GrammarSpec& other) { return is_same(other, spec); };
+  {
+    std::unique_lock lock(impl.mutex);
+    impl.compiled.wait(lock, [&] { return std::none_of(impl.under_way.begin(), impl.under_way.end(), is_this); });
+    if (auto known = impl.find(spec)) return known;
+    impl.under_way.push_back(spec);
   }
-  return impl.needed ? std::span<const std::int32_t>(impl.mask) : std::span<const std::int32_t>();
-}
-
-Status GrammarMatcher::accept(std::int32_t token) {
-  impl_->filled = false;
-  try {
-    if (impl_->matcher.AcceptToken(token)) return ok_status();
-  } catch (const std::exception& error) {
-    return internal_error("the grammar failed: {}", readable(error.what()));
+  auto made = impl.make(spec);
+  if (made.ok()) impl.keep({spec, *made, (*made)->compiled().grammar.MemorySizeBytes()});
+  {
+    const std::scoped_lock lock(impl.mutex);
+    impl.under_way.erase(std::find_if(impl.under_way.begin(), impl.under_way.end(), is_this));
   }
-  return internal_error("token {} was sampled, which the grammar does not allow", token);
+  impl.compiled.notify_all();
+  return made;
 }
-
-bool GrammarMatcher::finished() const { return impl_->matcher.IsTerminated(); }
 
 }  // namespace fovea
 

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "base/random.h"
@@ -40,7 +42,9 @@ std::size_t feed(GrammarMatcher& matcher, std::string_view text) {
     auto allowed = matcher.allowed();
     EXPECT_TRUE(allowed.ok()) << allowed.status().to_string();
     if (!bit(*allowed, token)) return i;
-    EXPECT_TRUE(matcher.accept(token).ok());
+    auto accepted = matcher.accept(token);
+    EXPECT_TRUE(accepted.ok()) << accepted.status().to_string();
+    if (!accepted.ok() || !*accepted) return i;
   }
   return text.size();
 }
@@ -54,7 +58,9 @@ bool matches(GrammarCompiler& compiler, const GrammarSpec& spec, std::string_vie
   auto allowed = matcher.allowed();
   EXPECT_TRUE(allowed.ok());
   if (!bit(*allowed, kEnd)) return false;
-  EXPECT_TRUE(matcher.accept(kEnd).ok());
+  auto ended = matcher.accept(kEnd);
+  EXPECT_TRUE(ended.ok()) << ended.status().to_string();
+  if (!ended.ok() || !*ended) return false;
   EXPECT_TRUE(matcher.finished());
   return true;
 }
@@ -136,7 +142,7 @@ TEST(Grammar, MasksWholeTokens) {
   EXPECT_FALSE(bit(*allowed, kSpecial));
   EXPECT_FALSE(bit(*allowed, '\n'));
   EXPECT_TRUE(bit(*allowed, 268));  // é
-  EXPECT_EQ(matcher.accept('\n').code(), StatusCode::kInternal);
+  EXPECT_EQ(matcher.accept('\n').status().code(), StatusCode::kInternal);
   EXPECT_TRUE(matcher.accept('"').ok());  // a refused token changes nothing
 }
 
@@ -204,6 +210,117 @@ TEST(Grammar, SurvivesHostileInput) {
     for (int k = 0; k < 24; ++k) text += alphabet[rng.next_below(static_cast<std::uint32_t>(alphabet.size()))];
     (void)compiler.compile({i % 2 == 0 ? GrammarKind::kRegex : GrammarKind::kEbnf, text});
   }
+}
+
+// Answers of tokens drawn at random from the mask hold to counts that are no part of it.
+TEST(Grammar, CountsAreKeptToWhereMasksDoNotHoldThem) {
+  GrammarCompiler compiler = make_compiler();
+  const auto draw = [&](const GrammarSpec& spec, std::uint64_t seed, int* refused) {
+    const auto grammar = compiler.compile(spec);
+    EXPECT_TRUE(grammar.ok()) << grammar.status().to_string();
+    const std::vector<std::string> tokens = vocabulary();
+    std::string text;
+    if (!grammar.ok()) return text;
+    GrammarMatcher matcher(*grammar);
+    PhiloxRng rng(seed);
+    for (int i = 0; i < 4000; ++i) {
+      const auto allowed = matcher.allowed();
+      EXPECT_TRUE(allowed.ok());
+      std::vector<std::int32_t> may;
+      for (std::int32_t id = 0; id < static_cast<std::int32_t>(tokens.size()); ++id) {
+        if (bit(*allowed, id) && id != kSpecial) may.push_back(id);
+      }
+      if (may.empty()) {
+        ADD_FAILURE() << "nothing may follow " << text;
+        return text;
+      }
+      const std::int32_t token = may[rng.next_below(static_cast<std::uint32_t>(may.size()))];
+      const auto accepted = matcher.accept(token);
+      EXPECT_TRUE(accepted.ok()) << accepted.status().to_string();
+      if (!accepted.ok() || token == kEnd) {
+        if (accepted.ok() && *accepted) return text;
+      }
+      if (!*accepted) {
+        ++*refused;
+        EXPECT_FALSE(bit(*matcher.allowed(), token)) << text << tokens[token];
+        continue;
+      }
+      text += tokens[token];
+    }
+    ADD_FAILURE() << "no end after " << text;
+    return text;
+  };
+  int refused = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::string regex = draw({GrammarKind::kRegex, "[ab]{40,60}"}, seed, &refused);
+    EXPECT_TRUE(regex.size() >= 40 && regex.size() <= 60) << regex;
+    EXPECT_EQ(regex.find_first_not_of("ab"), std::string::npos) << regex;
+    const std::string ebnf =
+        draw({GrammarKind::kEbnf, "root ::= \"<{9}\" item{20}\nitem ::= [0-9] \",\""}, seed, &refused);
+    EXPECT_EQ(ebnf.size(), 44u) << ebnf;
+    EXPECT_EQ(std::count(ebnf.begin(), ebnf.end(), ','), 20) << ebnf;
+    const std::string bounded =
+        draw({GrammarKind::kJsonSchema, R"({"type":"string","minLength":3,"maxLength":5})"}, seed, &refused);
+    const std::string pattern =
+        draw({GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^[a-c]{20,24}$"})"}, seed, &refused);
+    EXPECT_TRUE(pattern.size() >= 22 && pattern.size() <= 26) << pattern;
+    // Characters, not bytes.
+    EXPECT_EQ(bounded.find('\\'), std::string::npos) << bounded;
+    const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; };
+    const auto characters =
+        static_cast<std::ptrdiff_t>(bounded.size()) - std::count_if(bounded.begin(), bounded.end(), continues);
+    EXPECT_TRUE(characters >= 5 && characters <= 7) << bounded;
+    const std::string tagged = draw({GrammarKind::kStructuralTag,
+                                     R"({"type":"structural_tag","format":{"type":"tag","begin":"<","content":
+        {"type":"json_schema","json_schema":{"type":"string","minLength":30,"maxLength":30}},"end":">"}})"},
+                                    seed, &refused);
+    EXPECT_EQ(tagged.substr(0, 2), "<\"");
+    EXPECT_TRUE(tagged.ends_with("\">")) << tagged;
+  }
+  EXPECT_GT(refused, 100);
+}
+
+TEST(Grammar, RefusesWhatWouldTakeLongAndSaysTheLimit) {
+  GrammarCompiler compiler = make_compiler();
+  std::string wide;
+  for (int i = 0; i < 12000; ++i) wide += i % 2 == 0 ? "." : "x";
+  const auto refused = compiler.compile({GrammarKind::kRegex, wide});
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("at most 32768 are allowed"));
+  const auto counted = compiler.compile({GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^[a-z]{3,9999}$"})"});
+  EXPECT_THAT(counted.status().message(), HasSubstr("at most 2000 are allowed"));
+  for (const char* tag : {R"({"type":"regex","pattern":"((a{100}){100}){100}"})",
+                          R"({"type":"grammar","grammar":"root ::= ((\"a\"{100}){100}){100}"})"}) {
+    const auto in_tag =
+        compiler.compile({GrammarKind::kStructuralTag, fmt::format(R"({{"type":"structural_tag","format":{}}})", tag)});
+    EXPECT_THAT(in_tag.status().message(), HasSubstr("written out")) << tag;
+  }
+}
+
+// While one thread compiles what takes long, another is done with what does not.
+TEST(Grammar, CompilesSeveralAtOnce) {
+  GrammarCompiler compiler = make_compiler();
+  ASSERT_TRUE(compiler.compile({GrammarKind::kRegex, "first"}).ok());
+  std::atomic<bool> slow_done{false};
+  std::thread slow([&] {
+    EXPECT_TRUE(compiler.compile({GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^[a-z]{3,2000}$"})"}).ok());
+    slow_done = true;
+  });
+  int done = 0;  // in the meantime
+  for (; !slow_done; ++done) ASSERT_TRUE(compiler.compile({GrammarKind::kRegex, fmt::format("x{}", done)}).ok());
+  slow.join();
+  EXPECT_GT(done, 1);
+}
+
+// Threads that ask for the same get the same.
+TEST(Grammar, CompilesTheSameOnce) {
+  GrammarCompiler compiler = make_compiler();
+  const GrammarSpec spec = {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^[a-z]{3,1000}$"})"};
+  std::vector<const Grammar*> grammars(4);
+  std::vector<std::thread> threads;
+  for (const Grammar*& grammar : grammars) threads.emplace_back([&] { grammar = compiler.compile(spec)->get(); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Grammar* grammar : grammars) EXPECT_EQ(grammar, grammars[0]);
 }
 
 TEST(Grammar, KeepsWhatItCompiled) {

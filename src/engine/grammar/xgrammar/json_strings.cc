@@ -11,6 +11,7 @@
 
 #include "base/quote.h"
 #include "base/status.h"
+#include "engine/grammar/repetition.h"
 
 namespace fovea {
 namespace {
@@ -19,6 +20,8 @@ using OrderedJson = nlohmann::ordered_json;
 
 // Of what may be a quote, in a pattern: 128 were still compiled to an automaton, 200 were not.
 constexpr std::int64_t kMaxRepetitions = 128;
+// Of anything else: the time to compile them grows with their square (0.15 s here).
+constexpr std::int64_t kMaxPlainRepetitions = 2000;
 
 // Members that hold values, not schemas.
 bool holds_values(const std::string& name) {
@@ -65,7 +68,14 @@ std::int64_t repetitions(std::string_view pattern) {
 }
 
 Status check_pattern(const std::string& pattern) {
-  if (is_plain(pattern)) return ok_status();
+  if (is_plain(pattern)) {
+    if (const std::int64_t count = repetitions(pattern); count > kMaxPlainRepetitions) {
+      return invalid_argument(
+          "the pattern {} repeats something {} times, at most {} are allowed; maxLength bounds more",
+          quote(shorten(pattern)), count, kMaxPlainRepetitions);
+    }
+    return ok_status();
+  }
   const OrderedJson schema = {{"type", "string"}, {"pattern", pattern}};
   // As an automaton it was made to match strings as JSON writes them.
   const std::string grammar = xgrammar::Grammar::FromJSONSchema(schema.dump(), false).ToString();
@@ -95,6 +105,30 @@ void write_bounds_as_patterns(OrderedJson* schema) {
   schema->erase("minLength");
   schema->erase("maxLength");
   (*schema)["pattern"] = std::move(pattern);
+}
+
+bool drop_costly_counts(OrderedJson* schema) {
+  bool dropped = false;
+  if (schema->is_array()) {
+    for (OrderedJson& item : *schema) dropped |= drop_costly_counts(&item);
+  }
+  if (!schema->is_object()) return dropped;
+  for (auto& [name, value] : schema->items()) {
+    if (!holds_values(name)) dropped |= drop_costly_counts(&value);
+  }
+  for (const char* name : {"minLength", "maxLength"}) {
+    if (is_bound(*schema, name)) dropped |= schema->erase(name) > 0;
+  }
+  for (const char* name : {"pattern", "grammar"}) {
+    const auto found = schema->find(name);
+    if (found == schema->end() || !found->is_string()) continue;
+    const std::string text = found->get<std::string>();
+    std::string kept = without_costly_counts(text, name[0] == 'g');
+    if (kept == text) continue;
+    *found = std::move(kept);
+    dropped = true;
+  }
+  return dropped;
 }
 
 Status check_patterns(const OrderedJson& schema) {

@@ -12,6 +12,10 @@ namespace fovea {
 // minLength and maxLength become patterns, here and below.
 void write_bounds_as_patterns(nlohmann::ordered_json* schema);
 
+// Drops, here and below, lengths of strings and counts of patterns that cost (repetition.h); true when there were any.
+// Called before lengths are patterns. In a structural tag it looks at regular expressions and grammars, too.
+bool drop_costly_counts(nlohmann::ordered_json* schema);
+
 // Refuses patterns, here and below, that would let through what is no JSON.
 Status check_patterns(const nlohmann::ordered_json& schema);
 

@@ -1,0 +1,157 @@
+// Where an answer stands in a grammar. Masks come from xgrammar; where they are too loose (repetition.h), a token that
+// is sampled is checked byte by byte, and what does not fit leaves the mask, with all that begins as it does.
+#include <dlpack/dlpack.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/status.h"
+#include "engine/grammar/xgrammar/compiled.h"
+
+namespace fovea {
+namespace {
+
+// From then on each token of the mask is checked.
+constexpr int kMostRefusals = 16;
+
+std::size_t common_length(std::string_view a, std::string_view b) {
+  const std::size_t most = std::min(a.size(), b.size());
+  return static_cast<std::size_t>(std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin());
+}
+
+}  // namespace
+
+struct GrammarMatcher::Impl {
+  std::shared_ptr<const Grammar> grammar;  // outlives the matchers
+  xgrammar::GrammarMatcher matcher;
+  std::optional<xgrammar::GrammarMatcher> exact;
+  std::vector<std::int32_t> mask;
+  bool filled = false;
+  bool needed = false;  // the mask forbids something
+  int refusals = 0;     // since the latest token
+
+  const GrammarTokens& tokens() const { return *grammar->compiled().tokens; }
+  bool is_stop(std::int32_t token) const {
+    return std::find(tokens().stops.begin(), tokens().stops.end(), token) != tokens().stops.end();
+  }
+  bool may_come(std::int32_t token) const {
+    return ((mask[static_cast<std::size_t>(token / 32)] >> (token % 32)) & 1) != 0;
+  }
+  void forbid(std::int32_t token) {
+    mask[static_cast<std::size_t>(token / 32)] &= ~static_cast<std::int32_t>(1u << (token % 32));
+  }
+
+  // How many of the text's bytes from `begin` on may come next; they are accepted.
+  std::size_t accept_bytes(std::string_view text, std::size_t begin) {
+    std::size_t at = begin;
+    while (at < text.size() && exact->AcceptString(std::string(1, text[at]))) ++at;
+    return at - begin;
+  }
+  void take_back(std::size_t bytes) {
+    if (bytes > 0) exact->Rollback(static_cast<int>(bytes));
+  }
+
+  // The place in by_text behind all tokens that begin so.
+  auto behind(std::string_view prefix) const {
+    return std::partition_point(tokens().by_text.begin(), tokens().by_text.end(), [&](std::int32_t token) {
+      return std::string_view(tokens().texts[static_cast<std::size_t>(token)]).substr(0, prefix.size()) <= prefix;
+    });
+  }
+  void forbid_all(std::string_view prefix) {
+    const auto& order = tokens().by_text;
+    const auto end = behind(prefix);
+    auto at = std::lower_bound(order.begin(), end, prefix, [&](std::int32_t token, std::string_view text) {
+      return tokens().texts[static_cast<std::size_t>(token)] < text;
+    });
+    for (; at != end; ++at) forbid(*at);
+  }
+
+  void forbid_what_does_not_fit() {
+    std::string path;  // accepted on trial
+    const auto& order = tokens().by_text;
+    for (auto at = order.begin(); at != order.end();) {
+      const std::string_view text = tokens().texts[static_cast<std::size_t>(*at)];
+      if (text.empty() || !may_come(*at)) {
+        ++at;
+        continue;
+      }
+      const std::size_t common = common_length(path, text);
+      take_back(path.size() - common);
+      path.assign(text.substr(0, common + accept_bytes(text, common)));
+      if (path.size() == text.size()) {
+        ++at;
+        continue;
+      }
+      const std::string_view refused = text.substr(0, path.size() + 1);
+      forbid_all(refused);
+      at = behind(refused);
+    }
+    take_back(path.size());
+    for (const std::int32_t stop : tokens().stops) {
+      if (!exact->IsCompleted()) forbid(stop);
+    }
+  }
+
+  // Whether the token, which the mask allows, fits; it is accepted by `exact` then, and leaves the mask if not.
+  bool fits(std::int32_t token) {
+    if (is_stop(token)) {
+      if (exact->IsCompleted()) return true;
+      for (const std::int32_t stop : tokens().stops) forbid(stop);
+    } else {
+      const std::string_view text = tokens().texts[static_cast<std::size_t>(token)];
+      const std::size_t fit = accept_bytes(text, 0);
+      if (fit == text.size()) return true;
+      take_back(fit);
+      forbid_all(text.substr(0, fit + 1));
+    }
+    if (++refusals == kMostRefusals) forbid_what_does_not_fit();
+    return false;
+  }
+};
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar) {
+  const Grammar::Compiled& compiled = grammar->compiled();
+  const int words = xgrammar::GetBitmaskSize(compiled.grammar.GetTokenizerInfo().GetVocabSize());
+  std::optional<xgrammar::GrammarMatcher> exact;
+  if (compiled.exact.has_value()) exact.emplace(*compiled.exact);
+  impl_ = std::make_unique<Impl>(
+      Impl{std::move(grammar), xgrammar::GrammarMatcher(compiled.grammar, std::nullopt, compiled.tokens->stops.empty()),
+           std::move(exact), std::vector<std::int32_t>(static_cast<std::size_t>(words))});
+}
+GrammarMatcher::~GrammarMatcher() = default;
+
+Result<std::span<const std::int32_t>> GrammarMatcher::allowed() {
+  Impl& impl = *impl_;
+  if (!impl.filled) {
+    try {
+      std::int64_t shape[] = {static_cast<std::int64_t>(impl.mask.size())};
+      DLTensor tensor{impl.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, shape, nullptr, 0};
+      impl.needed = impl.matcher.FillNextTokenBitmask(&tensor);
+      impl.filled = true;
+    } catch (const std::exception& error) {
+      return internal_error("the grammar failed: {}", readable_grammar_error(error.what()));
+    }
+  }
+  return impl.needed ? std::span<const std::int32_t>(impl.mask) : std::span<const std::int32_t>();
+}
+
+Result<bool> GrammarMatcher::accept(std::int32_t token) {
+  Impl& impl = *impl_;
+  FOVEA_RETURN_IF_ERROR(allowed().status());
+  try {
+    if (impl.exact.has_value() && (!impl.needed || impl.may_come(token))) {
+      if (!std::exchange(impl.needed, true)) std::fill(impl.mask.begin(), impl.mask.end(), -1);
+      if (!impl.fits(token)) return false;
+    }
+    impl.refusals = 0;
+    impl.filled = false;
+    if (impl.matcher.AcceptToken(token)) return true;
+  } catch (const std::exception& error) {
+    return internal_error("the grammar failed: {}", readable_grammar_error(error.what()));
+  }
+  return internal_error("token {} was sampled, which the grammar does not allow", token);
+}
+
+bool GrammarMatcher::finished() const { return impl_->matcher.IsTerminated(); }
+
+}  // namespace fovea
