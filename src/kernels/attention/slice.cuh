@@ -7,32 +7,6 @@
 
 namespace fovea::attention {
 
-// The addresses of a lane's rows for ldmatrix: chunk c of block b lies at (base ^ (b's chunk << 4)) + its panel.
-struct SliceAddress {
-  uint32_t base;
-  uint32_t chunk;  // only where panels hold a single chunk
-
-  // token: of the lane, in the stage; chunk: 0 or 1, the lane's chunk of every pair.
-  __device__ __forceinline__ SliceAddress(uint32_t tile, uint32_t token, uint32_t chunk_in) : chunk(chunk_in) {
-    base = tile + row_offset(token);
-    if constexpr (kPanelChunks > 1) base |= (chunk ^ swizzle_of(token % kBoxTokens)) << 4;
-  }
-  // Address of chunk `pair * kStep + chunk`; kStep 2 for pairs of chunks.
-  template <uint32_t kFirst>
-  __device__ __forceinline__ uint32_t of() const {
-    if constexpr (kPanelChunks == 1) return base + (kFirst + chunk) * kPanelStride;
-    return (base ^ (kFirst % kPanelChunks << 4)) + kFirst / kPanelChunks * kPanelStride;
-  }
-};
-
-template <int kBegin, int kEnd, class F>
-__device__ __forceinline__ void unrolled(const F& f) {
-  if constexpr (kBegin < kEnd) {
-    f.template operator()<kBegin>();
-    unrolled<kBegin + 1, kEnd>(f);
-  }
-}
-
 // Four neighbouring keys of a byte each as operands of products.
 __device__ __forceinline__ void key_operands(uint32_t x, uint32_t& low, uint32_t& high) {
   if constexpr (kFp8) {
@@ -53,66 +27,36 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
     odd[i / 4][i % 4] = 0.0f;
   }
   if constexpr (!kNarrow) {
-    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
-    unrolled<0, kBlocks>([&]<int b>() {
-      uint32_t k[4];
-      ptx::ldmatrix_x4(k, at.of<2 * b>());
+    for_chunk_pairs<StageTile, Order::kChunks, false>(k_tile, slice_in_stage, lane, [&]<int b>(const uint32_t(&k)[4]) {
       float(&to)[2][4] = b % 2 == 0 ? logits : odd;
       uint32_t a[4];
       q.get<b>(a);
       ptx::mma_16816<kMmaBf16>(to[0], a, k[0], k[1]);
       ptx::mma_16816<kMmaBf16>(to[1], a, k[2], k[3]);
     });
-  } else if constexpr (kInt4) {
-    // A chunk of 16 bytes is two blocks of dims.
-    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
-      uint32_t a[4];
-      q.get<2 * b>(a);
-      ptx::mma_16816<false>(logits[0], a, ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<1>(first));
-      ptx::mma_16816<false>(logits[1], a, ptx::codes_of_half_bytes<0>(second), ptx::codes_of_half_bytes<1>(second));
-      q.get<2 * b + 1>(a);
-      ptx::mma_16816<false>(odd[0], a, ptx::codes_of_half_bytes<2>(first), ptx::codes_of_half_bytes<3>(first));
-      ptx::mma_16816<false>(odd[1], a, ptx::codes_of_half_bytes<2>(second), ptx::codes_of_half_bytes<3>(second));
-    };
-    constexpr int kChunks = kRowBytes / 16;
-    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
-    unrolled<0, kChunks / 2>([&]<int c>() {
-      uint32_t k[4];
-      ptx::ldmatrix_x4(k, at.of<2 * c>());
-      multiply.template operator()<2 * c>(k[0], k[2]);
-      multiply.template operator()<2 * c + 1>(k[1], k[3]);
-    });
-    if constexpr (kChunks % 2 != 0) {
-      const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
-      uint32_t k[2];
-      ptx::ldmatrix_x2(k, last.of<kChunks - 1>());
-      multiply.template operator()<kChunks - 1>(k[0], k[1]);
-    }
   } else {
-    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
-      uint32_t a[4];
-      q.get<b>(a);
-      uint32_t low, high;
-      float(&to)[2][4] = b % 2 == 0 ? logits : odd;
-      key_operands(first, low, high);
-      ptx::mma_16816<false>(to[0], a, low, high);
-      key_operands(second, low, high);
-      ptx::mma_16816<false>(to[1], a, low, high);
-    };
-    // Two chunks of 16 dims a load; the last of an odd number alone.
-    const SliceAddress at(k_tile, slice_in_stage + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
-    unrolled<0, kBlocks / 2>([&]<int b>() {
-      uint32_t k[4];
-      ptx::ldmatrix_x4(k, at.of<2 * b>());
-      multiply.template operator()<2 * b>(k[0], k[2]);
-      multiply.template operator()<2 * b + 1>(k[1], k[3]);
-    });
-    if constexpr (kBlocks % 2 != 0) {
-      const SliceAddress last(k_tile, slice_in_stage + (lane & 15), 0);
-      uint32_t k[2];
-      ptx::ldmatrix_x2(k, last.of<kBlocks - 1>());
-      multiply.template operator()<kBlocks - 1>(k[0], k[1]);
-    }
+    // A chunk is a block of dims; of int4 two.
+    for_chunks<StageTile, Order::kChunks, false>(
+        k_tile, slice_in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
+          uint32_t a[4];
+          if constexpr (kInt4) {
+            q.get<2 * c>(a);
+            ptx::mma_16816<false>(logits[0], a, ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<1>(first));
+            ptx::mma_16816<false>(logits[1], a, ptx::codes_of_half_bytes<0>(second),
+                                  ptx::codes_of_half_bytes<1>(second));
+            q.get<2 * c + 1>(a);
+            ptx::mma_16816<false>(odd[0], a, ptx::codes_of_half_bytes<2>(first), ptx::codes_of_half_bytes<3>(first));
+            ptx::mma_16816<false>(odd[1], a, ptx::codes_of_half_bytes<2>(second), ptx::codes_of_half_bytes<3>(second));
+          } else {
+            q.get<c>(a);
+            uint32_t low, high;
+            float(&to)[2][4] = c % 2 == 0 ? logits : odd;
+            key_operands(first, low, high);
+            ptx::mma_16816<false>(to[0], a, low, high);
+            key_operands(second, low, high);
+            ptx::mma_16816<false>(to[1], a, low, high);
+          }
+        });
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
@@ -131,10 +75,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     }
   }
   if constexpr (!kNarrow) {
-    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
-    unrolled<0, kBlocks>([&]<int b>() {
-      uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+    for_chunk_pairs<StageTile, Order::kTokens, true>(v_tile, slice_in_stage, lane, [&]<int b>(uint32_t(&v)[4]) {
       if constexpr (kHide) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
@@ -142,64 +83,34 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
       ptx::mma_16816<kMmaBf16>(state.o[b][0], weights, v[0], v[1]);
       ptx::mma_16816<kMmaBf16>(state.o[b][1], weights, v[2], v[3]);
     });
-  } else if constexpr (kInt4) {
-    // A register holds four dims of two tokens, one for each n-tile of two blocks. No number is NaN.
-    const auto multiply = [&]<int b>(uint32_t first, uint32_t second) {
-      ptx::mma_16816<false>(state.o[2 * b][0], weights, ptx::codes_of_half_bytes<0>(first),
-                            ptx::codes_of_half_bytes<0>(second));
-      ptx::mma_16816<false>(state.o[2 * b][1], weights, ptx::codes_of_half_bytes<1>(first),
-                            ptx::codes_of_half_bytes<1>(second));
-      ptx::mma_16816<false>(state.o[2 * b + 1][0], weights, ptx::codes_of_half_bytes<2>(first),
-                            ptx::codes_of_half_bytes<2>(second));
-      ptx::mma_16816<false>(state.o[2 * b + 1][1], weights, ptx::codes_of_half_bytes<3>(first),
-                            ptx::codes_of_half_bytes<3>(second));
-    };
-    constexpr int kChunks = kRowBytes / 16;
-    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
-    unrolled<0, kChunks / 2>([&]<int c>() {
-      uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, at.of<2 * c>());
-      multiply.template operator()<2 * c>(v[0], v[1]);
-      multiply.template operator()<2 * c + 1>(v[2], v[3]);
-    });
-    if constexpr (kChunks % 2 != 0) {
-      const SliceAddress last(v_tile, slice_in_stage + (lane & 15), 0);
-      uint32_t v[2];
-      ptx::ldmatrix_x2_trans(v, last.of<kChunks - 1>());
-      multiply.template operator()<kChunks - 1>(v[0], v[1]);
-    }
   } else {
-    // A register holds two dims of two tokens; n-tile 0 gets the even dims, n-tile 1 the odd ones.
-    const auto multiply = [&](int b, uint32_t first, uint32_t second) {
-      if constexpr (kInt8) {
-        ptx::mma_16816<false>(state.o[b][0], weights, ptx::codes_of_even_bytes(first),
-                              ptx::codes_of_even_bytes(second));
-        ptx::mma_16816<false>(state.o[b][1], weights, ptx::codes_of_odd_bytes(first), ptx::codes_of_odd_bytes(second));
-        return;
-      }
-      if constexpr (kHide) {
-        first &= keep[0];
-        second &= keep[1];
-      }
-      uint32_t low, high;
-      ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), low, high);
-      ptx::mma_16816<false>(state.o[b][0], weights, low, high);
-      ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), low, high);
-      ptx::mma_16816<false>(state.o[b][1], weights, low, high);
-    };
-    const SliceAddress at(v_tile, slice_in_stage + (lane & 15), lane >> 4);
-    unrolled<0, kBlocks / 2>([&]<int b>() {
-      uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
-      multiply(2 * b, v[0], v[1]);
-      multiply(2 * b + 1, v[2], v[3]);
-    });
-    if constexpr (kBlocks % 2 != 0) {
-      const SliceAddress last(v_tile, slice_in_stage + (lane & 15), 0);
-      uint32_t v[2];
-      ptx::ldmatrix_x2_trans(v, last.of<kBlocks - 1>());
-      multiply(kBlocks - 1, v[0], v[1]);
-    }
+    // A register holds two dims of two tokens, the even ones for n-tile 0, the odd ones for n-tile 1; of int4 four, for
+    // the n-tiles of two blocks. Integers are finite.
+    for_chunks<StageTile, Order::kTokens, true>(
+        v_tile, slice_in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
+          const auto add = [&](int b, int n, uint32_t low, uint32_t high) {
+            ptx::mma_16816<false>(state.o[b][n], weights, low, high);
+          };
+          if constexpr (kInt4) {
+            add(2 * c, 0, ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<0>(second));
+            add(2 * c, 1, ptx::codes_of_half_bytes<1>(first), ptx::codes_of_half_bytes<1>(second));
+            add(2 * c + 1, 0, ptx::codes_of_half_bytes<2>(first), ptx::codes_of_half_bytes<2>(second));
+            add(2 * c + 1, 1, ptx::codes_of_half_bytes<3>(first), ptx::codes_of_half_bytes<3>(second));
+          } else if constexpr (kInt8) {
+            add(c, 0, ptx::codes_of_even_bytes(first), ptx::codes_of_even_bytes(second));
+            add(c, 1, ptx::codes_of_odd_bytes(first), ptx::codes_of_odd_bytes(second));
+          } else {
+            if constexpr (kHide) {
+              first &= keep[0];
+              second &= keep[1];
+            }
+            uint32_t low, high;
+            ptx::halves_of_e4m3(__byte_perm(first, second, 0x6420), low, high);
+            add(c, 0, low, high);
+            ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), low, high);
+            add(c, 1, low, high);
+          }
+        });
   }
 }
 
@@ -293,38 +204,9 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
   }
   if constexpr (Variant::kSoftmax) {
     float shift[2];
-    float alpha[2];
-    bool moved = false;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float most = fmaxf(fmaxf(x[0][2 * h], x[0][2 * h + 1]), fmaxf(x[1][2 * h], x[1][2 * h + 1]));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      most = fmaxf(most, state.max[h]);
-      shift[h] = most == kMinusInf ? 0.0f : most;
-      alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
-      moved |= most != state.max[h];
-      state.max[h] = most;
-    }
-    if (__any_sync(~0u, moved)) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        state.sum[h] *= alpha[h];
-        if constexpr (kIntegers) {
-          state.zero[h] *= alpha[h];
-          state.weights[2 * h] *= alpha[h];
-          state.weights[2 * h + 1] *= alpha[h];
-        }
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            state.o[b][n][2 * h] *= alpha[h];
-            state.o[b][n][2 * h + 1] *= alpha[h];
-          }
-        }
-      }
-    }
+    raise(
+        state, [&](int h) { return fmaxf(fmaxf(x[0][2 * h], x[0][2 * h + 1]), fmaxf(x[1][2 * h], x[1][2 * h + 1])); },
+        shift);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -369,7 +251,7 @@ __device__ __forceinline__ void transform_slice(const abi::AttentionArgs& args, 
       const fovea::variant::RowPlace place{token_position(args, work.record->block_row, slice + t),
                                            static_cast<int>(work.record->head), kHeadDim};
       const auto element = [&](uint8_t* tile, uint32_t d) -> uint16_t& {
-        return reinterpret_cast<uint16_t*>(tile + chunk_offset(slice_in_stage + t, d / 8))[d % 8];
+        return reinterpret_cast<uint16_t*>(tile + StageTile::chunk(slice_in_stage + t, d / 8))[d % 8];
       };
       const auto transform = [&](uint8_t* tile, const auto& hook) {
         __syncwarp();

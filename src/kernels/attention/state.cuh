@@ -33,6 +33,43 @@ __device__ __forceinline__ void clear(State& state) {
   }
 }
 
+// The rows' maxima rise to those of the lanes' logits, most_of(h); sums and outputs follow. shift: what logits lose.
+template <class F>
+__device__ __forceinline__ void raise(State& state, const F& most_of, float (&shift)[2]) {
+  float alpha[2];
+  bool moved = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float most = most_of(h);
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    most = fmaxf(most, state.max[h]);
+    shift[h] = most == kMinusInf ? 0.0f : most;
+    alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
+    moved |= most != state.max[h];
+    state.max[h] = most;
+  }
+  if (__any_sync(~0u, moved)) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      state.sum[h] *= alpha[h];
+      if constexpr (kIntegers) {
+        state.zero[h] *= alpha[h];
+        state.weights[2 * h] *= alpha[h];
+        state.weights[2 * h + 1] *= alpha[h];
+      }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          state.o[b][n][2 * h] *= alpha[h];
+          state.o[b][n][2 * h + 1] *= alpha[h];
+        }
+      }
+    }
+  }
+}
+
 // Weights times scales are halves; times this they neither overflow for any scale nor become subnormal for usual ones.
 inline constexpr float kWeightFactor = kInt4 ? 4.0f : 64.0f;
 

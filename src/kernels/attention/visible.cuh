@@ -36,7 +36,7 @@ __device__ __forceinline__ uint32_t not_finite_tokens(uint32_t v_tile, uint32_t 
   for (uint32_t i = lane; i < kSliceTokens * kChunks; i += 32) {
     const uint32_t token = i / kChunks;
     uint32_t words[4];
-    ptx::load_shared_16(words, v_tile + chunk_offset(slice_in_stage + token, i % kChunks));
+    ptx::load_shared_16(words, v_tile + StageTile::chunk(slice_in_stage + token, i % kChunks));
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       if (some_not_finite(words[w])) found |= 1u << token;
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint32_t not_finite_tokens(uint32_t v_tile, uint32_t 
 __device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token_in_stage, uint32_t column) {
   const uint32_t byte = column * kElementBits / 8;
   const uint32_t word =
-      ptx::load_shared_4(v_tile + chunk_offset(token_in_stage, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
+      ptx::load_shared_4(v_tile + StageTile::chunk(token_in_stage, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
   if constexpr (kFp8) {
     uint32_t low, high;
     ptx::halves_of_e4m3(word, low, high);

@@ -2,54 +2,26 @@
 // take turns, one stage each.
 #pragma once
 
-#include "kernels/attention/queue.cuh"
+#include "kernels/attention/pages.cuh"
 
 namespace fovea::attention {
 
 static_assert(!kTokenScales || !kTma, "scales are gathered");
 
-// Byte offsets in the pool of the rows of a stage's tokens: lane l finds those of tokens l and l + 32.
+// Where a stage's tokens lie: lane l finds tokens l and l + 32.
 struct StageRows {
   static constexpr int kPerLane = (kStageTokens + 31) / 32;
-  uint64_t offsets[kPerLane];
-  uint64_t scales[kTokenScales ? kPerLane : 1];  // of the token's KvScale, in bytes
+  TokenPlace places[kPerLane];
 
-  // Tokens outside of the run take the place of its nearest one.
   __device__ __forceinline__ void find(const abi::AttentionArgs& args, const Run& run, uint32_t stage_token,
                                        ItemRecord* record, uint32_t lane) {
-    const abi::KvPoolView& pool = args.pool;
-    const uint32_t entry_tokens = static_cast<uint32_t>(pool.entry_tokens);
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const uint32_t token = min(max(stage_token + lane + 32 * i, run.begin), run.end - 1);
-      const uint32_t entry = token / entry_tokens;
-      long long page = args.page_entries[run.list_begin + entry];
-      long long in_page = token - entry * entry_tokens;
-      if constexpr (kChecked) {
-        if (static_cast<uint64_t>(page) >= uint64_t{args.num_pages} * pool.entries_per_page) {
-          record->bad_pages = 1;
-          page = 0;
-        }
-      }
-      if (pool.entries_per_page > 1) {
-        in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
-        page = static_cast<int32_t>(page) / pool.entries_per_page;
-      }
-      offsets[i] = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
-                                         static_cast<long long>(run.head) * pool.head_stride) *
-                   kElementBits / 8;
-      if constexpr (kTokenScales) {
-        scales[i] = static_cast<uint64_t>(page * pool.scale_page_stride +
-                                          static_cast<long long>(run.head) * pool.scale_head_stride + in_page) *
-                    sizeof(abi::KvScale);
-      }
-    }
+    for (int i = 0; i < kPerLane; ++i) places[i] = TokenPlace::of(args, run, stage_token + lane + 32 * i, record);
   }
-
   __device__ __forceinline__ void put(uint64_t* rows, uint32_t lane) const {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (kStageTokens % 32 == 0 || lane + 32 * i < kStageTokens) rows[lane + 32 * i] = offsets[i];
+      if (kStageTokens % 32 == 0 || lane + 32 * i < kStageTokens) rows[lane + 32 * i] = places[i].row;
     }
   }
 };
@@ -63,8 +35,9 @@ __device__ __forceinline__ void copy_scales(const abi::AttentionArgs& args, cons
       const uint32_t token = lane + 32 * i;
       if (kStageTokens % 32 != 0 && token >= kStageTokens) continue;
       if (stage_token + token < run.begin || stage_token + token >= run.end) continue;
-      ptx::cp_async_4(to + token * 4, static_cast<const uint8_t*>(args.pool.k_scale) + rows.scales[i]);
-      ptx::cp_async_4(to + (kStageTokens + token) * 4, static_cast<const uint8_t*>(args.pool.v_scale) + rows.scales[i]);
+      const uint64_t scale = rows.places[i].scale;
+      ptx::cp_async_4(to + token * 4, static_cast<const abi::KvScale*>(args.pool.k_scale) + scale);
+      ptx::cp_async_4(to + (kStageTokens + token) * 4, static_cast<const abi::KvScale*>(args.pool.v_scale) + scale);
     }
   }
 }
@@ -86,7 +59,7 @@ __device__ __forceinline__ void copy_stage(const abi::AttentionArgs& args, const
     const uint32_t row = lane / kChunks;
     k += chunk * 16;
     v += chunk * 16;
-    const uint32_t to = k_tile + chunk / kPanelChunks * kPanelStride + row * kPanelBytes +
+    const uint32_t to = k_tile + chunk / kPanelChunks * StageTile::kPanelStride + row * kPanelBytes +
                         ((chunk % kPanelChunks ^ swizzle_of(row)) << 4);
 #pragma unroll
     for (uint32_t first = 0; first < kSteps; first += kAhead) {
@@ -108,7 +81,7 @@ __device__ __forceinline__ void copy_stage(const abi::AttentionArgs& args, const
       const uint32_t chunk = i % kChunks;
       if (!kWhole && (stage_token + token < run.begin || stage_token + token >= run.end)) continue;
       const uint64_t offset = rows[token] + chunk * 16;
-      const uint32_t at = k_tile + chunk_offset(token, chunk);
+      const uint32_t at = k_tile + StageTile::chunk(token, chunk);
       ptx::cp_async_16(at, k + offset);
       ptx::cp_async_16(at + kTileBytes, v + offset);
     }

@@ -2,43 +2,9 @@
 // page, all panels of a row at once.
 #pragma once
 
-#include "kernels/attention/queue.cuh"
+#include "kernels/attention/pages.cuh"
 
 namespace fovea::attention {
-
-// 64 page entries of a run, two a lane: the ones in use and the ones after them, which are on their way.
-struct PageWindow {
-  uint32_t first;  // entry of the run that lane 0 holds in `current`
-  uint32_t last;   // entry of the run's last token
-  const int32_t* list;
-  int32_t current;
-  int32_t next;
-
-  __device__ __forceinline__ int32_t at(uint32_t entry) const { return list[entry < last ? entry : last]; }
-  __device__ __forceinline__ void open(const abi::AttentionArgs& args, const Run& run, uint32_t lane) {
-    if (run.stages() == 0) return;
-    const uint32_t entry_tokens = static_cast<uint32_t>(args.pool.entry_tokens);
-    list = args.page_entries + run.list_begin;
-    first = run.begin / entry_tokens;
-    last = (run.end - 1) / entry_tokens;
-    current = at(first + lane);
-    next = first + 32 <= last ? at(first + 32 + lane) : 0;
-  }
-  __device__ __forceinline__ void move_to(uint32_t entry, uint32_t lane) {
-    while (entry >= first + 32) {
-      current = next;
-      first += 32;
-      next = first + 32 <= last ? at(first + 32 + lane) : 0;
-    }
-  }
-  // By all lanes; `entry` is within the 64.
-  __device__ __forceinline__ int32_t get(uint32_t entry) const {
-    const uint32_t i = entry - first;
-    const int32_t a = __shfl_sync(~0u, current, i & 31);
-    const int32_t b = __shfl_sync(~0u, next, i & 31);
-    return i < 32 ? a : b;
-  }
-};
 
 #if FOVEA_ARCH >= 900
 
@@ -57,10 +23,7 @@ __device__ __forceinline__ void load_stage(const abi::AttentionArgs& args, const
   // The copy engine fills with zeros what lies outside of the map.
   [[maybe_unused]] const bool bad =
       wanted && static_cast<uint32_t>(page) >= args.num_pages * static_cast<uint32_t>(args.pool.entries_per_page);
-  if (args.pool.entries_per_page > 1) {
-    in_page += page % args.pool.entries_per_page * args.pool.entry_tokens;
-    page /= args.pool.entries_per_page;
-  }
+  find_page(args.pool, page, in_page);
   if constexpr (kChecked) {
     if (bad) record.bad_pages = 1;
     __syncwarp();

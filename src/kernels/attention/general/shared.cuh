@@ -1,7 +1,7 @@
-// Shared memory of the decode kernel, and where a token's elements lie in a stage. Used by the loaders and consumers.
+// Shared memory of the decode kernel. Used by the loaders and consumers.
 #pragma once
 
-#include "kernels/attention/config.cuh"
+#include "kernels/attention/tile.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 
 namespace fovea::attention {
@@ -64,28 +64,6 @@ __device__ __forceinline__ void wait_for_stage(const SharedMemory& shared, uint3
   while (*static_cast<const volatile uint32_t*>(&shared.armed[stage]) != use + 1) {
   }
   ptx::mbarrier_wait(ptx::smem_address(&shared.full[stage]), parity);
-}
-
-// What the copy engine's swizzle adds to the 16-byte chunk index within a row of a panel, by the row in its box.
-__device__ __forceinline__ uint32_t swizzle_of(uint32_t row) {
-  if constexpr (kPanelBytes == 128) return row & 7;
-  if constexpr (kPanelBytes == 64) return (row >> 1) & 3;
-  if constexpr (kPanelBytes == 32) return (row >> 2) & 1;
-  return 0;
-}
-
-// Byte offset, in the tile of K or V of a stage, of chunk 0 of token `token`'s row in panel 0.
-__device__ __forceinline__ uint32_t row_offset(uint32_t token) {
-  return token / kBoxTokens * kBoxBytes + token % kBoxTokens * kPanelBytes;
-}
-
-inline constexpr uint32_t kPanelStride = kBoxTokens * kPanelBytes;
-inline constexpr uint32_t kPanelChunks = kPanelBytes / 16;
-
-// Byte offset of 16-byte chunk `chunk` of token `token`'s row.
-__device__ __forceinline__ uint32_t chunk_offset(uint32_t token, uint32_t chunk) {
-  return row_offset(token) + chunk / kPanelChunks * kPanelStride +
-         ((chunk % kPanelChunks ^ swizzle_of(token % kBoxTokens)) << 4);
 }
 
 }  // namespace fovea::attention

@@ -9,7 +9,7 @@
 // values' chunks.
 #pragma once
 
-#include "kernels/attention/queue.cuh"
+#include "kernels/attention/pages.cuh"
 #include "kernels/attention/warp_per_worker/slice.cuh"
 
 namespace fovea::attention::low_batch {
@@ -110,14 +110,8 @@ class Window {
     in_page_ = token - entry * entry_tokens;
   }
   __device__ __forceinline__ uint64_t row_of(const abi::AttentionArgs& args, long long page, long long in_page) const {
-    const abi::KvPoolView& pool = args.pool;
-    if (pool.entries_per_page > 1) {
-      in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
-      page = static_cast<int32_t>(page) / pool.entries_per_page;
-    }
-    return static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
-                                 static_cast<long long>(head_) * pool.head_stride) *
-           kElementBits / 8;
+    find_page(args.pool, page, in_page);
+    return pool_row(args.pool, head_, page, in_page);
   }
 
   const int32_t* list_;

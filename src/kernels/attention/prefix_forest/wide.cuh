@@ -28,7 +28,7 @@ __device__ __forceinline__ void clear_values(uint8_t* v_tile, const Work& work, 
   for (uint32_t i = thread; i < kStageTokens * kChunks; i += kGroupThreads) {
     const uint32_t token = stage_token + i / kChunks;
     if (token >= work.begin && token < work.end) continue;
-    *reinterpret_cast<uint4*>(v_tile + chunk_offset(i / kChunks, i % kChunks)) = uint4{0, 0, 0, 0};
+    *reinterpret_cast<uint4*>(v_tile + StageTile::chunk(i / kChunks, i % kChunks)) = uint4{0, 0, 0, 0};
   }
   ptx::fence_before_async_copies();
   ptx::barrier_sync(barrier, kGroupThreads);
@@ -42,7 +42,7 @@ __device__ __forceinline__ void multiply_keys_wide(const Queries& q, uint32_t k_
     q.get<b>(a);
 #pragma unroll
     for (int box = 0; box < kBoxes; ++box) {
-      const uint32_t at = k_tile + box * kBoxBytes + b / 4 * kPanelStride + b % 4 * 32;
+      const uint32_t at = k_tile + box * kBoxBytes + b / 4 * StageTile::kPanelStride + b % 4 * 32;
       ptx::wgmma<kMmaBf16, false>(logits[box], a, ptx::wgmma_matrix(at), b == 0);
     }
   });
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply_values_wide(State& state, const uint32_
   for (int s = 0; s < kSlices; ++s) {
     constexpr int kPerBox = kBoxTokens / kSliceTokens;
     const uint32_t at = v_tile + s / kPerBox * kBoxBytes + s % kPerBox * kSliceTokens * kPanelBytes;
-    ptx::wgmma<kMmaBf16, true>(o, weights[s], ptx::wgmma_matrix(at, kPanelStride), 0);
+    ptx::wgmma<kMmaBf16, true>(o, weights[s], ptx::wgmma_matrix(at, StageTile::kPanelStride), 0);
   }
 }
 
@@ -73,36 +73,14 @@ __device__ __forceinline__ void weigh_wide(const Work& work, const Queries& q, S
       if (token < work.begin || token >= work.end) x[i] = kMinusInf;
     }
   }
-  float shift[2];
-  float alpha[2];
-  bool moved = false;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  const auto most_of = [&](int h) {
     float most = kMinusInf;
 #pragma unroll
     for (int n = 0; n < kStageTokens / 8; ++n) most = fmaxf(most, fmaxf(x[4 * n + 2 * h], x[4 * n + 2 * h + 1]));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    most = fmaxf(most, state.max[h]);
-    shift[h] = most == kMinusInf ? 0.0f : most;
-    alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
-    moved |= most != state.max[h];
-    state.max[h] = most;
-  }
-  if (__any_sync(~0u, moved)) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.sum[h] *= alpha[h];
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          state.o[b][n][2 * h] *= alpha[h];
-          state.o[b][n][2 * h + 1] *= alpha[h];
-        }
-      }
-    }
-  }
+    return most;
+  };
+  float shift[2];
+  raise(state, most_of, shift);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float even = 0.0f;

@@ -3,58 +3,28 @@
 // thread. Nothing here waits for another warp.
 #pragma once
 
-#include "kernels/attention/general/loader_tma.cuh"
+#include "kernels/attention/pages.cuh"
 #include "kernels/attention/warp_per_worker/near.cuh"
 
 namespace fovea::attention::warp_per_worker {
 
-// Number of a token's KvScale.
-__device__ __forceinline__ uint64_t scale_number(const abi::KvPoolView& pool, const Run& run, long long page,
-                                                 long long in_page) {
-  return static_cast<uint64_t>(page * pool.scale_page_stride +
-                               static_cast<long long>(run.head) * pool.scale_head_stride + in_page);
-}
-
 // Byte offsets in the pool of 32 tokens' rows, a lane each, and of the 32 behind them, which are on their way.
 struct RowWindow {
-  struct Place {
-    uint64_t row;
-    uint64_t scale;  // number of its KvScale, where tokens have one
-  };
   uint32_t first;  // token of the run that lane 0 holds in `current`
-  Place current;
-  Place next;
+  TokenPlace current;
+  TokenPlace next;
 
-  // Tokens outside of the run take the place of its nearest one.
-  __device__ __forceinline__ static Place row_of(const abi::AttentionArgs& args, const Run& run, uint32_t token) {
-    const abi::KvPoolView& pool = args.pool;
-    const uint32_t entry_tokens = static_cast<uint32_t>(pool.entry_tokens);
-    token = min(max(token, run.begin), run.end - 1);
-    const uint32_t entry = token / entry_tokens;
-    long long page = args.page_entries[run.list_begin + entry];
-    long long in_page = token - entry * entry_tokens;
-    if (pool.entries_per_page > 1) {
-      in_page += static_cast<int32_t>(page) % pool.entries_per_page * pool.entry_tokens;
-      page = static_cast<int32_t>(page) / pool.entries_per_page;
-    }
-    Place place{};
-    place.row = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
-                                      static_cast<long long>(run.head) * pool.head_stride) *
-                kElementBits / 8;
-    if constexpr (kTokenScales) place.scale = scale_number(pool, run, page, in_page);
-    return place;
-  }
   __device__ __forceinline__ void open(const abi::AttentionArgs& args, const Run& run, uint32_t lane) {
     first = run.begin & ~(kTokens - 1u);
-    current = row_of(args, run, first + lane);
-    next = row_of(args, run, first + 32 + lane);
+    current = TokenPlace::of(args, run, first + lane, nullptr);
+    next = TokenPlace::of(args, run, first + 32 + lane, nullptr);
   }
   __device__ __forceinline__ void move_to(const abi::AttentionArgs& args, const Run& run, uint32_t token,
                                           uint32_t lane) {
     if (token < first + 32) return;
     current = next;
     first += 32;
-    next = row_of(args, run, first + 32 + lane);
+    next = TokenPlace::of(args, run, first + 32 + lane, nullptr);
   }
 };
 
@@ -79,7 +49,7 @@ struct PageCopy {
     page_bytes = static_cast<uint64_t>(pool.page_stride) * kElementBits / 8;
     token_bytes = static_cast<uint64_t>(pool.token_stride) * kElementBits / 8;
     from = static_cast<uint64_t>(pool.head_stride) * kElementBits / 8 * head + row * token_bytes + chunk * 16;
-    to = lane / kLanes * 2 * kTile + tile_offset(row, chunk);
+    to = lane / kLanes * 2 * kTile + SliceTile::chunk(row, chunk);
     scale = static_cast<uint64_t>(pool.scale_head_stride) * head + lane % kTokens;
   }
   // page, in_page: where the lane's slice begins. slot, scales: addresses of the slot's tiles and of its scales.
@@ -264,10 +234,7 @@ class Loader {
     const bool next_page = second && in_page_ + kTokens == entry_tokens;
     int32_t page = pages_.get(page_ + (next_page ? 1 : 0));
     uint32_t in_page = next_page ? 0 : in_page_ + (second ? kTokens : 0);
-    if (args_.pool.entries_per_page > 1) {
-      in_page += static_cast<uint32_t>(page % args_.pool.entries_per_page) * entry_tokens;
-      page /= args_.pool.entries_per_page;
-    }
+    find_page(args_.pool, page, in_page);
     if (!second || token_ + kTokens < run_.end) {
       uint32_t* const scales = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
       copy_.copy(args_.pool, static_cast<uint32_t>(page), in_page,
@@ -289,10 +256,7 @@ class Loader {
     pages_.move_to(entry, lane_);
     int32_t page = pages_.get(entry);
     int32_t in_page = static_cast<int32_t>(token_ - entry * entry_tokens);
-    if (args_.pool.entries_per_page > 1) {
-      in_page += page % args_.pool.entries_per_page * args_.pool.entry_tokens;
-      page /= args_.pool.entries_per_page;
-    }
+    find_page(args_.pool, page, in_page);
 #if FOVEA_LOADER == 0
     if (lane_ == 0) {
       const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
@@ -301,14 +265,12 @@ class Loader {
     }
 #else
     const abi::KvPoolView& pool = args_.pool;
-    const uint64_t first = static_cast<uint64_t>(page * pool.page_stride + in_page * pool.token_stride +
-                                                 static_cast<long long>(run_.head) * pool.head_stride) *
-                           kElementBits / 8;
+    const uint64_t first = pool_row(pool, run_.head, page, in_page);
     const uint64_t row_bytes = static_cast<uint64_t>(pool.token_stride) * kElementBits / 8;
     copy_rows(to, [&](uint32_t token) { return first + token * row_bytes; });
 #endif
     if constexpr (kTokenScales) {
-      copy_scales(slice, scales_of_lane() + scale_number(args_.pool, run_, page, in_page + (lane_ & 15)));
+      copy_scales(slice, scales_of_lane() + pool_scale(args_.pool, run_.head, page, in_page + (lane_ & 15)));
     }
   }
 
@@ -333,7 +295,7 @@ class Loader {
       const uint32_t token = i / kChunks % kTokens;
       const uint64_t from = row(token) + i % kChunks * 16;
       if (kTokens * kChunks % 32 != 0 && i >= kTokens * kChunks) continue;
-      const uint32_t at = to + tile_offset(token, i % kChunks);
+      const uint32_t at = to + SliceTile::chunk(token, i % kChunks);
       ptx::cp_async_16(at, k + from);
       ptx::cp_async_16(at + kTile, v + from);
     }

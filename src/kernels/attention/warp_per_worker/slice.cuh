@@ -97,17 +97,12 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, const Place& pla
     q.get<b>(a);
     ptx::mma_16816<kMmaBf16>(b % 2 == 0 ? logits : odd, k, a[0], a[2]);
   };
-  const LaneAddress at(tile, lane & 15, lane >> 4);
   if constexpr (!kNarrow) {
-    unrolled<0, kBlocks>([&]<int b>() {
-      uint32_t k[4];
-      ptx::ldmatrix_x4(k, at.of<2 * b>());
-      product.template operator()<b>(k);
-    });
+    for_chunk_pairs<SliceTile, Order::kTokens, false>(tile, 0, lane, product);
   } else {
     // A register has four (int4: eight) neighbouring dims of a token; the query's dims are permuted to match
-    // (rows.cuh). A chunk of 16 bytes is a block of dims, or two.
-    const auto chunk = [&]<int c>(uint32_t low_tokens, uint32_t high_tokens) {
+    // (rows.cuh). A chunk is a block of dims, or two.
+    for_chunks<SliceTile, Order::kTokens, false>(tile, 0, lane, [&]<int c>(uint32_t low_tokens, uint32_t high_tokens) {
       if constexpr (kInt4) {
         product.template operator()<2 * c>(
             {ptx::codes_of_half_bytes<0>(low_tokens), ptx::codes_of_half_bytes<0>(high_tokens),
@@ -121,19 +116,7 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, const Place& pla
         key_operands(high_tokens, k[1], k[3]);
         product.template operator()<c>(k);
       }
-    };
-    constexpr int kChunks = kRowBytes / 16;
-    unrolled<0, kChunks / 2>([&]<int c>() {
-      uint32_t k[4];
-      ptx::ldmatrix_x4(k, at.of<2 * c>());
-      chunk.template operator()<2 * c>(k[0], k[1]);
-      chunk.template operator()<2 * c + 1>(k[2], k[3]);
     });
-    if constexpr (kChunks % 2 != 0) {
-      uint32_t k[2];
-      ptx::ldmatrix_x2(k, LaneAddress(tile, lane & 15, 0).of<kChunks - 1>());
-      chunk.template operator()<kChunks - 1>(k[0], k[1]);
-    }
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) logits[i] += odd[i];
@@ -149,10 +132,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);
   }
   if constexpr (!kNarrow) {
-    const LaneAddress at(tile, (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
-    unrolled<0, kBlocks>([&]<int b>() {
-      uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, at.of<2 * b>());
+    for_chunk_pairs<SliceTile, Order::kChunks, true>(tile, 0, lane, [&]<int b>(uint32_t(&v)[4]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[i] &= keep[i / 2];
       ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
@@ -163,7 +143,11 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     const auto product = [&](int b, const uint32_t(&v)[4]) {
       ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
     };
-    const auto chunk = [&](int c, uint32_t first, uint32_t second) {
+    if constexpr (kIntegers) {
+      const uint32_t ones[4] = {kTwoOnes, kTwoOnes, kTwoOnes, kTwoOnes};
+      ptx::mma_16816<false>(state.weights, ones, weights[0], weights[1]);
+    }
+    for_chunks<SliceTile, Order::kTokens, true>(tile, 0, lane, [&]<int c>(uint32_t first, uint32_t second) {
       if constexpr (kInt4) {
         product(2 * c, {ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<1>(first),
                         ptx::codes_of_half_bytes<0>(second), ptx::codes_of_half_bytes<1>(second)});
@@ -180,24 +164,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
         ptx::halves_of_e4m3(__byte_perm(first, second, 0x7531), v[1], v[3]);
         product(c, v);
       }
-    };
-    if constexpr (kIntegers) {
-      const uint32_t ones[4] = {kTwoOnes, kTwoOnes, kTwoOnes, kTwoOnes};
-      ptx::mma_16816<false>(state.weights, ones, weights[0], weights[1]);
-    }
-    constexpr int kChunks = kRowBytes / 16;
-    const LaneAddress at(tile, lane & 15, lane >> 4);
-    unrolled<0, kChunks / 2>([&]<int c>() {
-      uint32_t v[4];
-      ptx::ldmatrix_x4_trans(v, at.of<2 * c>());
-      chunk(2 * c, v[0], v[1]);
-      chunk(2 * c + 1, v[2], v[3]);
     });
-    if constexpr (kChunks % 2 != 0) {
-      uint32_t v[2];
-      ptx::ldmatrix_x2_trans(v, LaneAddress(tile, lane & 15, 0).of<kChunks - 1>());
-      chunk(kChunks - 1, v[0], v[1]);
-    }
   }
 }
 
