@@ -6,6 +6,7 @@
 
 #include "base/cgroup.h"
 #include "base/half.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "cpu/append.h"
@@ -319,6 +320,10 @@ Result<std::unique_ptr<Device>> create_cpu_device(const DeviceOptions& options) 
   FOVEA_RETURN_IF_ERROR(cpu::set_simd_cap(options.simd));
   const int ranks = options.group == nullptr ? 1 : options.group->size();
   const int threads = options.num_threads == 0 ? std::max(1, default_num_threads() / ranks) : options.num_threads;
+  if (threads > 4 * usable_cpus()) {
+    log_warning("num_threads is {} where {} CPUs may be used: threads that wait for each other make it slower", threads,
+                usable_cpus());
+  }
   const auto precision =
       options.bf16_products && !options.batch_invariant ? cpu::MatmulPrecision::kBf16 : cpu::MatmulPrecision::kF32;
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(threads, precision, options.group));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "cpu/ops/fp8_rows.h"
@@ -52,6 +53,23 @@ TEST(Device, OptionsAreChecked) {
   EXPECT_EQ(cpu::simd_target(), "scalar");
   ASSERT_TRUE(create_device("cpu", {}).ok());
   EXPECT_EQ(cpu::simd_target(), cpu::simd_targets().front());
+}
+
+TEST(Device, WarnsOfFarMoreThreadsThanCpus) {
+  const LogLevel before = log_level();
+  std::vector<std::string> said;
+  set_log_level(LogLevel::kWarning);
+  set_log_sink([&](LogLevel, std::string_view text) { said.emplace_back(text); });
+  DeviceOptions options;
+  options.num_threads = 4 * usable_cpus();
+  EXPECT_TRUE(create_device("cpu", options).ok());
+  EXPECT_TRUE(said.empty()) << said[0];
+  ++options.num_threads;
+  EXPECT_TRUE(create_device("cpu", options).ok());
+  set_log_level(before);
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].rfind("num_threads is ", 0), 0u) << said[0];
 }
 
 class CpuDeviceTest : public ::testing::Test {

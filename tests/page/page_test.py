@@ -13,7 +13,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 FILLER = "The road to the harbour was quiet that morning, and nobody had lit the stove yet. "
 DOCUMENT = FILLER * 6 + "The code of the amber lantern is 74912. " + FILLER * 6
 QUESTION = "What is the code of the amber lantern?"
-ENDLESS = {"temperature": "0", "max_tokens": "1500"}
+ENDLESS = {"temperature": "0", "max_tokens": "20000"}
 
 
 def find(browser, selector):

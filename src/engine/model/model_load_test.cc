@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "engine/model/model_test_util.h"
 #include "engine/model/safetensors.h"
 
@@ -106,6 +107,24 @@ TEST_F(ModelLoad, NamesMissingAndMisshapenTensors) {
       << status.message();
   status = with("vocab_size", 127);
   EXPECT_NE(status.message().find("embed_tokens"), std::string::npos) << status.message();
+}
+
+TEST_F(ModelLoad, WarnsOfLayersThatTheConfigLeavesOut) {
+  copy_golden("llama2");
+  const LogLevel before = log_level();
+  std::vector<std::string> said;
+  set_log_level(LogLevel::kWarning);
+  set_log_sink([&](LogLevel, std::string_view text) { said.emplace_back(text); });
+  EXPECT_TRUE(load().ok());
+  EXPECT_TRUE(said.empty()) << said[0];
+  Json config = Json::parse(*read_file((folder_ / "config.json").string(), 1 << 20));
+  config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
+  write_config(config);
+  EXPECT_TRUE(load().ok());
+  set_log_level(before);
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("num_hidden_layers"), std::string::npos) << said[0];
 }
 
 TEST_F(ModelLoad, RefusesATruncatedFile) {

@@ -250,6 +250,10 @@ Status Transformer::load(WeightSource& weights) {
                                                  hidden, {0, hidden}, false, false));
   }
   if (looks_only_) return ok_status();
+  if (weights.contains(fmt::format("model.layers.{}.self_attn.o_proj.weight", config_.num_layers))) {
+    log_warning("the weights hold more layers than num_hidden_layers, {}: those above are not used",
+                config_.num_layers);
+  }
   FOVEA_RETURN_IF_ERROR(fuse(weights, lm_head_, "model.norm.weight"));
   FOVEA_ASSIGN_OR_RETURN(embedding_, device_.hold(embedding_));
   // Gemma's scale has the precision of the activations, in transformers as here.

@@ -32,10 +32,11 @@ constexpr std::string_view kNoEffect[] = {
     "client_metadata",
 };
 
-// Known elsewhere, not done here; `neutral` is a value, as JSON, that asks for nothing.
+// Known elsewhere, not done here; `neutral` is a value, as JSON, that asks for nothing. `by_presence`: even {} asks.
 struct Unsupported {
   std::string_view name;
   std::string_view neutral = "";
+  bool by_presence = false;
 };
 constexpr Unsupported kUnsupported[] = {
     {"tools"},
@@ -44,7 +45,7 @@ constexpr Unsupported kUnsupported[] = {
     {"function_call"},
     {"audio"},
     {"prediction"},
-    {"web_search_options"},
+    {"web_search_options", "", true},
     {"verbosity"},
     {"guided_decoding_backend"},
     {"guided_whitespace_pattern"},
@@ -110,7 +111,7 @@ void refuse_other_fields(FieldReader& fields, const std::string& prefix) {
     const auto* known = std::find_if(std::begin(kUnsupported), std::end(kUnsupported),
                                      [&](const Unsupported& entry) { return entry.name == name; });
     if (known != std::end(kUnsupported)) {
-      if (asks_for_nothing(*fields.find(name.c_str()), known->neutral)) continue;
+      if (!known->by_presence && asks_for_nothing(*fields.find(name.c_str()), known->neutral)) continue;
       fields.refuse(prefix + name, fmt::format("{}{} is not supported by this server; leave it out", prefix, name),
                     "unsupported_parameter");
       continue;

@@ -263,6 +263,7 @@ TEST_F(ServiceTest, RefusesWithTheRightCode) {
   check(chat, chat_body(R"(,"temprature":0)"), 400, "temprature", "unknown_parameter");
   check(chat, chat_body(R"(,"grammar":"root ::= x")"), 400, "grammar", "unsupported_parameter");
   check(chat, chat_body(R"(,"best_of":2)"), 400, "best_of", "unsupported_parameter");
+  check(chat, chat_body(R"(,"web_search_options":{})"), 400, "web_search_options", "unsupported_parameter");
   check(chat, chat_body(R"(,"stream":true,"stream_options":{"continuous_usage_stats":true})"), 400,
         "stream_options.continuous_usage_stats", "unsupported_parameter");
   check("/v1/completions", R"({"prompt":"x","top_logprobs":3})", 400, "top_logprobs", "unknown_parameter");
@@ -280,6 +281,15 @@ TEST_F(ServiceTest, RefusesWithTheRightCode) {
   check(chat, "{\"messages\":\"\xff\xfe\"}", 400, nullptr, "invalid_json");
   check(chat, std::string(100000, '['), 400, nullptr, "invalid_json");
   check(chat, "", 400, nullptr, "invalid_json");
+}
+
+TEST_F(ServiceTest, SaysThatNoModelMakesEmbeddings) {
+  start();
+  for (const char* path : {"/v1/embeddings", "/v1/rerank"}) {
+    const HttpResponse refused = post(path, R"({"model":"fake","input":"x"})");
+    EXPECT_EQ(refused.status, 404);
+    EXPECT_NE(refused.body.find("none of them makes embeddings"), std::string::npos) << refused.body;
+  }
 }
 
 TEST_F(ServiceTest, NamesWhatAnUnknownFieldMayMean) {

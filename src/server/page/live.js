@@ -36,7 +36,7 @@ function showFigures(view) {
   figure("Running", count(view.requests.running));
   figure("Waiting", count(view.requests.waiting));
   const speed = rates.tokensPerSecond();
-  const value = figure("Tokens a second", dash(speed, (one) => one.toFixed(one < 100 ? 1 : 0)));
+  const value = figure("Tokens a second", dash(speed, (one) => (one < 100 ? one.toFixed(1) : count(Math.round(one)))));
   curve.push(speed ?? 0);
   if (curve.length > POINTS) curve.shift();
   const most = Math.max(...curve, 1);

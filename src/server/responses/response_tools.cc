@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/quote.h"
@@ -15,6 +16,15 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxTools = 512;
+
+// Tools that a service or the client's own harness runs: offered with any request, and never called here.
+bool is_of_a_service(std::string_view type) {
+  static constexpr std::string_view kExact[] = {"tool_search",      "file_search",      "mcp",
+                                                "code_interpreter", "local_shell",      "shell",
+                                                "apply_patch",      "image_generation", "programmatic_tool_calling"};
+  return std::find(std::begin(kExact), std::end(kExact), type) != std::end(kExact) || type.starts_with("web_search") ||
+         type.starts_with("computer");  // dated versions
+}
 
 }  // namespace
 
@@ -87,6 +97,11 @@ void ResponseToolReader::read(const std::string& where, const OrderedJson& list,
       } else {
         read(at + ".tools", *inner, name);
       }
+    } else if (!is_of_a_service(type)) {
+      fields_.refuse(at + ".type",
+                     fmt::format("{}.type is {}, which is no type of a tool; expected function, custom or namespace",
+                                 at, quote(type)),
+                     "unsupported_parameter");
     }
   }
   if (tools_.size() > kMaxTools) fields_.fail(where, fmt::format("more than {} tools", kMaxTools));

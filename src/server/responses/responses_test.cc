@@ -293,6 +293,22 @@ TEST_F(ResponsesTest, RefusesByName) {
             "tools[1].name");
   EXPECT_EQ(refused(R"({"input":"x","tools":[{"type":"namespace","name":"n"}]})"), "tools[0]");
   EXPECT_EQ(refused(R"({"input":"x","tools":[3]})"), "tools[0]");
+  EXPECT_EQ(refused(R"({"input":"x","tools":[{"type":"functoin","name":"f"}]})"), "tools[0].type");
+}
+
+// Clients offer what a service would run, too; the model is not shown it.
+TEST_F(ResponsesTest, LeavesOutTheToolsOfAService) {
+  start_with("ok");
+  for (const char* type :
+       {"tool_search", "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11",
+        "file_search", "mcp", "code_interpreter", "image_generation", "local_shell", "shell", "apply_patch", "computer",
+        "computer_use_preview", "programmatic_tool_calling"}) {
+    const json response =
+        ask(fmt::format(R"({{"input":"x","tools":[{{"type":"{}"}},{{"type":"function","name":"f"}}]}})", type));
+    EXPECT_EQ(response["status"], "completed") << type << response;
+    const json shown = json::parse(engine_->last_template_json())["tools"];
+    EXPECT_EQ(shown.size(), 1u) << type << shown;
+  }
 }
 
 TEST(CustomInput, DecodesAsItComes) {
