@@ -132,7 +132,7 @@ Result<pid_t> start_rank(const std::vector<std::string>& arguments, int rank, in
 template <typename Alive>
 void end_with_group(ProcessGroup& group, bool speaks, Alive alive) {
   const int rank = group.rank();
-  group.on_end([rank, speaks, alive](const Status& why) {
+  const auto end = [rank, speaks, alive](const Status& why) {
     const auto deadline = std::chrono::steady_clock::now() + kGrace;
     while (std::chrono::steady_clock::now() < deadline) {
       if (!alive()) return;
@@ -143,7 +143,9 @@ void end_with_group(ProcessGroup& group, bool speaks, Alive alive) {
       fmt::print(stderr, "fovea: {}; so rank {} ends\n", why.message(), rank);
     }
     std::_Exit(kExitFailure);
-  });
+  };
+  // On a thread of its own, for devices' handlers follow, which free what waits for ranks that are gone, or hang too.
+  group.on_end([end](const Status& why) { std::thread(end, why).detach(); });
 }
 
 std::map<const Options*, BeforeRun>& hooks() {

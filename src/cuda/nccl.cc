@@ -49,6 +49,9 @@ namespace {
 
 Status unavailable(std::string message) { return {StatusCode::kUnavailable, std::move(message)}; }
 
+// By NcclComm::abort, on another thread.
+Status aborted() { return unavailable("NCCL was aborted, for other ranks have ended"); }
+
 // By its bare name the linker finds one that is loaded already, PyTorch's for example.
 std::vector<std::string> candidates() {
   std::vector<std::string> paths = {std::string(kLibrary) + "2"};
@@ -130,11 +133,15 @@ NcclComm::~NcclComm() {
 }
 
 Status NcclComm::all_reduce(void* x, std::size_t count, NcclType type, StreamHandle stream) {
-  return status(functions_.all_reduce(x, x, count, static_cast<int>(type), kSum, comm_, stream), "ncclAllReduce");
+  void* const comm = comm_.load();
+  if (comm == nullptr) return aborted();
+  return status(functions_.all_reduce(x, x, count, static_cast<int>(type), kSum, comm, stream), "ncclAllReduce");
 }
 
 Status NcclComm::all_gather(const void* from, void* to, std::size_t count, NcclType type, StreamHandle stream) {
-  return status(functions_.all_gather(from, to, count, static_cast<int>(type), comm_, stream), "ncclAllGather");
+  void* const comm = comm_.load();
+  if (comm == nullptr) return aborted();
+  return status(functions_.all_gather(from, to, count, static_cast<int>(type), comm, stream), "ncclAllGather");
 }
 
 void NcclComm::abort() {

@@ -100,6 +100,12 @@ struct KvTarget {
   abi::PageStatsView stats{};
 };
 
+// Recordings that Device::replay keeps, and the device memory that they took.
+struct DeviceGraphs {
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -204,6 +210,7 @@ class Device {
   // comes again, without a call: whoever gives a key says that the same operators follow with the same arguments, of
   // the same plans of attention or others of the same PagedAttention::run_kind().
   virtual Status replay(std::uint64_t key, const std::function<Status()>& enqueue);
+  virtual DeviceGraphs graphs() const { return {}; }
 };
 
 // What every create_linear asks of its argument: matrices of one type and width with contiguous rows on the host, as

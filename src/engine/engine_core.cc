@@ -359,6 +359,9 @@ void EngineCore::publish_stats() {
   stats_.kv_bytes_in_use = kv_bytes_in_use();
   stats_.retractions = scheduler_->num_retractions();
   stats_.prompt_chunk_tokens = scheduler_->prompt_room();
+  const DeviceGraphs graphs = parts_.device->graphs();
+  stats_.device_graphs = graphs.count;
+  stats_.device_graph_bytes = graphs.bytes;
   if (tier_ != nullptr) {
     const KvTierStats tier = tier_->stats();
     stats_.kv_host_bytes = tier.host_bytes;

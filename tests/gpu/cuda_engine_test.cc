@@ -71,6 +71,16 @@ TEST_F(CudaEngine, GraphsRepeatStepsOfDecode) {
   EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
 }
 
+// Counted in graphs and in bytes, of which there is a bound.
+TEST_F(CudaEngine, GraphsSayWhatTheyTake) {
+  fake::state().graph_bytes = 4096;
+  EngineStats stats;
+  (void)run(path_, {}, options_, requests_, false, stats);
+  EXPECT_EQ(stats.device_graphs, fake::state().calls["cuGraphInstantiateWithFlags"]);
+  EXPECT_GT(stats.device_graphs, 0);
+  EXPECT_EQ(stats.device_graph_bytes, 4096 * stats.device_graphs);
+}
+
 // The device's choice of a token is that of the host, which looks where somebody asks for more.
 TEST_F(CudaEngine, TokensOfTheDeviceAreThoseOfTheHost) {
   const std::vector<Tokens> by_device = tokens_of(answers(false));
@@ -201,6 +211,20 @@ TEST_F(CudaSelection, PagesAreThoseOfTheRuleWhateverRepeatsTheSteps) {
       for (GenerateRequest& request : requests_) request.sampling.logprobs = -1;
     }
   }
+}
+
+// Each reads in a step of eight what it reads alone.
+TEST_F(CudaSelection, EightAtOnceReadAsManyPagesAsAlone) {
+  ASSERT_GE(requests_.size(), 8u);
+  options_.max_running = 8;
+  EngineStats alone, together;
+  for (const Tokens& answer : tokens(false, alone)) EXPECT_EQ(answer.size(), 24u);
+  for (const Tokens& answer : tokens(true, together)) EXPECT_EQ(answer.size(), 24u);
+  EXPECT_GT(alone.sparse_queries, 0u);
+  EXPECT_EQ(together.sparse_queries, alone.sparse_queries);
+  EXPECT_EQ(together.sparse_pages_read, alone.sparse_pages_read);
+  EXPECT_EQ(together.sparse_pages_kept, alone.sparse_pages_kept);
+  EXPECT_LT(together.steps, alone.steps);
 }
 
 // Slots change hands, choices share pages and copy them, requests are retracted: what a row remembers is its own (the

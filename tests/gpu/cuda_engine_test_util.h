@@ -26,8 +26,7 @@ inline void prepare_cuda(const std::string& golden) {
   cuda::fake::state().memory_bytes = std::size_t{1} << 30;
   const auto config = load_model_config(kGoldens / golden);
   ASSERT_TRUE(config.ok()) << config.status().to_string();
-  host_kernels::install(config->num_qo_heads, config->head_dim,
-                        config->attention_softcap > 0.0f ? VariantId::kSoftcap : VariantId::kPlain,
+  host_kernels::install(config->head_dim, config->attention_softcap > 0.0f ? VariantId::kSoftcap : VariantId::kPlain,
                         static_cast<abi::GateKind>(config->activation));
 }
 

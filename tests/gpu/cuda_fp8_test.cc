@@ -24,7 +24,7 @@ void prepare() {
   ASSERT_TRUE(kPrepared);
   fake::state() = {};
   fake::state().memory_bytes = std::size_t{1} << 30;
-  host_kernels::install(4, 32, VariantId::kPlain, abi::GateKind::kSilu);
+  host_kernels::install(32, VariantId::kPlain, abi::GateKind::kSilu);
 }
 
 // One row by the kernel of few rows, many by cuBLASLt with activations in e4m3, either against the numbers in fp32 on

@@ -151,6 +151,27 @@ TEST_F(CudaOverlap, StormsOutOfPages) {
   EXPECT_GT(stats_.retractions, 0u);
 }
 
+// Pages of every format come back too, whatever retracts, forks and ends requests.
+TEST_F(CudaOverlap, StormsOverEveryKvFormat) {
+  options_.max_running = 12;
+  options_.max_context = 160;
+  std::vector<Ask> all = asks(7, 24);
+  for (Ask& ask : all) ask.request.sampling.max_tokens += 20;
+  all[3].request.n = 4;
+  all[9].request.n = 16;
+  all[9].request.sampling.temperature = 0.8f;
+  for (const auto& [dtype, rotated] :
+       {std::pair(DType::kF8E4M3, false), {DType::kI8, false}, {DType::kI4, false}, {DType::kI4, true}}) {
+    SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << ", rotated " << rotated);
+    prepare_cuda("llama31");
+    options_.kv_dtype = dtype;
+    options_.kv_rotated = rotated;
+    options_.kv_cache_bytes = (dtype == DType::kI4 ? 40 : 72) << 10;
+    expect_the_same(all);
+    EXPECT_GT(stats_.retractions, 0u);
+  }
+}
+
 // Some want what only the host can give, so that steps run ahead now and then.
 TEST_F(CudaOverlap, StormsWithRequestsThatTheHostSamples) {
   options_.max_running = 6;
@@ -194,7 +215,7 @@ TEST_F(CudaOverlap, TokensThatTheDeviceLeavesToTheHostAreDrawnByIt) {
 // Text is cut where it would be else, by stop strings too.
 TEST_F(CudaOverlap, StopStringsAndTextAreThoseOfOneStepAfterTheOther) {
   if (embedded_needle().empty()) GTEST_SKIP() << "a build without the model";
-  host_kernels::install(4, 128, VariantId::kPlain, abi::GateKind::kSilu);
+  host_kernels::install(128, VariantId::kPlain, abi::GateKind::kSilu);
   options_.max_context = 128;
   const auto texts = [&](bool overlap, const std::vector<std::string>& stop) {
     options_.overlap_steps = overlap;

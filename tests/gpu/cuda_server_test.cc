@@ -23,7 +23,7 @@ class CudaServer : public CudaEngine {
   void SetUp() override {
     CudaEngine::SetUp();
     if (embedded_needle().empty()) GTEST_SKIP() << "a build without the model";
-    host_kernels::install(4, 128, VariantId::kPlain, abi::GateKind::kSilu);
+    host_kernels::install(128, VariantId::kPlain, abi::GateKind::kSilu);
     options_.max_context = 160;
     options_.max_running = 2;
     auto engine = Engine::create(options_);

@@ -9,7 +9,7 @@ namespace {
   state.any_kernel = true;  // such as sums of ranks through each other's memory, which they have not
   state.num_devices = 2;
   state.memory_bytes = std::size_t{5} << 28;
-  fovea::host_kernels::install(4, 128, fovea::VariantId::kPlain, fovea::abi::GateKind::kSilu);
+  fovea::host_kernels::install(128, fovea::VariantId::kPlain, fovea::abi::GateKind::kSilu);
   fovea::cuda::fake::take_faults_from_environment();
   return true;
 }();

@@ -22,6 +22,7 @@
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "core/select/reuse.h"
+#include "cpu/append.h"
 #include "cpu/attention/attention.h"
 #include "cpu/attention/convert.h"
 #include "cuda/testing/dot.h"
@@ -216,8 +217,20 @@ inline std::uint8_t* record_of(const abi::PageStatsView& stats, std::int32_t pag
          sub * std::int64_t{abi::kCodeRecordBytes};
 }
 
-// bf16 pools alone.
-inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
+// The heads [begin, ..) of a pool as a pool of their own.
+inline abi::KvPoolView heads_from(abi::KvPoolView pool, std::int32_t begin) {
+  const std::int64_t bytes = begin * pool.head_stride * abi::kv_bits(pool.dtype) / 8;
+  pool.k = static_cast<std::byte*>(pool.k) + bytes;
+  pool.v = static_cast<std::byte*>(pool.v) + bytes;
+  if (pool.granularity == abi::ScaleGranularity::kTokenHead) {
+    pool.k_scale = static_cast<abi::KvScale*>(pool.k_scale) + begin * pool.scale_head_stride;
+    pool.v_scale = static_cast<abi::KvScale*>(pool.v_scale) + begin * pool.scale_head_stride;
+  }
+  return pool;
+}
+
+// Key codes are those of bf16 pools alone.
+inline void rope_append(const abi::RopeAppendArgs& a, int head_dim, ThreadPool& threads) {
   const auto head_of = [&](std::uint32_t row, std::uint32_t first, std::uint32_t head, std::uint32_t heads,
                            const float* norm, bool rotates) {
     const auto at = [&](std::uint32_t h) { return row * a.row_stride + (first + h) * a.head_stride; };
@@ -256,17 +269,22 @@ inline void rope_append(const abi::RopeAppendArgs& a, int head_dim) {
       const std::int32_t slot = target.slots[row];
       if (slot < 0) continue;
       const abi::KvPoolView& pool = target.pool;
+      const std::int32_t heads = target.head_end - target.head_begin;
+      std::vector<float> ks, vs;
       for (std::int32_t head = target.head_begin; head < target.head_end; ++head) {
-        const long long to = slot / pool.page_tokens * pool.page_stride + slot % pool.page_tokens * pool.token_stride +
-                             head * pool.head_stride;
         const auto h = static_cast<std::uint32_t>(head);
         const auto k = head_of(row, a.num_qo_heads, h, a.num_kv_heads, a.k_norm, true);
         const auto v = head_of(row, a.num_qo_heads + a.num_kv_heads, h, a.num_kv_heads, nullptr, false);
-        for (int i = 0; i < head_dim; ++i) {
-          store(pool.k, to + i, k[i]);
-          store(pool.v, to + i, v[i]);
-        }
-        if (target.stats.data == nullptr) continue;
+        ks.insert(ks.end(), k.begin(), k.end());
+        vs.insert(vs.end(), v.begin(), v.end());
+      }
+      const TensorView k = cpu_tensor(ks.data(), DType::kF32, 1, heads, head_dim);
+      const TensorView v = cpu_tensor(vs.data(), DType::kF32, 1, heads, head_dim);
+      const Status status = cpu::append_kv(k, v, &slot, heads_from(pool, target.head_begin), threads);
+      if (!status.ok() || (target.stats.data != nullptr && pool.dtype != abi::KvDType::kBF16)) std::abort();
+      for (std::int32_t head = target.head_begin; head < target.head_end && target.stats.data != nullptr; ++head) {
+        const long long to = slot / pool.page_tokens * pool.page_stride + slot % pool.page_tokens * pool.token_stride +
+                             head * pool.head_stride;
         const std::int32_t nth = head - target.head_begin, token = slot % pool.page_tokens;
         const abi::KeyCode& code = target.stats.codes[nth];
         for (std::uint32_t i = 0; i < abi::kCodeChannels; ++i) {
@@ -369,8 +387,7 @@ inline void select(const abi::SelectArgs& a) {
   }
 }
 
-inline void attention(const abi::AttentionArgs& args, std::int64_t heads, std::int64_t head_dim, VariantId variant,
-                      ThreadPool& threads) {
+inline void attention(const abi::AttentionArgs& args, std::int64_t head_dim, VariantId variant, ThreadPool& threads) {
   abi::DevicePlanHeader header;
   std::memcpy(&header, args.plan, sizeof header);
   const auto at = [&](std::uint32_t offset) { return args.plan + offset; };
@@ -399,6 +416,7 @@ inline void attention(const abi::AttentionArgs& args, std::int64_t heads, std::i
   view.mask_bits = args.mask_bits;
   const auto& params = *reinterpret_cast<const AttentionParams*>(args.variant_params);
   const std::int64_t rows = header.counts.num_rows;
+  const std::int64_t heads = std::int64_t{header.counts.num_kv_heads} * header.counts.group;
   TensorView q = cpu_tensor(args.q, DType::kBF16, rows, heads, head_dim);
   q.strides[0] = args.q_row_stride;
   q.strides[1] = args.q_head_stride;
@@ -408,9 +426,9 @@ inline void attention(const abi::AttentionArgs& args, std::int64_t heads, std::i
   if (!status.ok()) std::abort();
 }
 
-// Puts them into the driver, for a model with so many query heads and such gates. Every launch finds its arguments as
+// Puts them into the driver, for a model with such heads and gates. Every launch finds its arguments as
 // they were.
-inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant, abi::GateKind kind) {
+inline void install(std::int64_t head_dim, VariantId variant, abi::GateKind kind) {
   auto& kernels = cuda::fake::state().kernels;
   const auto threads = std::make_shared<ThreadPool>(1);
   const auto with = [&]<typename Args>(const char* name, void (*run)(const Args&)) {
@@ -441,15 +459,15 @@ inline void install(std::int64_t heads, std::int64_t head_dim, VariantId variant
       draw(args, rows);
     };
   };
-  kernels["fovea_rope_append"] = [head_dim](void** p) {
-    return [head_dim, args = *static_cast<const abi::RopeAppendArgs*>(p[0])] {
-      rope_append(args, static_cast<int>(head_dim));
+  kernels["fovea_rope_append"] = [head_dim, threads](void** p) {
+    return [head_dim, threads, args = *static_cast<const abi::RopeAppendArgs*>(p[0])] {
+      rope_append(args, static_cast<int>(head_dim), *threads);
     };
   };
   with("fovea_select", &select);
   kernels["fovea_attention"] = [=](void** p) {
     const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<const abi::AttentionArgs*>(p[0]));
-    return [=] { attention(*args, heads, head_dim, variant, *threads); };
+    return [=] { attention(*args, head_dim, variant, *threads); };
   };
 }
 

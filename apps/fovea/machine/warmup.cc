@@ -20,6 +20,7 @@
 #include "device/cuda/cuda_linear.h"
 #include "device/cuda/cuda_ops.h"
 #include "engine/model/config.h"
+#include "engine/model/shard.h"
 #include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "jit/op_spec.h"
@@ -33,6 +34,7 @@ struct WarmupState {
   std::vector<std::string> archs = {"sm_90a"};
   std::string kv_dtype = "auto";
   std::string weight_dtype = "auto";
+  std::int32_t tp = 1;
   std::int32_t page_tokens = 16;
   bool batch_invariant = false;
   bool select = false;
@@ -47,17 +49,18 @@ struct Compiled {
   jit::CubinPtr cubin;
 };
 
-AttentionOptions attention_of(const ModelConfig& model, const WarmupState& state) {
+AttentionOptions attention_of(const ModelConfig& model, const Shard& shard, const WarmupState& state) {
   AttentionOptions options;
   options.device = "cuda";
-  options.num_qo_heads = model.num_qo_heads;
-  options.num_kv_heads = model.num_kv_heads;
+  options.num_qo_heads = static_cast<std::int32_t>(shard.qo_heads.count);
+  options.num_kv_heads = static_cast<std::int32_t>(shard.kv_heads.count);
   options.head_dim = model.head_dim;
   options.q_dtype = model.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
   options.kv_dtype = state.kv_dtype == "fp8_e4m3" ? DType::kF8E4M3
                      : state.kv_dtype == "int8"   ? DType::kI8
                      : state.kv_dtype == "int4"   ? DType::kI4
                                                   : options.q_dtype;
+  options.kv_token_scales = options.kv_dtype == DType::kF8E4M3;  // as servers keep it
   options.page_tokens = state.page_tokens;
   options.softcap = model.attention_softcap;
   options.batch_invariant = state.batch_invariant;
@@ -68,7 +71,9 @@ Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
   const Result<ModelConfig> model = load_model_config(state.model);
   if (!model.ok()) return with_model_hint(model.status(), state.model);
   std::vector<jit::KernelSource> all;
-  const AttentionOptions attention = attention_of(*model, state);
+  const Result<Shard> shard = make_shard(*model, 0, state.tp);
+  if (!shard.ok()) return shard.status();
+  const AttentionOptions attention = attention_of(*model, *shard, state);
   const auto q_type = static_cast<abi::KvDType>(attention.q_dtype);  // the values are the same
   for (const std::string& arch : state.archs) {
     Result<std::vector<jit::KernelSource>> kernels = attention_kernels(attention, arch);
@@ -79,8 +84,7 @@ Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
     if (!kernels.ok()) return kernels.status();
     for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
     const bool fp8 = state.weight_dtype == "fp8";
-    const ProductSizes sizes = {model->hidden_size, std::int64_t{model->num_qo_heads} * model->head_dim,
-                                model->intermediate_size};
+    const ProductSizes sizes = {model->hidden_size, shard->qo_heads.count * model->head_dim, shard->intermediate.count};
     kernels = product_kernels(arch, attention.q_dtype, fp8, sizes, model->activation);
     if (!kernels.ok()) return kernels.status();
     for (jit::KernelSource& kernel : *kernels) all.push_back(std::move(kernel));
@@ -88,6 +92,11 @@ Result<std::vector<jit::KernelSource>> kernels_of(const WarmupState& state) {
       Result<jit::KernelSource> rows = jit::fp8_rows_source(arch, q_type, 8);
       if (!rows.ok()) return rows.status();
       all.push_back(*std::move(rows));
+    }
+    if (state.tp > 1) {
+      Result<jit::KernelSource> sums = jit::all_reduce_source(arch, q_type);
+      if (!sums.ok()) return sums.status();
+      all.push_back(*std::move(sums));
     }
     if (!state.select) continue;
     for (Result<jit::KernelSource> kernel : {jit::select_source(arch, q_type), jit::key_codes_source(arch, q_type)}) {
@@ -163,6 +172,9 @@ int run_warmup(const WarmupState& state) {
   if (state.jobs < 0) {
     return fail(Status(StatusCode::kInvalidArgument, fmt::format("--jobs is {}, expected 0 or more", state.jobs)));
   }
+  if (state.tp < 1) {
+    return fail(Status(StatusCode::kInvalidArgument, fmt::format("--tp is {}, expected 1 or more", state.tp)));
+  }
   if (log_level() > LogLevel::kWarning) set_log_level(LogLevel::kWarning);
   const auto begin = std::chrono::steady_clock::now();
   const Result<std::vector<jit::KernelSource>> sources = kernels_of(state);
@@ -205,6 +217,7 @@ RunFunction declare_warmup(Options& options) {
                      "How KV is stored; auto: as the model computes");
   options.add_choice("weight-dtype", state->weight_dtype, {"auto", "fp8"},
                      "How weights are kept; fp8 also for checkpoints that are stored so");
+  options.add("tp", state->tp, "For servers with this --tp: the kernels of a rank");
   options.add("page-tokens", state->page_tokens, "Tokens a page");
   options.add_flag("batch-invariant", state->batch_invariant, "Also for servers with --batch-invariant");
   options.add_flag("select", state->select, "Also the kernels of PageSelector");

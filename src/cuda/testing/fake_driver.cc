@@ -143,7 +143,7 @@ CuResult begin_unsafe(const char* name) {
 std::size_t memory_left() {
   std::size_t left = state().memory_bytes;
   for (const auto& [address, bytes] : g_memory) left -= bytes;
-  return left;
+  return left - static_cast<std::size_t>(state().alive.graph_execs) * state().graph_bytes;
 }
 
 template <typename T>

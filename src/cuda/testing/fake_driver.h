@@ -49,6 +49,7 @@ struct State {
   int version = 13000;
   int num_devices = 1;
   std::size_t memory_bytes = std::size_t{1} << 24;  // more cannot be allocated
+  std::size_t graph_bytes = 0;                      // that each executable graph takes of it
   std::map<std::string, int> failures;              // what a function answers, instead of doing anything
   std::map<std::string, std::pair<int, int>> once;  // ..., and to which call of it alone, counted as `calls` are
   int lost =

@@ -167,6 +167,7 @@ class CudaDevice final : public Device {
     FOVEA_RETURN_IF_ERROR(context.status());
     return replays_.run(key, enqueue);
   }
+  DeviceGraphs graphs() const override { return replays_.graphs(); }
 
  private:
   static constexpr std::size_t kLeastReserve = std::size_t{1} << 30;

@@ -8,6 +8,7 @@
 
 #include "cuda/graph.h"
 #include "cuda/stream.h"
+#include "device/device.h"
 #include "fovea/status.h"
 
 namespace fovea {
@@ -17,6 +18,8 @@ class CudaReplays {
   CudaReplays(cuda::Device device, cuda::StreamHandle stream) : device_(std::move(device)), stream_(stream) {}
 
   Status run(std::uint64_t key, const std::function<Status()>& enqueue);
+  // Graphs that there are, and by how much the device's free memory shrank while they were recorded.
+  DeviceGraphs graphs() const { return taken_; }
 
  private:
   // More keys than that are enqueued each time: a graph of a large model takes some megabytes.
@@ -25,7 +28,8 @@ class CudaReplays {
   cuda::Device device_;
   cuda::StreamHandle stream_;
   std::unordered_map<std::uint64_t, cuda::Graph> graphs_;  // empty: the key came once
-  bool off_ = false;                                       // a recording failed
+  DeviceGraphs taken_;
+  bool off_ = false;  // a recording failed
 };
 
 }  // namespace fovea

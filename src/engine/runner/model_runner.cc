@@ -259,7 +259,8 @@ Status ModelRunner::end_ranks(Status status) {
   ProcessGroup* const group = device_.group();
   if (group == nullptr || status.ok()) return status;
   group->end(make_status(status.code(), "rank {}: {}", group->rank(), status.message()));
-  return status;
+  const Status why = group->status();  // where others ended it, that is why this failed
+  return why.ok() ? status : why;
 }
 
 const char* ModelRunner::why_not_ahead() const {
