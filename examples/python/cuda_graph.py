@@ -7,6 +7,9 @@ import torch
 
 import fovea
 
+if not torch.cuda.is_available():
+    raise SystemExit("This needs a CUDA device and a PyTorch that can use it; torch.cuda.is_available() is False.")
+
 BATCH, HEADS, KV_HEADS, DIM, PAGE, PAGES_EACH = 16, 32, 8, 128, 16, 64
 bf16 = dict(dtype=torch.bfloat16, device="cuda")
 

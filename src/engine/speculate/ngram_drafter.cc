@@ -7,12 +7,13 @@ namespace {
 
 constexpr std::size_t kMinMatch = 2;
 constexpr std::size_t kLongMatch = 16;  // no longer one is looked for
+constexpr std::size_t kSureMatch = 6;   // what follows so long a one is taken to be a quotation
 constexpr std::int32_t kFailures = 3;
 constexpr std::int32_t kMostPause = 256;
 
 }  // namespace
 
-std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std::int32_t most) {
+std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std::int32_t most, std::int32_t sure) {
   std::vector<std::int32_t> guesses;
   if (most <= 0 || tokens.size() <= kMinMatch) return guesses;
   const std::size_t end = tokens.size() - 1;
@@ -31,6 +32,7 @@ std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std
   }
   if (longest == 0) return guesses;
   const std::size_t period = end - found;
+  if (longest >= kSureMatch) most = std::max(most, sure);
   for (std::size_t k = 0; k < static_cast<std::size_t>(most); ++k) {
     guesses.push_back(k < period ? tokens[found + 1 + k] : guesses[k - period]);
   }
@@ -42,7 +44,7 @@ std::vector<std::int32_t> NgramDrafter::draft(std::span<const std::int32_t> toke
     --pause_;
     return {};
   }
-  return lookup_draft(tokens, std::min(most, length_));
+  return lookup_draft(tokens, std::min(most, length_), std::min(most, kMostTokens));
 }
 
 void NgramDrafter::verified(std::int32_t drafted, std::int32_t accepted) {

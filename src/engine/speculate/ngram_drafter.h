@@ -13,8 +13,9 @@
 namespace fovea {
 
 // Up to `most` guesses after `tokens`: those after the latest of the longest matches of at least kMinMatch last tokens.
-// Where they reach the end of `tokens`, they go on with themselves (a loop goes on).
-std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std::int32_t most);
+// Where they reach the end of `tokens`, they go on with themselves (a loop goes on). `sure`: as many at least after a
+// match that is long.
+std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std::int32_t most, std::int32_t sure = 0);
 
 class NgramDrafter {
  public:

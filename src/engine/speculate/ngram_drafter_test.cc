@@ -29,16 +29,25 @@ TEST(LookupDraft, GuessesNothingWhereNothingMatches) {
 }
 
 TEST(NgramDrafter, DraftsMoreWhereItIsRight) {
-  const Tokens loop(50, 7);
+  const Tokens text = {90, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 91, 1, 2, 3};  // three tokens match
   NgramDrafter drafter;
-  const std::size_t first = drafter.draft(loop, 100).size();
+  const std::size_t first = drafter.draft(text, 100).size();
   drafter.verified(static_cast<std::int32_t>(first), static_cast<std::int32_t>(first));
-  EXPECT_GT(drafter.draft(loop, 100).size(), first);
+  EXPECT_GT(drafter.draft(text, 100).size(), first);
   drafter.verified(6, 2);
-  EXPECT_EQ(drafter.draft(loop, 100).size(), 2u);
+  EXPECT_EQ(drafter.draft(text, 100).size(), 2u);
   for (int i = 0; i < 10; ++i) drafter.verified(2, 2);
-  EXPECT_EQ(drafter.draft(loop, 100).size(), static_cast<std::size_t>(NgramDrafter::kMostTokens));
-  EXPECT_EQ(drafter.draft(loop, 1).size(), 1u);
+  EXPECT_EQ(drafter.draft(text, 100).size(), static_cast<std::size_t>(NgramDrafter::kMostTokens));
+  EXPECT_EQ(drafter.draft(text, 1).size(), 1u);
+}
+
+TEST(NgramDrafter, DraftsMostAfterALongMatch) {
+  const Tokens text = {90, 1, 2, 3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16, 91, 1, 2, 3, 4, 5, 6};
+  NgramDrafter drafter;
+  drafter.verified(6, 1);  // two at most otherwise
+  EXPECT_EQ(drafter.draft(text, 100), (Tokens{10, 11, 12, 13, 14, 15}));
+  EXPECT_EQ(drafter.draft(text, 3).size(), 3u);
+  EXPECT_EQ(drafter.draft(std::span(text).first(text.size() - 1), 100).size(), 2u);
 }
 
 TEST(NgramDrafter, StopsForLongerAndLongerWhereItIsWrong) {
