@@ -6,6 +6,15 @@
 
 namespace fovea::attention {
 
+// 16 tokens of a stage in shared memory.
+struct Slice {
+  uint32_t token;     // the first of them, of the run
+  uint32_t in_stage;  // the same, of the stage
+  uint32_t k_tile;    // of the stage
+  uint32_t v_tile;
+  uint32_t scales;  // of the stage's keys, then of its values; with a scale a token only
+};
+
 // Pairs of a lane as bits: bit 4h + 2n + e is row r + 8h and token 8n + 2c + e of the slice (r = lane / 4, c = lane %
 // 4), as in the fragments of the first product.
 inline constexpr uint32_t kAllSeen = 0xff;
@@ -56,18 +65,17 @@ __device__ __forceinline__ bool may_hide(const Work& work, const PositionRange& 
   return block_row.mask == abi::MaskKind::kWindow && first < range.high - block_row.window_left;
 }
 
-__device__ __forceinline__ uint32_t seen_pairs(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                               uint32_t slice, uint32_t lane) {
+__device__ __forceinline__ uint32_t seen_pairs(const Work& work, const Row (&rows)[2], uint32_t slice) {
   const abi::BlockRow& block_row = work.record->block_row;
   const abi::MaskKind mask = work.record->item.flags & abi::kItemMasked ? block_row.mask : abi::MaskKind::kNone;
   uint32_t seen = 0;
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t token = slice_token(slice, i / 2, i % 2, lane);
+    const uint32_t token = slice_token(slice, i / 2, i % 2, work.lane);
     if (token < work.begin || token >= work.end) continue;
     int32_t position = 0;
     if (mask == abi::MaskKind::kCausal || mask == abi::MaskKind::kWindow) {
-      position = token_position(args, block_row, token);
+      position = token_position(*work.args, block_row, token);
     }
 #pragma unroll
     for (uint32_t h = 0; h < 2; ++h) {
@@ -76,7 +84,7 @@ __device__ __forceinline__ uint32_t seen_pairs(const abi::AttentionArgs& args, c
         if (sees) {
           const uint64_t row = work.record->item.row_begin - block_row.row_begin + rows[h].token;
           const uint64_t bit = block_row.mask_offset + row * block_row.mask_stride + token;
-          sees = args.mask_bits[bit >> 3] >> (bit & 7) & 1;
+          sees = work.args->mask_bits[bit >> 3] >> (bit & 7) & 1;
         }
       } else if (mask != abi::MaskKind::kNone) {
         sees = sees && position <= rows[h].position;

@@ -8,8 +8,11 @@
 
 namespace fovea::attention {
 
-// What a consumer warp works on: 16 rows of an item, and which of its KV slices.
+// What a warp works on: 16 rows of an item.
 struct Work {
+  const abi::AttentionArgs* args;
+  uint32_t warp;
+  uint32_t lane;
   const ItemRecord* record;
   uint32_t begin;  // KV tokens of the run
   uint32_t end;
@@ -28,7 +31,7 @@ struct Row {
   int32_t position;
 };
 
-__device__ __forceinline__ Row find_row(const abi::AttentionArgs& args, const Work& work, uint32_t row) {
+__device__ __forceinline__ Row find_row(const Work& work, uint32_t row) {
   Row r{};
   r.valid = row < work.rows;
   if (!r.valid) return r;
@@ -39,14 +42,28 @@ __device__ __forceinline__ Row find_row(const abi::AttentionArgs& args, const Wo
     r.position = work.record->positions[r.token];
   } else {
     const uint32_t at = work.record->item.row_begin + r.token;
-    r.q_row = reinterpret_cast<const uint32_t*>(args.plan + work.header->row_indices)[at];
-    r.position = reinterpret_cast<const int32_t*>(args.plan + work.header->q_pos)[at];
+    r.q_row = reinterpret_cast<const uint32_t*>(work.args->plan + work.header->row_indices)[at];
+    r.position = reinterpret_cast<const int32_t*>(work.args->plan + work.header->q_pos)[at];
   }
   return r;
 }
 
 __device__ __forceinline__ const VariantParams& variant_params(const abi::AttentionArgs& args) {
   return *reinterpret_cast<const VariantParams*>(args.variant_params);
+}
+
+// A logit through the variant's hooks; clears bit `bit` of `seen` where they hide it.
+__device__ __forceinline__ float variant_logit(const VariantParams& params, float s,
+                                               const fovea::variant::LogitPlace<float>& place, uint32_t bit,
+                                               uint32_t& seen) {
+  if constexpr (Variant::kHasLogit) {
+    s = Variant::template logit<fovea::variant::ScalarMath>(params, s, place);
+    if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
+  }
+  if constexpr (Variant::kHasVisible) {
+    if (!Variant::template visible<fovea::variant::ScalarMath>(params, place)) seen &= ~(1u << bit);
+  }
+  return s;
 }
 
 // What logits are multiplied by; softmax takes them in base 2.
@@ -153,6 +170,7 @@ __device__ __forceinline__ void fill_loaded(const Row& row, const uint16_t* from
     q.a[b][h] = *reinterpret_cast<const uint32_t*>(at);
     q.a[b][h + 2] = *reinterpret_cast<const uint32_t*>(at + kSecondPair);
   }
+  [[maybe_unused]] float factor = 1.0f;
   if constexpr (kScaleRows) {
     float most = 0.0f;
 #pragma unroll
@@ -163,24 +181,16 @@ __device__ __forceinline__ void fill_loaded(const Row& row, const uint16_t* from
         most = fmaxf(most, fabsf(ptx::unpack_high<kQueryBf16>(q.a[b][h + 2 * i])));
       }
     }
-    const float factor = range_factor(most);
+    factor = range_factor(most);
     q.scale[h] = scale / factor;
+  }
+  if constexpr (kScaleRows || kQueryBf16 != kMmaBf16) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t x = q.a[b][h + 2 * i];
-        q.a[b][h + 2 * i] =
-            ptx::pack2<false>(ptx::unpack_low<kQueryBf16>(x) * factor, ptx::unpack_high<kQueryBf16>(x) * factor);
-      }
-    }
-  } else if constexpr (kQueryBf16 != kMmaBf16) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t x = q.a[b][h + 2 * i];
-        q.a[b][h + 2 * i] = ptx::pack2<kMmaBf16>(ptx::unpack_low<kQueryBf16>(x), ptx::unpack_high<kQueryBf16>(x));
+        uint32_t& x = q.a[b][h + 2 * i];
+        x = ptx::pack2<kMmaBf16>(ptx::unpack_low<kQueryBf16>(x) * factor, ptx::unpack_high<kQueryBf16>(x) * factor);
       }
     }
   }

@@ -18,7 +18,7 @@ __device__ __forceinline__ void key_operands(uint32_t x, uint32_t& low, uint32_t
 }
 
 // logits[n] = Q K^T for tokens 8n.. of the slice.
-__device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile, uint32_t slice_in_stage, uint32_t lane,
+__device__ __forceinline__ void multiply_keys(const Queries& q, const Slice& slice, uint32_t lane,
                                               float (&logits)[2][4]) {
   float odd[2][4];
 #pragma unroll
@@ -27,17 +27,18 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
     odd[i / 4][i % 4] = 0.0f;
   }
   if constexpr (!kNarrow) {
-    for_chunk_pairs<StageTile, Order::kChunks, false>(k_tile, slice_in_stage, lane, [&]<int b>(const uint32_t(&k)[4]) {
-      float(&to)[2][4] = b % 2 == 0 ? logits : odd;
-      uint32_t a[4];
-      q.get<b>(a);
-      ptx::mma_16816<kMmaBf16>(to[0], a, k[0], k[1]);
-      ptx::mma_16816<kMmaBf16>(to[1], a, k[2], k[3]);
-    });
+    for_chunk_pairs<StageTile, Order::kChunks, false>(slice.k_tile, slice.in_stage, lane,
+                                                      [&]<int b>(const uint32_t(&k)[4]) {
+                                                        float(&to)[2][4] = b % 2 == 0 ? logits : odd;
+                                                        uint32_t a[4];
+                                                        q.get<b>(a);
+                                                        ptx::mma_16816<kMmaBf16>(to[0], a, k[0], k[1]);
+                                                        ptx::mma_16816<kMmaBf16>(to[1], a, k[2], k[3]);
+                                                      });
   } else {
     // A chunk is a block of dims; of int4 two.
     for_chunks<StageTile, Order::kChunks, false>(
-        k_tile, slice_in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
+        slice.k_tile, slice.in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
           uint32_t a[4];
           if constexpr (kInt4) {
             q.get<2 * c>(a);
@@ -65,8 +66,8 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, uint32_t k_tile,
 // state.o += weights V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;
 // the others may hold anything, NaN too.
 template <bool kHide>
-__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[4], uint32_t v_tile,
-                                                uint32_t slice_in_stage, uint32_t lane, uint32_t tokens) {
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[4], const Slice& slice,
+                                                uint32_t lane, uint32_t tokens) {
   uint32_t keep[2];
   if constexpr (kHide) {
 #pragma unroll
@@ -75,7 +76,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     }
   }
   if constexpr (!kNarrow) {
-    for_chunk_pairs<StageTile, Order::kTokens, true>(v_tile, slice_in_stage, lane, [&]<int b>(uint32_t(&v)[4]) {
+    for_chunk_pairs<StageTile, Order::kTokens, true>(slice.v_tile, slice.in_stage, lane, [&]<int b>(uint32_t(&v)[4]) {
       if constexpr (kHide) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
@@ -87,7 +88,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     // A register holds two dims of two tokens, the even ones for n-tile 0, the odd ones for n-tile 1; of int4 four, for
     // the n-tiles of two blocks. Integers are finite.
     for_chunks<StageTile, Order::kTokens, true>(
-        v_tile, slice_in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
+        slice.v_tile, slice.in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
           const auto add = [&](int b, int n, uint32_t low, uint32_t high) {
             ptx::mma_16816<false>(state.o[b][n], weights, low, high);
           };
@@ -134,9 +135,9 @@ struct TokenScales {
 
 // Weights become weight * scale * kWeightFactor, 0 where hidden, and state.zero their sum with the tokens' middles.
 template <bool kHide>
-__device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], uint32_t seen, uint32_t scales,
-                                              uint32_t slice_in_stage, uint32_t lane) {
-  const TokenScales of(scales + 4 * kStageTokens, slice_in_stage, lane);
+__device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], uint32_t seen, const Slice& slice,
+                                              uint32_t lane) {
+  const TokenScales of(slice.scales + 4 * kStageTokens, slice.in_stage, lane);
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -151,17 +152,17 @@ __device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], ui
   }
 }
 
-// kHide: some pair may be hidden. slice: its first token in the run; slice_in_stage: in the stage at k_tile and v_tile.
-// scales: of the stage's keys, then of its values; with a scale a token only.
+// kHide: some pair may be hidden.
 template <bool kHide>
-__device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                          const Queries& q, State& state, uint32_t k_tile, uint32_t v_tile,
-                                          uint32_t slice, uint32_t slice_in_stage, uint32_t lane, uint32_t scales = 0) {
+__device__ __forceinline__ void run_slice(const Work& work, const Row (&rows)[2], const Queries& q, State& state,
+                                          const Slice& slice) {
+  const uint32_t lane = work.lane;
+  // Logits: products, their scales, what the mask and the variant hide.
   float x[2][4];
-  multiply_keys(q, k_tile, slice_in_stage, lane, x);
+  multiply_keys(q, slice, lane, x);
   [[maybe_unused]] float shifts[2][4];  // what the keys' zeros add to logits
   if constexpr (kTokenScales) {
-    const TokenScales of(scales, slice_in_stage, lane);
+    const TokenScales of(slice.scales, slice.in_stage, lane);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       x[i / 4][i % 4] *= of.scale[i / 4][i % 2];
@@ -169,8 +170,8 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
     }
   }
   uint32_t seen = kAllSeen;
-  if constexpr (kHide) seen = seen_pairs(args, work, rows, slice, lane);
-  [[maybe_unused]] const VariantParams& params = variant_params(args);
+  if constexpr (kHide) seen = seen_pairs(work, rows, slice.token);
+  [[maybe_unused]] const VariantParams& params = variant_params(*work.args);
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -183,18 +184,11 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
         place.q_pos = static_cast<float>(rows[h].position);
         place.q_head = static_cast<int>(rows[h].q_head);
         place.kv_head = static_cast<int>(work.record->head);
-        const uint32_t token = slice_token(slice, n, i % 2, lane);
+        const uint32_t token = slice_token(slice.token, n, i % 2, lane);
         if (token >= work.begin && token < work.end) {
-          place.kv_pos = static_cast<float>(token_position(args, work.record->block_row, token));
+          place.kv_pos = static_cast<float>(token_position(*work.args, work.record->block_row, token));
         }
-        if constexpr (Variant::kHasLogit) {
-          s = Variant::template logit<fovea::variant::ScalarMath>(params, s, place);
-          if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
-        }
-        if constexpr (Variant::kHasVisible) {
-          const bool visible = Variant::template visible<fovea::variant::ScalarMath>(params, place);
-          if (!visible) seen &= ~(1u << (4 * h + 2 * n + i % 2));
-        }
+        s = variant_logit(params, s, place, 4 * h + 2 * n + i % 2, seen);
       }
       if constexpr (kHide || Variant::kHasVisible) {
         if (!(seen >> (4 * h + 2 * n + i % 2) & 1)) s = kMinusInf;
@@ -202,6 +196,7 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
       x[n][i] = s;
     }
   }
+  // Weights.
   if constexpr (Variant::kSoftmax) {
     float shift[2];
     raise(
@@ -227,37 +222,38 @@ __device__ __forceinline__ void run_slice(const abi::AttentionArgs& args, const 
     }
   }
   constexpr bool kSomeHidden = kHide || Variant::kHasVisible;
-  if constexpr (kTokenScales) scale_weights<kSomeHidden>(state, x, seen, scales, slice_in_stage, lane);
+  if constexpr (kTokenScales) scale_weights<kSomeHidden>(state, x, seen, slice, lane);
   const uint32_t weights[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
                                ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
+  // Their products with values.
   uint32_t tokens = 0;
   // Integers are finite: a weight of 0 hides them.
   constexpr bool kSomeInfinite = kSomeHidden && !kIntegers;
   if constexpr (kSomeInfinite) {
-    tokens = tokens_to_multiply(rows, seen, weights, state, v_tile, slice_in_stage, lane);
+    tokens = tokens_to_multiply(rows, seen, weights, state, slice, lane);
   }
   if constexpr (kIntegers) ptx::mma_16816<false>(state.weights, weights, kTwoOnes, kTwoOnes);
-  multiply_values<kSomeInfinite>(state, weights, v_tile, slice_in_stage, lane, tokens);
+  multiply_values<kSomeInfinite>(state, weights, slice, lane, tokens);
 }
 
 // Applies the key and value hooks to the 16 tokens of a slice, in place. By the one warp that works on the slice.
-__device__ __forceinline__ void transform_slice(const abi::AttentionArgs& args, const Work& work, uint8_t* k_tile,
-                                                uint8_t* v_tile, uint32_t slice, uint32_t slice_in_stage,
-                                                float* scratch, uint32_t lane) {
+__device__ __forceinline__ void transform_slice(const Work& work, const Slice& slice, uint8_t* k_tile, uint8_t* v_tile,
+                                                float* scratch) {
   if constexpr (kTransformsKv) {
-    const VariantParams& params = variant_params(args);
+    const VariantParams& params = variant_params(*work.args);
     for (uint32_t t = 0; t < kSliceTokens; ++t) {
-      if (slice + t < work.begin || slice + t >= work.end) continue;
-      const fovea::variant::RowPlace place{token_position(args, work.record->block_row, slice + t),
+      const uint32_t token = slice.token + t;
+      if (token < work.begin || token >= work.end) continue;
+      const fovea::variant::RowPlace place{token_position(*work.args, work.record->block_row, token),
                                            static_cast<int>(work.record->head), kHeadDim};
       const auto element = [&](uint8_t* tile, uint32_t d) -> uint16_t& {
-        return reinterpret_cast<uint16_t*>(tile + StageTile::chunk(slice_in_stage + t, d / 8))[d % 8];
+        return reinterpret_cast<uint16_t*>(tile + StageTile::chunk(slice.in_stage + t, d / 8))[d % 8];
       };
       const auto transform = [&](uint8_t* tile, const auto& hook) {
         __syncwarp();
-        for (uint32_t d = lane; d < kHeadDim; d += 32) scratch[d] = ptx::unpack_low<kMmaBf16>(element(tile, d));
+        for (uint32_t d = work.lane; d < kHeadDim; d += 32) scratch[d] = ptx::unpack_low<kMmaBf16>(element(tile, d));
         __syncwarp();
-        for (uint32_t d = lane; d < kHeadDim; d += 32) {
+        for (uint32_t d = work.lane; d < kHeadDim; d += 32) {
           element(tile, d) = static_cast<uint16_t>(ptx::pack2<kMmaBf16>(hook(static_cast<int>(d)), 0.0f));
         }
       };

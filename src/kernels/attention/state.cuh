@@ -8,68 +8,6 @@ namespace fovea::attention {
 
 inline constexpr float kMinusInf = __builtin_bit_cast(float, 0xff800000u);
 
-// State of the lane's rows r and r + 8 over the tokens so far. o: fragments of the second product, blocks of 16 dims as
-// two n-tiles; see output_pair().
-struct State {
-  float o[kBlocks][2][4];
-  float max[2];
-  float sum[2];                   // of this lane's tokens only, until finish_sums()
-  float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle) of this lane's tokens, until finish_quantized()
-  float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
-};
-
-__device__ __forceinline__ void clear(State& state) {
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) state.o[b][i / 4][i % 4] = 0.0f;
-  }
-  state.max[0] = state.max[1] = kMinusInf;
-  state.sum[0] = state.sum[1] = 0.0f;
-  if constexpr (kIntegers) {
-    state.zero[0] = state.zero[1] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.weights[i] = 0.0f;
-  }
-}
-
-// The rows' maxima rise to those of the lanes' logits, most_of(h); sums and outputs follow. shift: what logits lose.
-template <class F>
-__device__ __forceinline__ void raise(State& state, const F& most_of, float (&shift)[2]) {
-  float alpha[2];
-  bool moved = false;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float most = most_of(h);
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    most = fmaxf(most, state.max[h]);
-    shift[h] = most == kMinusInf ? 0.0f : most;
-    alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
-    moved |= most != state.max[h];
-    state.max[h] = most;
-  }
-  if (__any_sync(~0u, moved)) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.sum[h] *= alpha[h];
-      if constexpr (kIntegers) {
-        state.zero[h] *= alpha[h];
-        state.weights[2 * h] *= alpha[h];
-        state.weights[2 * h + 1] *= alpha[h];
-      }
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          state.o[b][n][2 * h] *= alpha[h];
-          state.o[b][n][2 * h + 1] *= alpha[h];
-        }
-      }
-    }
-  }
-}
-
 // Weights times scales are halves; times this they neither overflow for any scale nor become subnormal for usual ones.
 inline constexpr float kWeightFactor = kInt4 ? 4.0f : 64.0f;
 
@@ -84,49 +22,103 @@ inline constexpr float kEvenUnit = 1.0f / 16777216.0f;
 inline constexpr float kOddUnit = kInt4 ? 16.0f * kEvenUnit : kEvenUnit;
 inline constexpr uint32_t kTwoOnes = 0x3c003c00;  // halves
 
-// Behind the last slice: takes factors out of the outputs, adds what biases and zeros of the values are, and rotates
-// back.
-__device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
-  if constexpr (kFp8 && kTokenScales) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) state.o[b][i / 4][i % 4] *= 1.0f / kWeightFactor;
-    }
-  }
+// State of the lane's rows r and r + 8 over the tokens so far. o: fragments of the second product, blocks of 16 dims as
+// two n-tiles; see output_pair().
+struct State {
+  float o[kBlocks][2][4];
+  float max[2];
+  float sum[2];                   // of this lane's tokens only, until finish_sums()
+  float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle) of this lane's tokens, until finish_integers()
+  float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
+
+  static constexpr uint32_t kFirstLane = 1, kLastLane = 2;  // bits of a lane's number in which those of a row differ
+  static constexpr float kZeroFactor = 1.0f;                // what zero[] is to be divided by
+  static constexpr int kPerRow = kBlocks * 4;
+  // Element i of row h, which i & kOddBit says to be an odd dim; its weights.
+  static constexpr int kOddBit = 2;
+  __device__ __forceinline__ float& at(int h, int i) { return o[i / 4][i / 2 % 2][2 * h + i % 2]; }
+  __device__ __forceinline__ float& weight(int h, int i) { return weights[2 * h + i]; }
+};
+
+// The functions below take this kernel's states and those of kernels/attention/warp_per_worker.
+template <class S>
+__device__ __forceinline__ void clear(S& state) {
+  state = S{};
+  state.max[0] = state.max[1] = kMinusInf;
+}
+
+// Row h times alpha.
+template <class S>
+__device__ __forceinline__ void rescale(S& state, int h, float alpha) {
+  state.sum[h] *= alpha;
   if constexpr (kIntegers) {
+    state.zero[h] *= alpha;
+    state.weight(h, 0) *= alpha;
+    state.weight(h, 1) *= alpha;
+  }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float zero = state.zero[h];
-      zero += __shfl_xor_sync(~0u, zero, 1);
-      zero += __shfl_xor_sync(~0u, zero, 2);
-      zero -= state.weights[2 * h] * (kCodeBias / kWeightFactor);
+  for (int i = 0; i < S::kPerRow; ++i) state.at(h, i) *= alpha;
+}
+
+// x over the lanes that have the rows of x's.
+template <class S, class F>
+__device__ __forceinline__ float over_row(float x, const F& f) {
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
+  for (uint32_t step = S::kFirstLane; step <= S::kLastLane; step *= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+template <class S>
+__device__ __forceinline__ float most_of_row(float x) {
+  return over_row<S>(x, [](float a, float b) { return fmaxf(a, b); });
+}
+template <class S>
+__device__ __forceinline__ float sum_of_row(float x) {
+  return over_row<S>(x, [](float a, float b) { return a + b; });
+}
+
+// The rows' maxima rise to those of the lanes' logits, most_of(h); sums and outputs follow. shift: what logits lose.
+template <class F>
+__device__ __forceinline__ void raise(State& state, const F& most_of, float (&shift)[2]) {
+  float alpha[2];
+  bool moved = false;
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          constexpr float kUnits[2] = {1.0f / (kEvenUnit * kWeightFactor), 1.0f / (kOddUnit * kWeightFactor)};
-          state.o[b][n][2 * h] = state.o[b][n][2 * h] * kUnits[n] + zero;
-          state.o[b][n][2 * h + 1] = state.o[b][n][2 * h + 1] * kUnits[n] + zero;
-        }
-      }
-      if constexpr (kRotated) {
-        float row[kBlocks * 4];
-#pragma unroll
-        for (int i = 0; i < kBlocks * 4; ++i) row[i] = state.o[i / 4][i / 2 % 2][2 * h + i % 2];
-        rotate<1, 2>(row, lane);
-#pragma unroll
-        for (int i = 0; i < kBlocks * 4; ++i) state.o[i / 4][i / 2 % 2][2 * h + i % 2] = row[i];
-      }
-    }
+  for (int h = 0; h < 2; ++h) {
+    const float most = fmaxf(most_of_row<State>(most_of(h)), state.max[h]);
+    shift[h] = most == kMinusInf ? 0.0f : most;
+    alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
+    moved |= most != state.max[h];
+    state.max[h] = most;
+  }
+  if (__any_sync(~0u, moved)) {
+    rescale(state, 0, alpha[0]);
+    rescale(state, 1, alpha[1]);
   }
 }
 
-__device__ __forceinline__ void finish_sums(State& state) {
+template <class S>
+__device__ __forceinline__ void finish_sums(S& state) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], 1);
-    state.sum[h] += __shfl_xor_sync(~0u, state.sum[h], 2);
+  for (int h = 0; h < 2; ++h) state.sum[h] = sum_of_row<S>(state.sum[h]);
+}
+
+// Behind the last slice: takes factors out of outputs over integers, adds what their biases and zeros are, and rotates
+// back.
+template <class S>
+__device__ __forceinline__ void finish_integers(S& state, uint32_t lane) {
+  if constexpr (kIntegers) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float zero =
+          sum_of_row<S>(state.zero[h]) * (1.0f / S::kZeroFactor) - state.weight(h, 0) * (kCodeBias / kWeightFactor);
+      float row[S::kPerRow];
+#pragma unroll
+      for (int i = 0; i < S::kPerRow; ++i) {
+        row[i] = state.at(h, i) * (1.0f / ((i & S::kOddBit ? kOddUnit : kEvenUnit) * kWeightFactor)) + zero;
+      }
+      if constexpr (kRotated) rotate<S::kFirstLane, S::kLastLane>(row, lane);
+#pragma unroll
+      for (int i = 0; i < S::kPerRow; ++i) state.at(h, i) = row[i];
+    }
   }
 }
 

@@ -29,14 +29,14 @@ __device__ __forceinline__ bool some_not_finite(uint32_t word) {
 }
 
 // Tokens of the slice whose values are not all finite, as bits.
-__device__ __forceinline__ uint32_t not_finite_tokens(uint32_t v_tile, uint32_t slice_in_stage, uint32_t lane) {
+__device__ __forceinline__ uint32_t not_finite_tokens(const Slice& slice, uint32_t lane) {
   constexpr uint32_t kChunks = kRowBytes / 16;
   uint32_t found = 0;
 #pragma unroll 1
   for (uint32_t i = lane; i < kSliceTokens * kChunks; i += 32) {
     const uint32_t token = i / kChunks;
     uint32_t words[4];
-    ptx::load_shared_16(words, v_tile + StageTile::chunk(slice_in_stage + token, i % kChunks));
+    ptx::load_shared_16(words, slice.v_tile + StageTile::chunk(slice.in_stage + token, i % kChunks));
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       if (some_not_finite(words[w])) found |= 1u << token;
@@ -60,7 +60,7 @@ __device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token_in_
 
 // Adds tokens (bits of the slice) to the rows that see them. seen, weights: of the lane, see run_slice().
 __device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32_t seen, const uint32_t (&weights)[4],
-                                           uint32_t v_tile, uint32_t slice_in_stage, uint32_t lane) {
+                                           const Slice& slice, uint32_t lane) {
 #pragma unroll 1
   for (; tokens != 0; tokens &= tokens - 1) {
     const uint32_t token = __ffs(static_cast<int>(tokens)) - 1;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32
       for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-          const float2 v = value_pair(v_tile, slice_in_stage + token, first_dim(b, lane) + p * kSecondPair);
+          const float2 v = value_pair(slice.v_tile, slice.in_stage + token, first_dim(b, lane) + p * kSecondPair);
           if constexpr (kFp8) {
             state.o[b][0][2 * h + p] += weight * v.x;
             state.o[b][1][2 * h + p] += weight * v.y;
@@ -95,8 +95,8 @@ __device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32
 // Which of the lane's four tokens the product is to take: those that some row sees, without those that it would leak to
 // rows which do not; these are added here.
 __device__ __forceinline__ uint32_t tokens_to_multiply(const Row (&rows)[2], uint32_t seen,
-                                                       const uint32_t (&weights)[4], State& state, uint32_t v_tile,
-                                                       uint32_t slice_in_stage, uint32_t lane) {
+                                                       const uint32_t (&weights)[4], State& state, const Slice& slice,
+                                                       uint32_t lane) {
   const uint32_t unseen = ~seen & ((rows[0].valid ? 0x0fu : 0u) | (rows[1].valid ? 0xf0u : 0u));
   uint32_t both = ((seen | seen >> 4) & 0xf) | ((unseen | unseen >> 4) & 0xf) << 4;
 #pragma unroll
@@ -104,11 +104,10 @@ __device__ __forceinline__ uint32_t tokens_to_multiply(const Row (&rows)[2], uin
   uint32_t tokens = both & 0xf;
   const uint32_t divided = tokens & both >> 4;
   if (__any_sync(~0u, divided != 0)) {
-    const uint32_t leaking =
-        not_finite_tokens(v_tile, slice_in_stage, lane) & __reduce_or_sync(~0u, as_slice_bits(divided, lane));
+    const uint32_t leaking = not_finite_tokens(slice, lane) & __reduce_or_sync(~0u, as_slice_bits(divided, lane));
     if (leaking != 0) {
       tokens &= ~as_own_bits(leaking, lane);
-      add_tokens(state, leaking, seen, weights, v_tile, slice_in_stage, lane);
+      add_tokens(state, leaking, seen, weights, slice, lane);
     }
   }
   return tokens;

@@ -43,6 +43,12 @@ __device__ __forceinline__ void write_output(const abi::AttentionArgs& args, uin
   *reinterpret_cast<uint32_t*>(to) = ptx::pack2<kQueryBf16>(value.x, value.y);
 }
 
+// Where a row's log-sum-exp goes, if args.lse asks for them.
+__device__ __forceinline__ float& lse_at(const abi::AttentionArgs& args, uint32_t q_row, uint32_t q_heads,
+                                         uint32_t q_head) {
+  return args.lse[static_cast<uint64_t>(q_row) * q_heads + q_head];
+}
+
 // Where the rows of an item go: finished to the output, as parts to the workspace, or to the output with the other
 // parts merged in.
 enum class Destination : uint32_t { kOutput, kPart, kMerged };
@@ -76,9 +82,9 @@ struct RowTarget {
 };
 
 // writes_lse: true for one thread of the row.
-__device__ __forceinline__ RowTarget target_of(const abi::AttentionArgs& args, const Work& work, Destination to,
-                                               uint32_t tile_row, const Row& row, float max, float sum,
-                                               bool writes_lse) {
+__device__ __forceinline__ RowTarget target_of(const Work& work, Destination to, uint32_t tile_row, const Row& row,
+                                               float max, float sum, bool writes_lse) {
+  const abi::AttentionArgs& args = *work.args;
   RowTarget target{};
   target.row = row;
   target.to = to;
@@ -93,9 +99,7 @@ __device__ __forceinline__ RowTarget target_of(const abi::AttentionArgs& args, c
   }
   target.lse = result.lse;
   if (to == Destination::kOutput) {
-    if (writes_lse && args.lse != nullptr) {
-      args.lse[static_cast<uint64_t>(row.q_row) * work.q_heads + row.q_head] = result.lse;
-    }
+    if (writes_lse && args.lse != nullptr) lse_at(args, row.q_row, work.q_heads, row.q_head) = result.lse;
   } else if (to == Destination::kPart) {
     target.partial =
         abi::partial_row(work.record->item, work.record->block_row, work.record->head, work.group) + tile_row;
@@ -105,50 +109,49 @@ __device__ __forceinline__ RowTarget target_of(const abi::AttentionArgs& args, c
 }
 
 // One warp alone has seen all tokens of its 16 rows.
-__device__ __forceinline__ void write_alone(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                            Destination to, State& state, uint32_t lane) {
+__device__ __forceinline__ void write_alone(const Work& work, const Row (&rows)[2], Destination to, State& state) {
+  uint32_t lane = work.lane;
   asm volatile("" : "+r"(lane));  // columns are worked out here: kept from item to item, they would spill
   finish_sums(state);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (!rows[h].valid) continue;
     const uint32_t tile_row = work.first_row + lane / 4 + 8 * h;
-    const RowTarget target = target_of(args, work, to, tile_row, rows[h], state.max[h], state.sum[h], (lane & 3) == 0);
+    const RowTarget target = target_of(work, to, tile_row, rows[h], state.max[h], state.sum[h], (lane & 3) == 0);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
-        target.write(args, first_dim(b, lane) + pair * kSecondPair, output_pair(state, b, pair, h));
+        target.write(*work.args, first_dim(b, lane) + pair * kSecondPair, output_pair(state, b, pair, h));
       }
     }
   }
 }
 
 // The log-sum-exp of row `tile_row` of lane l's part, asked for early; the pattern where it is not there yet.
-__device__ __forceinline__ float ask_for_lse(const abi::AttentionArgs& args, const Work& work, const PartList& list,
-                                             uint32_t tile_row, uint32_t lane) {
-  if (!Variant::kSoftmax || lane == 0 || lane >= list.count || tile_row >= work.rows) return 0.0f;
-  return load_part(list.lse(args, lane, tile_row));
+__device__ __forceinline__ float ask_for_lse(const Work& work, const PartList& list, uint32_t tile_row) {
+  if (!Variant::kSoftmax || work.lane == 0 || work.lane >= list.count || tile_row >= work.rows) return 0.0f;
+  return load_part(list.lse(work.lane, tile_row));
 }
 
 // Weights of the parts of the rows of an item whose first part this worker holds, into shared memory; the rows'
 // log-sum- exps; and the pattern behind the parts' ones. Rows go to the warps in turns. own: log-sum-exps of the lane's
 // rows, of which every warp has all 16. asked: ask_for_lse() of the warp's first row.
-__device__ __forceinline__ void weigh_parts(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
-                                            const PartList& list, const float (&own)[2], float asked, uint32_t warp,
-                                            uint32_t lane) {
+__device__ __forceinline__ void weigh_parts(const Work& work, SharedMemory& shared, const PartList& list,
+                                            const float (&own)[2], float asked) {
+  const uint32_t lane = work.lane;
 #pragma unroll 1
-  for (uint32_t r = warp; r < work.rows; r += kConsumerWarps) {
+  for (uint32_t r = work.warp; r < work.rows; r += kConsumerWarps) {
     float* const weights = shared.part_weights + r * list.count;
     const float mine = __shfl_sync(~0u, r < 8 ? own[0] : own[1], r % 8 * 4);
-    const float extra = extra_logit(args, work.record->head * work.group + r % work.group);
+    const float extra = extra_logit(*work.args, work.record->head * work.group + r % work.group);
     float most = fmaxf(extra, mine);
 #pragma unroll 1
     for (uint32_t i = lane; i < list.count; i += 32) {
       float lse = mine;
       if (Variant::kSoftmax && i != 0) {
-        float* const from = list.lse(args, i, r);
-        lse = wait_for_part(from, i < 32 && r == warp ? asked : load_part(from));
+        float* const from = list.lse(i, r);
+        lse = wait_for_part(from, i < 32 && r == work.warp ? asked : load_part(from));
         restore_part(from);
       }
       weights[i] = lse;
@@ -164,13 +167,12 @@ __device__ __forceinline__ void weigh_parts(const abi::AttentionArgs& args, cons
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if (extra != kMinusInf) sum += exp2f(extra - most);
-    const float factor = Variant::kSoftmax && sum != 0.0f ? 1.0f / sum : 1.0f;
+    const float factor = merged_factor(sum);
 #pragma unroll 1
     for (uint32_t i = lane; i < list.count; i += 32) weights[i] *= factor;
-    if (lane == 0 && args.lse != nullptr) {
-      const Row row = find_row(args, work, r);
-      const float lse = !Variant::kSoftmax ? 0.0f : sum == 0.0f ? kMinusInf : most + log2f(sum);
-      args.lse[static_cast<uint64_t>(row.q_row) * work.q_heads + row.q_head] = lse;
+    if (lane == 0 && work.args->lse != nullptr) {
+      const Row row = find_row(work, r);
+      lse_at(*work.args, row.q_row, work.q_heads, row.q_head) = merged_lse(most, sum);
     }
   }
 }
@@ -181,13 +183,12 @@ struct Others {
   float2 parts[kAtOnce];
 
   // Of parts first .., without part 0, which is this worker's.
-  __device__ __forceinline__ void load(const abi::AttentionArgs& args, const PartList& list, uint32_t first,
-                                       uint32_t tile_row, uint32_t column) {
+  __device__ __forceinline__ void load(const PartList& list, uint32_t first, uint32_t tile_row, uint32_t column) {
 #pragma unroll
     for (uint32_t u = 0; u < kAtOnce; ++u) {
       parts[u] = {0.0f, 0.0f};
       if (first + u != 0 && first + u < list.count) {
-        parts[u] = load_part2(list.values(args, first + u, tile_row) + column);
+        parts[u] = load_part2(list.values(first + u, tile_row) + column);
       }
     }
   }
@@ -201,21 +202,20 @@ struct Others {
 
 // `own`, of the first part, and the others' two columns, weighted and summed in the plan's order. others: as loaded
 // from part 0 on, where `loaded`.
-__device__ __forceinline__ float2 merge_parts(const abi::AttentionArgs& args, const SharedMemory& shared,
-                                              const PartList& list, Others& others, bool loaded, float2 own,
-                                              uint32_t tile_row, uint32_t column) {
+__device__ __forceinline__ float2 merge_parts(const SharedMemory& shared, const PartList& list, Others& others,
+                                              bool loaded, float2 own, uint32_t tile_row, uint32_t column) {
   const float* const weights = shared.part_weights + tile_row * list.count;
   float2 total{0.0f, 0.0f};
 #pragma unroll 1
   for (uint32_t first = 0; first < list.count; first += Others::kAtOnce) {
     if (first == 0 && !loaded) others.parts[1].x = __uint_as_float(abi::kPartPending);
-    if (first != 0) others.load(args, list, first, tile_row, column);
-    while (others.some_pending()) others.load(args, list, first, tile_row, column);
+    if (first != 0) others.load(list, first, tile_row, column);
+    while (others.some_pending()) others.load(list, first, tile_row, column);
     if (first == 0) others.parts[0] = own;
 #pragma unroll
     for (uint32_t u = 0; u < Others::kAtOnce; ++u) {
       if (first + u >= list.count) break;
-      if (first + u != 0) restore_part2(list.values(args, first + u, tile_row) + column);
+      if (first + u != 0) restore_part2(list.values(first + u, tile_row) + column);
       const float weight = weights[first + u];
       if (weight == 0.0f) continue;
       total.x += weight * others.parts[u].x;
@@ -225,28 +225,32 @@ __device__ __forceinline__ float2 merge_parts(const abi::AttentionArgs& args, co
   return total;
 }
 
-// How the rows of a team's item end. slot: of its first query token, where `to` is kMerged (16 rows at most then).
+// How the rows of an item end.
 struct Ending {
   Destination to;
-  MergeSlot slot;
+  MergeRule rule;
+  MergeSlot slot;       // of the warp's first query token; of the item's, where `to` is kMerged (16 rows at most then)
+  bool alone;           // one warp has the item to itself
+  uint32_t row_blocks;  // 16-row blocks of the team, a power of two; warp w has block w % row_blocks
 };
+
+inline constexpr uint32_t kTeamBarrier = 1;
+__device__ __forceinline__ void team_barrier() { ptx::barrier_sync(kTeamBarrier, kConsumerThreads); }
 
 // Where a thread's registers are few, other workers' parts are not asked for ahead of their use.
 inline constexpr bool kAsksEarly = kHeadDim <= 128;
 
 // Four rows of every row block at a time: states weighted by `weight` go through shared memory and are summed, two
 // columns a thread, always in the order of the warps. others: of the thread's columns of rows 0 .., for kMerged.
-template <class Barrier>
-__device__ __forceinline__ void sum_rows(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
-                                         const Ending& ending, Others& others, const State& state,
-                                         const float (&weight)[2], uint32_t row_blocks, uint32_t warp, uint32_t lane,
-                                         const Barrier& barrier) {
+__device__ __forceinline__ void sum_rows(const Work& work, SharedMemory& shared, const Ending& ending, Others& others,
+                                         const State& state, const float (&weight)[2]) {
+  const uint32_t warp = work.warp, lane = work.lane, row_blocks = ending.row_blocks;
   constexpr uint32_t kPairs = kHeadDim / 2;
   const uint32_t sharers = kConsumerWarps / row_blocks;
   const bool merged = ending.to == Destination::kMerged;
 #pragma unroll 1
   for (uint32_t first_row = 0; first_row < 16 && first_row < work.rows; first_row += kReduceRows) {
-    if (first_row != 0) barrier();  // the rows before have been read
+    if (first_row != 0) team_barrier();  // the rows before have been read
     if (lane / 16 == first_row / kReduceRows % 2) {
       float* const to = shared.reduce[warp][lane / 4 % kReduceRows];
       const auto put = [&](int h) {
@@ -266,7 +270,7 @@ __device__ __forceinline__ void sum_rows(const abi::AttentionArgs& args, const W
         put(1);
       }
     }
-    barrier();
+    team_barrier();
 #pragma unroll 1
     for (uint32_t n = warp * 32 + lane; n < row_blocks * kReduceRows * kPairs; n += kConsumerThreads) {
       const uint32_t column = n % kPairs * 2;
@@ -290,13 +294,12 @@ __device__ __forceinline__ void sum_rows(const abi::AttentionArgs& args, const W
       }
       if (merged) {
         const bool loaded = kAsksEarly && first_row == 0 && n < kConsumerThreads;
-        value =
-            merge_parts(args, shared, PartList(args, work, ending.slot.entry), others, loaded, value, tile_row, column);
+        value = merge_parts(shared, PartList(work, ending.slot.entry), others, loaded, value, tile_row, column);
       }
       if constexpr (Variant::kHasOutput) {
         if (ending.to != Destination::kPart) {
-          const Row row = find_row(args, work, tile_row);
-          write_output(args, row.q_row, row.q_head, row.position, column, value);
+          const Row row = find_row(work, tile_row);
+          write_output(*work.args, row.q_row, row.q_head, row.position, column, value);
           continue;
         }
       }
@@ -310,31 +313,30 @@ __device__ __forceinline__ void sum_rows(const abi::AttentionArgs& args, const W
   }
 }
 
-// The sum over the warps that shared a row block's tokens. row_blocks: 16-row blocks of the team, a power of two; warp
-// w has block w % row_blocks. between(): called when all warps have arrived here.
-template <class Barrier, class Between>
-__device__ __forceinline__ void write_together(const abi::AttentionArgs& args, const Work& work, SharedMemory& shared,
-                                               const Row (&rows)[2], const Ending& ending, State& state,
-                                               uint32_t row_blocks, uint32_t parity, uint32_t warp, uint32_t lane,
-                                               const Barrier& barrier, const Between& between) {
+// The sum over the warps that shared a row block's tokens. between(): called when all warps have arrived here.
+template <class Between>
+__device__ __forceinline__ void write_together(const Work& work, SharedMemory& shared, const Row (&rows)[2],
+                                               const Ending& ending, State& state, uint32_t parity,
+                                               const Between& between) {
+  const uint32_t warp = work.warp, lane = work.lane, row_blocks = ending.row_blocks;
   float2(&states)[kConsumerWarps][16] = shared.states[parity];
   // What other workers wrote of the rows, on its way while this one's sum is made.
   const bool merged = ending.to == Destination::kMerged;
-  const PartList list(args, work, ending.slot.entry);
+  const PartList list(work, ending.slot.entry);
   float asked = __uint_as_float(abi::kPartPending);
   Others others{};
   if (merged && kAsksEarly) {
-    asked = ask_for_lse(args, work, list, warp, lane);
+    asked = ask_for_lse(work, list, warp);
     const uint32_t n = warp * 32 + lane;
     const uint32_t row = n / (kHeadDim / 2);
-    if (row < kReduceRows && row < work.rows) others.load(args, list, 0, row, n % (kHeadDim / 2) * 2);
+    if (row < kReduceRows && row < work.rows) others.load(list, 0, row, n % (kHeadDim / 2) * 2);
   }
   finish_sums(state);
   if ((lane & 3) == 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) states[warp][lane / 4 + 8 * h] = {state.max[h], state.sum[h]};
   }
-  barrier();
+  team_barrier();
   between();
   // Every warp works out its rows' totals, and by what its own part of them is to be multiplied.
   const uint32_t block = warp % row_blocks;
@@ -359,14 +361,14 @@ __device__ __forceinline__ void write_together(const abi::AttentionArgs& args, c
     for (uint32_t s = 0; s < kConsumerWarps; ++s) sum += parts[s].y * ptx::exp2_approx(parts[s].x - shift);
     if (!rows[h].valid) continue;
     const uint32_t tile_row = work.first_row + lane / 4 + 8 * h;
-    const RowTarget target = target_of(args, work, ending.to, tile_row, rows[h], most, sum, writes);
+    const RowTarget target = target_of(work, ending.to, tile_row, rows[h], most, sum, writes);
     weight[h] = target.factor;
     lse[h] = target.lse;
     if constexpr (Variant::kSoftmax) weight[h] *= ptx::exp2_approx(state.max[h] - shift);
-    if (writes) shared.row_targets[tile_row] = target.address(args);
+    if (writes) shared.row_targets[tile_row] = target.address(*work.args);
   }
-  if (merged) weigh_parts(args, work, shared, list, lse, asked, warp, lane);
-  sum_rows(args, work, shared, ending, others, state, weight, row_blocks, warp, lane, barrier);
+  if (merged) weigh_parts(work, shared, list, lse, asked);
+  sum_rows(work, shared, ending, others, state, weight);
 }
 
 }  // namespace fovea::attention

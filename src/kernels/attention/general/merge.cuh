@@ -9,8 +9,8 @@ namespace fovea::attention {
 
 // Merges a row by one warp, once its parts are there, and leaves the pattern behind. in_part: the row behind the first
 // of each part.
-__device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const Work& work, const PartList& list,
-                                          uint32_t tile_row, uint32_t in_part, uint32_t lane) {
+__device__ __forceinline__ void merge_row(const Work& work, const PartList& list, uint32_t tile_row, uint32_t in_part) {
+  const uint32_t lane = work.lane;
   constexpr uint32_t kPairs = kHeadDim / 2;
   constexpr uint32_t kPerLane = (kPairs + 31) / 32;
   constexpr uint32_t kAtOnce = 8;
@@ -18,7 +18,7 @@ __device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const 
   const auto load = [&](uint32_t first) {
 #pragma unroll
     for (uint32_t u = 0; u < kAtOnce; ++u) {
-      const float* const from = list.values(args, first + u < list.count ? first + u : 0, in_part);
+      const float* const from = list.values(first + u < list.count ? first + u : 0, in_part);
 #pragma unroll
       for (uint32_t j = 0; j < kPerLane; ++j) {
         const uint32_t pair = lane + 32 * j;
@@ -38,12 +38,12 @@ __device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const 
   };
   const auto lse_of = [&](uint32_t i) {
     if (!Variant::kSoftmax || i >= list.count) return kMinusInf;
-    const float* const from = list.lse(args, i, in_part);
+    const float* const from = list.lse(i, in_part);
     return wait_for_part(from, load_part(from));
   };
   load(0);  // on their way before anything is known of their weights
-  const Row row = find_row(args, work, tile_row);
-  const float extra = extra_logit(args, row.q_head);
+  const Row row = find_row(work, tile_row);
+  const float extra = extra_logit(*work.args, row.q_head);
   float most = extra;
 #pragma unroll 1
   for (uint32_t i = lane; i < list.count; i += 32) most = fmaxf(most, lse_of(i));
@@ -60,7 +60,7 @@ __device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const 
     if (first % 32 == 0) {
       const uint32_t i = first + lane;
       my_weight = part_weight(lse_of(i), most);
-      if (Variant::kSoftmax && i < list.count) restore_part(list.lse(args, i, in_part));
+      if (Variant::kSoftmax && i < list.count) restore_part(list.lse(i, in_part));
     }
     if (first != 0) load(first);
     while (some_pending()) load(first);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const 
 #pragma unroll
     for (uint32_t u = 0; u < kAtOnce; ++u) {
       if (first + u >= list.count) break;
-      float* const from = list.values(args, first + u, in_part);
+      float* const from = list.values(first + u, in_part);
 #pragma unroll
       for (uint32_t j = 0; j < kPerLane; ++j) {
         const uint32_t pair = lane + 32 * j;
@@ -86,16 +86,15 @@ __device__ __forceinline__ void merge_row(const abi::AttentionArgs& args, const 
       }
     }
   }
-  const float factor = Variant::kSoftmax && sum != 0.0f ? 1.0f / sum : 1.0f;
+  const float factor = merged_factor(sum);
 #pragma unroll
   for (uint32_t j = 0; j < kPerLane; ++j) {
     const uint32_t pair = lane + 32 * j;
     if (pair >= kPairs) continue;
-    write_output(args, row.q_row, row.q_head, row.position, 2 * pair, {value[j].x * factor, value[j].y * factor});
+    write_output(*work.args, row.q_row, row.q_head, row.position, 2 * pair, {value[j].x * factor, value[j].y * factor});
   }
-  if (lane == 0 && args.lse != nullptr) {
-    const float lse = !Variant::kSoftmax ? 0.0f : sum == 0.0f ? kMinusInf : most + log2f(sum);
-    args.lse[static_cast<uint64_t>(row.q_row) * work.q_heads + row.q_head] = lse;
+  if (lane == 0 && work.args->lse != nullptr) {
+    lse_at(*work.args, row.q_row, work.q_heads, row.q_head) = merged_lse(most, sum);
   }
 }
 
@@ -109,14 +108,12 @@ struct MergeCount {
   uint32_t num_parts;
   uint32_t index;
 
-  // slot: of the warp's first query token.
-  __device__ __forceinline__ void arrive(const abi::AttentionArgs& args, const Work& work, const MergeSlot& slot,
-                                         bool alone, uint32_t warp, uint32_t lane) {
-    const uint32_t own = alone ? lane : warp * 32 + lane;
-    index = own == 0 ? slot.index : find_merge(args, work, own);
-    num_parts = own == 0 ? slot.entry.num_parts : find_entry(args, work, index).num_parts;
+  __device__ __forceinline__ void arrive(const Work& work, const Ending& ending) {
+    const uint32_t own = ending.alone ? work.lane : work.warp * 32 + work.lane;
+    index = own == 0 ? ending.slot.index : find_merge(work, own);
+    num_parts = own == 0 ? ending.slot.entry.num_parts : find_entry(work, index).num_parts;
     arrived = 0;
-    if (index != abi::kNone) arrived = atomicAdd(args.merge_counters + index, 1u) + 1;
+    if (index != abi::kNone) arrived = atomicAdd(work.args->merge_counters + index, 1u) + 1;
   }
   // The warp's tokens whose last part this was, as bits; leaves their counts as they were.
   __device__ __forceinline__ uint32_t due(const abi::AttentionArgs& args) const {
@@ -127,23 +124,22 @@ struct MergeCount {
 };
 
 // Merges rows whose parts all lie in the workspace: all of the item where it holds their first parts, else those that
-// are due. of_tokens(i): due query tokens 32 i .. as bits. slot: of the warp's first query token; of token 0 for
-// kFirst.
+// are due. of_tokens(i): due query tokens 32 i .. as bits.
 template <class Due>
-__device__ __forceinline__ void merge_rows(const abi::AttentionArgs& args, const Work& work, MergeRule rule,
-                                           const MergeSlot& slot, bool alone, uint32_t warp, uint32_t lane,
-                                           const Due& of_tokens) {
+__device__ __forceinline__ void merge_rows(const Work& work, const Ending& ending, const Due& of_tokens) {
+  const uint32_t warp = work.warp;
+  const bool alone = ending.alone;
 #pragma unroll 1
   for (uint32_t row = alone ? 0 : warp; row < work.rows; row += alone ? 1 : kConsumerWarps) {
     uint32_t in_part = row;
-    abi::MergeEntry entry = slot.entry;
-    if (rule == MergeRule::kCounted) {
+    abi::MergeEntry entry = ending.slot.entry;
+    if (ending.rule == MergeRule::kCounted) {
       const uint32_t token = row / work.group;
       in_part -= token * work.group;
       if (!(of_tokens(token / 32) >> (token % 32) & 1)) continue;
-      if (token != (alone ? 0 : warp / work.group)) entry = find_entry(args, work, find_merge(args, work, token));
+      if (token != (alone ? 0 : warp / work.group)) entry = find_entry(work, find_merge(work, token));
     }
-    merge_row(args, work, PartList(args, work, entry), row, in_part, lane);
+    merge_row(work, PartList(work, entry), row, in_part);
   }
 }
 

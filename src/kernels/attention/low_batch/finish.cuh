@@ -41,7 +41,7 @@ static_assert(sizeof(SharedMemory) <= FOVEA_FEW_SMEM_BYTES, "tune/attention_choi
 // worked: the warp had tokens.
 __device__ __forceinline__ void put_state(SharedMemory& shared, State& state, bool worked, uint32_t warp,
                                           uint32_t lane) {
-  if (worked) warp_per_worker::finish_sums(state);
+  if (worked) finish_sums(state);
   if (!Variant::kSoftmax) state.max[0] = state.max[1] = worked ? 0.0f : kMinusInf;
   const uint32_t row = 2 * (lane & 3);
   if (lane < 4) {
@@ -149,9 +149,7 @@ __device__ __forceinline__ void write_output4(const abi::AttentionArgs& args, co
                                               uint32_t column, const float4& x, float lse) {
   write_output(args, rows.q_row, rows.first_head + row, rows.position, column, {x.x, x.y});
   write_output(args, rows.q_row, rows.first_head + row, rows.position, column + 2, {x.z, x.w});
-  if (column == 0 && args.lse != nullptr) {
-    args.lse[static_cast<uint64_t>(rows.q_row) * rows.q_heads + rows.first_head + row] = lse;
-  }
+  if (column == 0 && args.lse != nullptr) (&lse_at(args, rows.q_row, rows.q_heads, rows.first_head))[row] = lse;
 }
 
 // Parts in slots 0 .. count of shared memory, in this order, become slot 0, or the output.

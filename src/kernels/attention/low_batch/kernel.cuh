@@ -90,7 +90,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
   const bool works = token < end && place.begin < place.end;
   if (!works && first) ptx::wait_for_previous_kernels();
   State state;
-  warp_per_worker::clear(state);
+  clear(state);
   float value_scale = 1.0f;
   if (works) {
     Window window(args, item.list_begin, place, head, token, end, lane);

@@ -21,9 +21,8 @@ __device__ __forceinline__ uint32_t own_part(const Work& work) {
   return abi::partial_row(work.record->item, work.record->block_row, work.record->head, work.group);
 }
 
-__device__ __forceinline__ void find_merges(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                            RowMerge (&merges)[2]) {
-  const auto* of_partial = reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_of_partial);
+__device__ __forceinline__ void find_merges(const Work& work, const Row (&rows)[2], RowMerge (&merges)[2]) {
+  const auto* of_partial = reinterpret_cast<const uint32_t*>(work.args->plan + work.header->merge_of_partial);
   const bool direct = (work.record->item.flags & abi::kItemDirect) != 0;
   const uint32_t first = direct ? 0 : own_part(work) / work.group;
 #pragma unroll
@@ -32,8 +31,8 @@ __device__ __forceinline__ void find_merges(const abi::AttentionArgs& args, cons
     if (!direct && rows[h].valid) merges[h].index = of_partial[first + rows[h].token];
   }
 }
-__device__ __forceinline__ void find_entries(const abi::AttentionArgs& args, const Work& work, RowMerge (&merges)[2]) {
-  const auto* entries = reinterpret_cast<const abi::MergeEntry*>(args.plan + work.header->merges);
+__device__ __forceinline__ void find_entries(const Work& work, RowMerge (&merges)[2]) {
+  const auto* entries = reinterpret_cast<const abi::MergeEntry*>(work.args->plan + work.header->merges);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (merges[h].index == abi::kNone) continue;
@@ -42,15 +41,13 @@ __device__ __forceinline__ void find_entries(const abi::AttentionArgs& args, con
     merges[h].parts_begin = entry.parts_begin;
   }
 }
-__device__ __forceinline__ uint32_t find_part(const abi::AttentionArgs& args, const Work& work, const RowMerge& merge,
-                                              uint32_t i) {
-  const auto* parts = reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_parts);
+__device__ __forceinline__ uint32_t find_part(const Work& work, const RowMerge& merge, uint32_t i) {
+  const auto* parts = reinterpret_cast<const uint32_t*>(work.args->plan + work.header->merge_parts);
   return i < merge.num_parts ? parts[merge.parts_begin + i] : 0;
 }
-__device__ __forceinline__ void find_parts(const abi::AttentionArgs& args, const Work& work, RowMerge (&merges)[2],
-                                           uint32_t lane) {
+__device__ __forceinline__ void find_parts(const Work& work, RowMerge (&merges)[2]) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) merges[h].part = find_part(args, work, merges[h], lane & 3);
+  for (int h = 0; h < 2; ++h) merges[h].part = find_part(work, merges[h], work.lane & 3);
 }
 
 __device__ __forceinline__ uint32_t read_counter(const uint32_t* counter) {
@@ -87,16 +84,16 @@ __device__ __forceinline__ void write_row(const abi::AttentionArgs& args, const 
 
 __device__ __forceinline__ void write_lse(const abi::AttentionArgs& args, const Work& work, const Row& row, float lse,
                                           uint32_t lane) {
-  if (args.lse != nullptr && (lane & 3) == 0)
-    args.lse[static_cast<uint64_t>(row.q_row) * work.q_heads + row.q_head] = lse;
+  if (args.lse != nullptr && (lane & 3) == 0) lse_at(args, row.q_row, work.q_heads, row.q_head) = lse;
 }
 
 // Merges the lane's row r + 8h where `due`. kept: its own part is still in registers, weighted by 1 / divisor. By a
 // whole warp.
 template <int h>
-__device__ __forceinline__ void merge_rows(const abi::AttentionArgs& args, const Work& work, const Row& row,
-                                           const RowMerge& merge, const State& state, const RowResult& own, bool due,
-                                           bool kept, uint32_t lane) {
+__device__ __forceinline__ void merge_rows(const Work& work, const Row& row, const RowMerge& merge, const State& state,
+                                           const RowResult& own, bool due, bool kept) {
+  const abi::AttentionArgs& args = *work.args;
+  const uint32_t lane = work.lane;
   const uint32_t quad = lane & ~3u;
   const uint32_t in_group = row.q_head - work.record->head * work.group;
   const uint32_t own_row = kept ? own_part(work) + row.token * work.group : abi::kNone;
@@ -105,7 +102,7 @@ __device__ __forceinline__ void merge_rows(const abi::AttentionArgs& args, const
   for (int step = 16; step > 0; step /= 2) most_parts = max(most_parts, __shfl_xor_sync(~0u, most_parts, step));
   if (most_parts == 0) return;
   const auto part_of = [&](uint32_t first) {  // of part first + lane % 4
-    return first == 0 ? merge.part : find_part(args, work, merge, first + (lane & 3));
+    return first == 0 ? merge.part : find_part(work, merge, first + (lane & 3));
   };
   const auto lse_of = [&](uint32_t first, uint32_t part) {
     if (!due || first + (lane & 3) >= merge.num_parts) return kMinusInf;
@@ -125,7 +122,7 @@ __device__ __forceinline__ void merge_rows(const abi::AttentionArgs& args, const
   for (uint32_t first = 0; first < most_parts; first += 4) {
     const uint32_t my_part = part_of(first);
     const float my_lse = first == 0 ? first_lse : lse_of(first, my_part);
-    const float my_weight = my_lse == kMinusInf ? 0.0f : exp2f(my_lse - most);
+    const float my_weight = part_weight(my_lse, most);
     for (uint32_t i = 0; i < 4 && first + i < most_parts; ++i) {
       const uint32_t part = __shfl_sync(~0u, my_part, quad + i);
       const float weight = __shfl_sync(~0u, my_weight, quad + i);
@@ -149,14 +146,15 @@ __device__ __forceinline__ void merge_rows(const abi::AttentionArgs& args, const
     }
   }
   if (!due) return;
-  write_row(args, row, value, sum != 0.0f ? 1.0f / sum : 1.0f, lane);
-  write_lse(args, work, row, sum == 0.0f ? kMinusInf : most + log2f(sum), lane);
+  write_row(args, row, value, merged_factor(sum), lane);
+  write_lse(args, work, row, merged_lse(most, sum), lane);
 }
 
 // Ends a warp's 16 rows of an item: writes them, counts them, merges those that are due.
 template <int h>
-__device__ __forceinline__ void end_rows(const abi::AttentionArgs& args, const Work& work, const Row& row,
-                                         const RowMerge& merge, const State& state, uint32_t lane) {
+__device__ __forceinline__ void end_rows(const Work& work, const Row& row, const RowMerge& merge, const State& state) {
+  const abi::AttentionArgs& args = *work.args;
+  const uint32_t lane = work.lane;
   if (!__any_sync(~0u, row.valid)) return;
   const bool direct = (work.record->item.flags & abi::kItemDirect) != 0;
   RowResult own =
@@ -194,7 +192,7 @@ __device__ __forceinline__ void end_rows(const abi::AttentionArgs& args, const W
   due |= last != 0;
   if (due && (lane & 3) == 0) *counter = 0;
   if (!__any_sync(~0u, due)) return;
-  merge_rows<h>(args, work, row, merge, state, own, due, kept, lane);
+  merge_rows<h>(work, row, merge, state, own, due, kept);
 }
 
 }  // namespace fovea::attention::prefix_forest

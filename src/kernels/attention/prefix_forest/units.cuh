@@ -26,80 +26,37 @@ struct Units {
   }
 };
 
-// 16 rows of an item against all its tokens, by one warp.
-__device__ __forceinline__ void run_narrow(const abi::AttentionArgs& args, const Work& work, const Row (&rows)[2],
-                                           const Queries& q, State& state, SharedMemory& shared, uint32_t base,
-                                           uint32_t stages, uint32_t use, uint32_t arrivals, uint32_t lane) {
-  const PositionRange range = position_range(rows);
-  for (uint32_t k = 0; k < stages; ++k) {
-    const RingSlot<kStages> slot(use + k);
-    wait_for_stage(shared, slot.index, slot.parity, use + k);
-    const uint32_t k_tile = ptx::smem_address(shared.kv[slot.index][0]);
-    for (uint32_t s = 0; s < kSlices && work.first_row < work.rows; ++s) {
-      const uint32_t slice = base + k * kStageTokens + s * kSliceTokens;
-      if (slice >= work.end || slice + kSliceTokens <= work.begin) continue;
-      if (may_hide(work, range, slice)) {
-        run_slice<true>(args, work, rows, q, state, k_tile, k_tile + kTileBytes, slice, s * kSliceTokens, lane);
-      } else {
-        run_slice<false>(args, work, rows, q, state, k_tile, k_tile + kTileBytes, slice, s * kSliceTokens, lane);
-      }
-    }
-    __syncwarp();
-    ptx::mbarrier_arrive_warp(ptx::smem_address(&shared.empty[slot.index]), arrivals, lane);
-  }
-}
-
 __device__ __forceinline__ void run_units(const abi::AttentionArgs& args, const Queue& queue, SharedMemory& shared,
                                           uint32_t warp, uint32_t lane) {
-  Work work{};
-  work.header = queue.header;
-  work.group = queue.header->counts.group;
-  work.q_heads = queue.header->counts.num_kv_heads * work.group;
   float* const scratch = shared.hook_rows[kRowHooks ? warp : 0];
-  uint32_t use = 0;
   uint32_t turn = 0;  // warp that takes the next unit
-  for (uint32_t i = 0;; ++i) {
-    const RingSlot<kRecords> slot(i);
-    const ItemRecord& record = shared.records[slot.index];
-    ptx::mbarrier_wait(ptx::smem_address(&shared.record_full[slot.index]), slot.parity);
-    if (record.head == kEndOfWork) return;
-    const Run run = run_of(args, record);
-    work.record = &record;
-    work.begin = run.begin;
-    work.end = run.end;
-    work.rows = record.item.row_count * work.group;
-    const uint32_t stages = run.stages();
-    const Units units = Units::of(work.rows, run.end - run.begin, (record.item.flags & abi::kItemMasked) != 0);
+  for_each_item(args, queue, shared, warp, lane, [&](Work& work, const Stages& stages) {
+    const Units units = Units::of(work.rows, work.end - work.begin, (work.record->item.flags & abi::kItemMasked) != 0);
     // Units of several warps start at a multiple of their number.
     turn = (turn + units.warps - 1) / units.warps * units.warps % kConsumerWarps;
     const uint32_t nth = (warp + kConsumerWarps - turn) % kConsumerWarps;
     turn = (turn + units.warps) % kConsumerWarps;
     if (nth < units.warps) {
       work.first_row = nth * 16;
-      const Row rows[2] = {find_row(args, work, work.first_row + lane / 4),
-                           find_row(args, work, work.first_row + lane / 4 + 8)};
+      const Row rows[2] = {find_row(work, work.first_row + lane / 4), find_row(work, work.first_row + lane / 4 + 8)};
       RowMerge merges[2];
-      find_merges(args, work, rows, merges);
-      const Queries q = load_queries(args, rows, logit_scale(args, record.head), scratch, nullptr, lane);
-      find_entries(args, work, merges);
-      find_parts(args, work, merges, lane);
+      find_merges(work, rows, merges);
+      const Queries q = load_queries(args, rows, logit_scale(args, work.record->head), scratch, nullptr, lane);
+      find_entries(work, merges);
+      find_parts(work, merges);
       State state;
       clear(state);
       const uint32_t arrivals = kConsumerWarps / units.warps;
       if (units.wide) {
-        run_wide(work, q, state, shared, run.base(), stages, use, arrivals, 2 + warp / kGroupWarps,
-                 warp % kGroupWarps * 32 + lane, lane);
+        run_wide(work, q, state, shared, stages, arrivals);
       } else {
-        run_narrow(args, work, rows, q, state, shared, run.base(), stages, use, arrivals, lane);
+        run_slices(work, {1, 0, 1, 0, 1, arrivals}, rows, q, state, shared, stages, scratch);
       }
       finish_sums(state);
-      end_rows<0>(args, work, rows[0], merges[0], state, lane);
-      end_rows<1>(args, work, rows[1], merges[1], state, lane);
+      end_rows<0>(work, rows[0], merges[0], state);
+      end_rows<1>(work, rows[1], merges[1], state);
     }
-    use += stages;
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.record_empty[slot.index]));
-  }
+  });
 }
 
 }  // namespace fovea::attention::prefix_forest

@@ -3,8 +3,7 @@
 // executor (attention/slice.cuh), 16 rows a warp. Used by prefix_forest/units.cuh.
 #pragma once
 
-#include "kernels/attention/queue.cuh"
-#include "kernels/attention/slice.cuh"
+#include "kernels/attention/general/consumer.cuh"
 #include "kernels/ptx/wgmma.cuh"
 
 namespace fovea::attention::prefix_forest {
@@ -96,16 +95,17 @@ __device__ __forceinline__ void weigh_wide(const Work& work, const Queries& q, S
   }
 }
 
-// All stages of an item for the 64 rows of a warpgroup. use: of the first stage; arrivals: of each warp, a stage.
+// All stages of an item for the 64 rows of a warpgroup. arrivals: of each warp, a stage.
 __device__ __forceinline__ void run_wide(const Work& work, const Queries& q, State& state, SharedMemory& shared,
-                                         uint32_t base, uint32_t stages, uint32_t use, uint32_t arrivals,
-                                         uint32_t barrier, uint32_t thread, uint32_t lane) {
-  for (uint32_t k = 0; k < stages; ++k) {
-    const RingSlot<kStages> slot(use + k);
-    wait_for_stage(shared, slot.index, slot.parity, use + k);
+                                         const Stages& stages, uint32_t arrivals) {
+  const uint32_t lane = work.lane;
+  const uint32_t barrier = 2 + work.warp / kGroupWarps, thread = work.warp % kGroupWarps * 32 + lane;
+  for (uint32_t k = 0; k < stages.count; ++k) {
+    const RingSlot<kStages> slot(stages.use + k);
+    wait_for_stage(shared, slot.index, slot.parity, stages.use + k);
     // What threads copied is not yet visible to the products; what the copy engine brought is.
     if constexpr (!kTma) ptx::fence_before_async_copies();
-    const uint32_t stage_token = base + k * kStageTokens;
+    const uint32_t stage_token = stages.base + k * kStageTokens;
     const bool partial = stage_token < work.begin || stage_token + kStageTokens > work.end;
     const uint32_t k_tile = ptx::smem_address(shared.kv[slot.index][0]);
     if (partial) clear_values(shared.kv[slot.index][1], work, stage_token, thread, barrier);

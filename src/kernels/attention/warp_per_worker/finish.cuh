@@ -97,36 +97,11 @@ __device__ __forceinline__ void pairs_of(const State& state, const float (&facto
   }
 }
 
-// Takes factors out of the outputs, adds what biases and zeros of the values are, and rotates back.
-__device__ __forceinline__ void finish_quantized(State& state, uint32_t lane) {
-  if constexpr (kIntegers) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float zero =
-          (over_tokens(state.zero[j], [](float a, float b) { return a + b; }) - state.weights[j] * kCodeBias) *
-          (1.0f / kFactor);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        state.o[b][j] = state.o[b][j] * (1.0f / (kEvenUnit * kFactor)) + zero;
-        state.o[b][j + 2] = state.o[b][j + 2] * (1.0f / (kOddUnit * kFactor)) + zero;
-      }
-      if constexpr (kRotated) {
-        float row[kBlocks * 2];
-#pragma unroll
-        for (int i = 0; i < kBlocks * 2; ++i) row[i] = state.o[i / 2][i % 2 * 2 + j];
-        rotate<4, 16>(row, lane);
-#pragma unroll
-        for (int i = 0; i < kBlocks * 2; ++i) state.o[i / 2][i % 2 * 2 + j] = row[i];
-      }
-    }
-  }
-}
-
 __device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, const Place& place, State& state,
                                              bool direct, uint32_t group, uint32_t lane, Result& to) {
   finish_sums(state);
   if constexpr (kTokenScales) state.sum[0] *= 1.0f / kFactor, state.sum[1] *= 1.0f / kFactor;
-  finish_quantized(state, lane);
+  finish_integers(state, lane);
   float factor[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -166,7 +141,7 @@ __device__ __forceinline__ void write_direct(const abi::AttentionArgs& args, con
   for (int j = 0; j < 2; ++j) {
     const uint32_t row = 2 * lane + j;
     if (lane >= 4 || row >= group || args.lse == nullptr) continue;
-    args.lse[static_cast<uint64_t>(token.q_row) * q_heads + first_head + row] = result.lse[j];
+    (&lse_at(args, token.q_row, q_heads, first_head))[row] = result.lse[j];
   }
 }
 

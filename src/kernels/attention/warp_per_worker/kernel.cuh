@@ -79,6 +79,9 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     __syncwarp();
     if (record.head == kEndOfWork) return;
     Work work{};
+    work.args = &args;
+    work.warp = warp;
+    work.lane = lane;
     work.record = &record;
     work.header = &header;
     work.group = group;
@@ -87,7 +90,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     const abi::WorkItem& item = record.item;
     const bool direct = (item.flags & abi::kItemDirect) != 0;
     PartFinder part(args, work, worker);
-    const Row rows[2] = {find_row(args, work, lane / 4), Row{}};
+    const Row rows[2] = {find_row(work, lane / 4), Row{}};
     constexpr bool kRest = kBlocks > kQueryBlocks;
     const Queries q =
         load_queries(args, rows, logit_scale(args, record.head), shared.hook_rows[Variant::kHasQuery ? warp : 0],
@@ -140,7 +143,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     } while (token < loaded_end);
     Result result;
     finish_state(args, place, state, direct, group, lane, result);
-    const Row token_row = find_row(args, work, 0);
+    const Row token_row = find_row(work, 0);
     if (direct || meet(args, shared, place, part.find(), result, group, warp, lane)) {
       write_direct(args, place, token_row, result, group, q_heads, lane);
     }

@@ -88,7 +88,7 @@ struct Weights {
   __device__ __forceinline__ void finish(Result& result) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      result.lse[r] = !Variant::kSoftmax ? 0.0f : total[r] == 0.0f ? kMinusInf : most[r] + log2f(total[r]);
+      result.lse[r] = merged_lse(most[r], total[r]);
     }
   }
 };

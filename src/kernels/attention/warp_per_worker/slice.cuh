@@ -22,36 +22,14 @@ struct State {
   float sum[2];    // of this lane's tokens only, until finish_sums()
   float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle), as sum
   float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
+
+  // As in the other State (kernels/attention/state.cuh).
+  static constexpr uint32_t kFirstLane = 4, kLastLane = 16;
+  static constexpr float kZeroFactor = kFactor;
+  static constexpr int kPerRow = kBlocks * 2, kOddBit = 1;
+  __device__ __forceinline__ float& at(int j, int i) { return o[i / 2][i % 2 * 2 + j]; }
+  __device__ __forceinline__ float& weight(int j, int i) { return weights[2 * i + j]; }
 };
-
-__device__ __forceinline__ void clear(State& state) {
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.o[b][i] = 0.0f;
-  }
-  state.max[0] = state.max[1] = kMinusInf;
-  state.shift[0] = state.shift[1] = 0.0f;
-  state.sum[0] = state.sum[1] = 0.0f;
-  if constexpr (kIntegers) {
-    state.zero[0] = state.zero[1] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) state.weights[i] = 0.0f;
-  }
-}
-
-// Over the lanes that hold the same rows.
-template <class F>
-__device__ __forceinline__ float over_tokens(float x, const F& f) {
-#pragma unroll
-  for (int step = 4; step < 32; step *= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}
-
-__device__ __forceinline__ void finish_sums(State& state) {
-#pragma unroll
-  for (int j = 0; j < 2; ++j) state.sum[j] = over_tokens(state.sum[j], [](float a, float b) { return a + b; });
-}
 
 // What the warp works on: one query token, the rows of one KV head.
 struct Place {
@@ -194,13 +172,7 @@ __device__ __forceinline__ void finish_logits(const abi::AttentionArgs& args, co
       where.kv_head = static_cast<int>(place.record->head);
       if (whole || place.sees(at))
         where.kv_pos = static_cast<float>(place.record->block_row.position_base + static_cast<int32_t>(at));
-      if constexpr (Variant::kHasLogit) {
-        s = Variant::template logit<fovea::variant::ScalarMath>(params, s, where);
-        if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
-      }
-      if constexpr (Variant::kHasVisible) {
-        if (!Variant::template visible<fovea::variant::ScalarMath>(params, where)) seen &= ~(1u << i);
-      }
+      s = variant_logit(params, s, where, i, seen);
     }
     x[i] = s;
   }
@@ -229,21 +201,11 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
     if (__any_sync(~0u, most[0] > state.max[0] || most[1] > state.max[1])) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        most[j] = fmaxf(state.max[j], over_tokens(most[j], [](float a, float b) { return fmaxf(a, b); }));
+        most[j] = fmaxf(state.max[j], most_of_row<State>(most[j]));
         const float alpha = most[j] == kMinusInf ? 1.0f : ptx::exp2_approx(state.max[j] - most[j]);
         state.max[j] = most[j];
         state.shift[j] = most[j] == kMinusInf ? 0.0f : most[j] - kLogFactor;
-        state.sum[j] *= alpha;
-        if constexpr (kIntegers) {
-          state.zero[j] *= alpha;
-          state.weights[j] *= alpha;
-          state.weights[j + 2] *= alpha;
-        }
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          state.o[b][j] *= alpha;
-          state.o[b][j + 2] *= alpha;
-        }
+        rescale(state, j, alpha);
       }
     }
   }
