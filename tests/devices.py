@@ -13,6 +13,9 @@ BUILT = Path(BINARY).parent / "tests"
 # Names of devices: "host" answers as the CPU does, but slowly; "hollow" answers nonsense at once.
 CPU, HOST, HOLLOW = "cpu", "cuda-host", "cuda-hollow"
 
+# Of servers that are not told; tests/peers/conftest.py sets it.
+default = CPU
+
 
 def arguments(device: str) -> list[str]:
     return [] if device == CPU else ["--device", "cuda:0"]

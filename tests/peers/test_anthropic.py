@@ -13,7 +13,7 @@ TOOLS = [{"name": "get_weather", "description": "The weather.", "input_schema": 
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(device):
     one = Server("--tool-parser", "hermes", "--served-model-name", "needle", "--served-model-name", "claude-test")
     yield one
     assert one.stop() == 0

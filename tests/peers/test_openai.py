@@ -33,11 +33,12 @@ KEEPER = DOCUMENT + "\n\nWho is the keeper of the northern gate?"
 
 
 class Server:
-    def __init__(self, *arguments, device=devices.CPU):
-        command = [BINARY, "serve", "--port", "0", *(["--model", MODEL] if MODEL else []), *devices.arguments(device), *arguments]
-        self.device = device
+    def __init__(self, *arguments):
+        self.device = devices.default
+        command = [BINARY, "serve", "--port", "0", *(["--model", MODEL] if MODEL else []), *devices.arguments(self.device),
+                   *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True,
-                                        env={**os.environ, **devices.environment(device)})
+                                        env={**os.environ, **devices.environment(self.device)})
         line = self.process.stdout.readline()
         found = re.search(r"https?://\S+", line)
         assert found, f"the server did not start: {line!r}"
@@ -60,13 +61,9 @@ class Server:
         return self.process.wait(60)
 
 
-# Of a model that the driver without a GPU cannot compute: the CPU alone.
-on_devices = pytest.mark.parametrize("device", [devices.CPU] if MODEL else [devices.CPU, devices.HOST])
-
-
-@pytest.fixture(scope="module", params=[devices.CPU] if MODEL else [devices.CPU, devices.HOST])
-def server(request):
-    one = Server(device=request.param)
+@pytest.fixture(scope="module")
+def server(device):
+    one = Server()
     yield one
     assert one.stop() == 0
 
@@ -285,9 +282,8 @@ def test_key_is_asked_for():
         assert server.stop() == 0
 
 
-@on_devices
-def test_overload_is_a_rate_limit_error(device):
-    server = Server("--max-running", "1", "--max-queued", "1", device=device)
+def test_overload_is_a_rate_limit_error():
+    server = Server("--max-running", "1", "--max-queued", "1")
     try:
         client = server.client()
         name = client.models.list().data[0].id
@@ -302,9 +298,8 @@ def test_overload_is_a_rate_limit_error(device):
         assert server.stop() == 0
 
 
-@on_devices
-def test_drains_on_sigterm(device):
-    server = Server(device=device)
+def test_drains_on_sigterm():
+    server = Server()
     client = server.client()
     name = client.models.list().data[0].id
     stream = iter(ask(client, name, CODE, stream=True, max_tokens=400, extra_body={"ignore_eos": True}))

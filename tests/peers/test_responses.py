@@ -20,7 +20,7 @@ TOOLS = [{"type": "function", "name": "get_weather", "description": "The weather
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(device):
     one = Server("--tool-parser", "hermes")
     yield one.client()
     assert one.stop() == 0

@@ -8,7 +8,7 @@ from test_openai import CODE, DOCUMENT, Server
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(device):
     one = Server("--batch-invariant", "--chunk-tokens", "96", "--speculate", "ngram")
     yield one
     assert one.stop() == 0

@@ -18,7 +18,7 @@ SCHEMAS = int(os.environ.get("FOVEA_TEST_SCHEMAS", "20"))
 
 
 @pytest.fixture(scope="module")
-def server():
+def server(device):
     one = Server()
     yield one
     assert one.stop() == 0

@@ -18,7 +18,7 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
 @pytest.fixture(scope="module", params=["hermes", "llama3_json", "mistral", "qwen3_coder"])
-def client(request):
+def client(request, device):
     one = Server("--tool-parser", request.param)
     yield one.client()
     assert one.stop() == 0

@@ -27,10 +27,7 @@ def descriptors():
 
 
 # Of a GPU's steps, graphs and overlap, without one.
-on_devices = pytest.mark.parametrize("device", [devices.CPU, devices.HOLLOW])
-
-
-@on_devices
+@pytest.mark.parametrize("device", [devices.CPU, devices.HOLLOW])
 def test_clients_that_misbehave_leave_nothing_behind(device):
     with Server("--kv-cache-mib", "128", "--max-context", "4096", device=device) as server:
         outcomes, wrong = storm.run(server, 250, seed=int(time.time()))
@@ -39,10 +36,8 @@ def test_clients_that_misbehave_leave_nothing_behind(device):
         assert server.stop() == 0
 
 
-@on_devices
-def test_overload_is_answered_or_refused(device):
-    with Server("--kv-cache-mib", "64", "--max-running", "8", "--max-queued", "16", "--max-context", "2048",
-                device=device) as server:
+def test_overload_is_answered_or_refused():
+    with Server("--kv-cache-mib", "64", "--max-running", "8", "--max-queued", "16", "--max-context", "2048") as server:
         figures, wrong = load.overload(server, 10.0, 3.0)
         assert wrong == [], figures
         assert figures["refused"] > 0, figures
