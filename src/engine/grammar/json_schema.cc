@@ -67,7 +67,7 @@ class Checker {
     ++depth_;
     const auto* const deciding = std::find_if(std::begin(kDeciding), std::end(kDeciding),
                                               [&](std::string_view name) { return schema.contains(name); });
-    const Status status =
+    Status status =
         deciding != std::end(kDeciding) ? check_deciding(schema, *deciding, path, loose) : check_typed(schema, path);
     --depth_;
     return status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -90,33 +91,60 @@ Result<std::uint64_t> written_out(std::string_view text, bool quoted) {
   return groups.back();
 }
 
-// `*` for counts of more than `most`.
-std::string without_counts(std::string_view text, bool quoted, std::uint64_t most) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    std::uint64_t count = 0;
-    std::size_t end = i + 1;
-    if (c == '\\') {
-      end = i + 2;
-    } else if (c == '[') {
-      end = skip_until(text, i + 1, ']') + 1;
-    } else if (c == '"' && quoted) {
-      end = skip_until(text, i + 1, '"') + 1;
-    } else if (c == '{') {
-      if (!read_count(text, i, &count, &end)) end = i + 1;
+// The end of what begins at `at` and is taken as it stands: an escape, a class, a literal, or one character.
+std::size_t end_of_atom(std::string_view text, std::size_t at, bool quoted) {
+  std::size_t end = at + 1;
+  if (text[at] == '\\') end = at + 2;
+  if (text[at] == '[') end = skip_until(text, at + 1, ']') + 1;
+  if (text[at] == '"' && quoted) end = skip_until(text, at + 1, '"') + 1;
+  return std::min(end, text.size());
+}
+
+// Where groups stand that are repeated as a whole.
+std::vector<std::pair<std::size_t, std::size_t>> repeated_groups(std::string_view text, bool quoted) {
+  std::vector<std::pair<std::size_t, std::size_t>> groups;
+  std::vector<std::size_t> open;
+  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
+    end = end_of_atom(text, i, quoted);
+    if (text[i] == '(') open.push_back(i);
+    if (text[i] != ')' || open.empty()) continue;
+    if (end < text.size() && std::string_view("*+{").find(text[end]) != std::string_view::npos) {
+      groups.emplace_back(open.back(), i);
     }
-    count > most ? out.push_back('*') : static_cast<void>(out += text.substr(i, end - i));
-    i = end - 1;
+    open.pop_back();
+  }
+  return groups;
+}
+
+// `*` for counts of more than `most`. Not of groups and rules, nor in what is itself repeated: a repetition in another
+// one can be read in so many ways that it takes longer still.
+std::string without_counts(std::string_view text, bool quoted, std::uint64_t most) {
+  const auto once = [&](std::string_view name) { return text.find(name) == text.rfind(name); };
+  if (quoted && !(once("::=") && once("root"))) return std::string(text);  // rules may repeat each other
+  const auto groups = repeated_groups(text, quoted);
+  std::string out;
+  char before = '\0';  // the latest atom's last
+  for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
+    end = end_of_atom(text, i, quoted);
+    std::uint64_t count = 0;
+    std::size_t after = 0;
+    const bool counts = text[i] == '{' && read_count(text, i, &count, &after);
+    if (counts) end = after;
+    const bool alone = before != ')' && (!quoted || before == ']' || before == '"') &&
+                       std::none_of(groups.begin(), groups.end(),
+                                    [&](const auto& group) { return group.first < i && i < group.second; });
+    counts&& alone&& count > most ? out.push_back('*') : static_cast<void>(out += text.substr(i, end - i));
+    before = text[i] == '\\' ? '\\' : text[end - 1];
   }
   return out;
 }
+
 }  // namespace
 
 Status check_repetitions(std::string_view text, bool quoted) { return written_out(text, quoted).status(); }
 
 std::string without_costly_counts(std::string_view text, bool quoted) {
-  const std::string bare = without_counts(text, quoted, 0);
+  std::string bare = without_counts(text, quoted, 0);
   const auto rest = written_out(bare, quoted);
   for (const std::uint64_t most : {kCheapCount, kCheapCount / 4}) {
     std::string kept = without_counts(text, quoted, most);

@@ -3,7 +3,7 @@
 //
 // With a large vocabulary even {20} costs: each of its states has a mask of its own, found when it is compiled (tens of
 // milliseconds) or, beyond some number, whenever a token is sampled there (as much again). So counts that cost are
-// dropped from what masks are made of, and checked on what was sampled.
+// dropped from what masks are made of where that is safe, and checked on what was sampled.
 #pragma once
 
 #include <cstdint>

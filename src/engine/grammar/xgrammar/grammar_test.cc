@@ -289,6 +289,12 @@ TEST(Grammar, RefusesWhatWouldTakeLongAndSaysTheLimit) {
   EXPECT_THAT(refused.status().message(), HasSubstr("at most 32768 are allowed"));
   const auto counted = compiler.compile({GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^[a-z]{3,9999}$"})"});
   EXPECT_THAT(counted.status().message(), HasSubstr("at most 2000 are allowed"));
+  std::string many;
+  for (int i = 0; i < 6; ++i)
+    many += fmt::format(R"({}"p{}":{{"type":"string","pattern":"^[a-z]{{2000}}$"}})", i ? "," : "", i);
+  const auto together =
+      compiler.compile({GrammarKind::kJsonSchema, fmt::format(R"({{"type":"object","properties":{{{}}}}})", many)});
+  EXPECT_THAT(together.status().message(), HasSubstr("10000 times together"));
   for (const char* tag : {R"({"type":"regex","pattern":"((a{100}){100}){100}"})",
                           R"({"type":"grammar","grammar":"root ::= ((\"a\"{100}){100}){100}"})"}) {
     const auto in_tag =

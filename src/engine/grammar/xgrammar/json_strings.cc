@@ -22,6 +22,7 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::int64_t kMaxRepetitions = 128;
 // Of anything else: the time to compile them grows with their square (0.15 s here).
 constexpr std::int64_t kMaxPlainRepetitions = 2000;
+constexpr std::int64_t kMaxOfAllPatterns = 10'000;  // of a schema
 
 // Members that hold values, not schemas.
 bool holds_values(const std::string& name) {
@@ -131,20 +132,36 @@ bool drop_costly_counts(OrderedJson* schema) {
   return dropped;
 }
 
-Status check_patterns(const OrderedJson& schema) {
+namespace {
+
+// *count: of the repetitions of all patterns so far.
+Status check_patterns_here(const OrderedJson& schema, std::int64_t* count) {
   if (schema.is_array()) {
-    for (const OrderedJson& item : schema) FOVEA_RETURN_IF_ERROR(check_patterns(item));
+    for (const OrderedJson& item : schema) FOVEA_RETURN_IF_ERROR(check_patterns_here(item, count));
   }
   if (!schema.is_object()) return ok_status();
   for (const auto& [name, value] : schema.items()) {
     if (name == "pattern" && value.is_string()) {
-      FOVEA_RETURN_IF_ERROR(check_pattern(value.get<std::string>()));
+      const std::string pattern = value.get<std::string>();
+      *count += repetitions(pattern);
+      if (*count > kMaxOfAllPatterns) {
+        return invalid_argument("the patterns repeat things more than {} times together; maxLength bounds more",
+                                kMaxOfAllPatterns);
+      }
+      FOVEA_RETURN_IF_ERROR(check_pattern(pattern));
     } else if (name == "patternProperties" && value.is_object()) {
       for (const auto& [pattern, inner] : value.items()) FOVEA_RETURN_IF_ERROR(check_pattern(pattern));
     }
-    if (!holds_values(name)) FOVEA_RETURN_IF_ERROR(check_patterns(value));
+    if (!holds_values(name)) FOVEA_RETURN_IF_ERROR(check_patterns_here(value, count));
   }
   return ok_status();
+}
+
+}  // namespace
+
+Status check_patterns(const OrderedJson& schema) {
+  std::int64_t count = 0;
+  return check_patterns_here(schema, &count);
 }
 
 }  // namespace fovea
