@@ -44,14 +44,15 @@ enum class AttentionMask : std::uint8_t {
   kBits = 3,    // a bit for each (query token, KV token)
 };
 
-// Which of the CUDA kernels runs plans. kWarps and kFew are for decode, and take the few query tokens of a draft one by
-// one; they have no shared prefixes and no mask of bits. kPrefill reads 16-bit KV, and fp8 where it is asked for.
+// Which of the CUDA kernels runs plans. kWarpPerWorker and kLowBatch are for decode, and take the few query tokens of a
+// draft one by one; they have no shared prefixes and no mask of bits. kPrefill reads 16-bit KV, and fp8 where it is
+// asked for.
 enum class DecodeKernel : std::uint8_t {
-  kAuto = 0,     // by requests, heads and lengths; from the first run on that a graph recorded, that run's
-  kCtas = 1,     // the one that runs all other plans
-  kWarps = 2,    // the one for large batches
-  kFew = 3,      // the one for few requests, which also takes those over chosen pages
-  kPrefill = 4,  // the one for many query tokens a request (H100, H200), which also runs all other plans
+  kAuto = 0,           // by requests, heads and lengths; from the first run on that a graph recorded, that run's
+  kGeneral = 1,        // the one that runs all other plans
+  kWarpPerWorker = 2,  // the one for large batches
+  kLowBatch = 3,       // the one for few requests, which also takes those over chosen pages
+  kPrefill = 4,        // the one for many query tokens a request (H100, H200), which also runs all other plans
 };
 
 // What is fixed for the life of an Attention. Memory follows from the maxima alone.
@@ -268,7 +269,7 @@ class Attention {
   Status plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream = {});
   // Plans a decode step over chosen pages. kUnsupported for slopes and variants that look at positions and for
   // batch_invariant (shared prefixes are not looked for). Requests up to the budget give the bits of plan() with
-  // DecodeKernel::kCtas.
+  // DecodeKernel::kGeneral.
   Status plan_selected(const SelectedBatch& batch, Stream stream = {});
   // Plans requests without pages. kUnsupported for batch_invariant, for KV with a scale for each token, and, where a
   // request begins inside of a unit of page_tokens, for variants of your own.

@@ -26,8 +26,8 @@ DL_INT, DL_FLOAT = 0, 2  # DLPack type codes
 DTYPES = {"f32": abi.F32, "f16": abi.F16, "bf16": abi.BF16, "fp8_e4m3": abi.F8E4M3, "int8": abi.I8, "int4": abi.I4}
 MASKS = {"none": abi.MASK_NONE, "causal": abi.MASK_CAUSAL, "window": abi.MASK_WINDOW, "bits": abi.MASK_BITS}
 LAYOUTS = {"NHD": abi.NHD, "HND": abi.HND}
-DECODE_KERNELS = {"auto": abi.DECODE_AUTO, "ctas": abi.DECODE_CTAS, "warps": abi.DECODE_WARPS, "few": abi.DECODE_FEW,
-                  "prefill": abi.DECODE_PREFILL}
+DECODE_KERNELS = {"auto": abi.DECODE_AUTO, "general": abi.DECODE_GENERAL, "warp_per_worker": abi.DECODE_WARP_PER_WORKER,
+                  "low_batch": abi.DECODE_LOW_BATCH, "prefill": abi.DECODE_PREFILL}
 
 
 class Error(RuntimeError):

@@ -61,7 +61,7 @@ class Attention:
     of a softmax. checked: page indices are compared with the pool. variant: (name, C++ text) of a variant of your own
     (docs/variants.md); variant_values: its parameters by name, whose types are those of the values (float, int, float32 or
     int32 tensor). device_growth: on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto",
-    "ctas", "warps", "few" or "prefill". max_selected: requests of plan_selected() that read lists. max_block_rows: those of plan_blocks(). graphs_by_rows: CUDA graphs are
+    "general", "warp_per_worker", "low_batch" or "prefill". max_selected: requests of plan_selected() that read lists. max_block_rows: those of plan_blocks(). graphs_by_rows: CUDA graphs are
     replayed only under plans of as many rows as they recorded, so that each may have a kernel of its own; without, plan()
     refuses what those that were recorded cannot run. max_*: memory follows from these alone, and larger batches raise
     OutOfRange.

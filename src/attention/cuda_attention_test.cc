@@ -35,7 +35,7 @@ TEST_F(CudaAttentionTest, PlansReachTheDevice) {
 }
 
 TEST_F(CudaAttentionTest, DecodeGoesToTheWarpsKernel) {
-  options_.decode_kernel = DecodeKernel::kWarps;
+  options_.decode_kernel = DecodeKernel::kWarpPerWorker;
   Attention attention = make(), reference = make_on_cpu();
   const std::uint32_t ctas = static_cast<std::uint32_t>(device_->info().num_sms);
   const std::vector<std::int32_t> kv_lens = {100, 101, 128}, one = {1, 1, 1}, more = {1, 2, 1};
@@ -78,7 +78,7 @@ TEST_F(CudaAttentionTest, DecodeOfFewRequestsGoesToAKernelOfItsOwn) {
   const RequestBatch few = batch(one, kv_lens);
   check(attention, reference, few);
   EXPECT_EQ(launch.block[0], 512u);
-  options_.decode_kernel = DecodeKernel::kCtas;
+  options_.decode_kernel = DecodeKernel::kGeneral;
   Attention never = make();
   check(never, reference, few);
   EXPECT_EQ(launch.block[0], 384u);
@@ -233,7 +233,7 @@ TEST_F(CudaAttentionTest, PagesOfHostListsLieInThePool) {
 }
 
 TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
-  options_.decode_kernel = DecodeKernel::kCtas;
+  options_.decode_kernel = DecodeKernel::kGeneral;
   Attention attention = make(), reference = make_on_cpu();
   const std::vector<std::int32_t> q_lens = {1, 1, 1}, kv_lens = {100, 101, 128};
   RequestBatch b = batch(q_lens, kv_lens);
@@ -263,7 +263,7 @@ TEST_F(CudaAttentionTest, SharedPrefixesAndCascades) {
 TEST_F(CudaAttentionTest, CommonPagesAreReadOnceWhereThatIsFaster) {
   constexpr int kOwn = 31;
   Attention attention = make(), on_cpu = make_on_cpu();
-  options_.decode_kernel = DecodeKernel::kCtas;
+  options_.decode_kernel = DecodeKernel::kGeneral;
   Attention sharing = make();
   const std::vector<std::int32_t> q_lens = {1, 1}, kv_lens = {kPage * kOwn, kPage * kOwn};
   std::vector<std::int32_t> lists(2 * kOwn);
@@ -382,7 +382,7 @@ TEST_F(CudaAttentionTest, StepsOverChosenPages) {
 }
 
 TEST_F(CudaAttentionTest, UpToTheBudgetBitsAreThoseOfPlan) {
-  options_.decode_kernel = DecodeKernel::kCtas;
+  options_.decode_kernel = DecodeKernel::kGeneral;
   Attention attention = make();
   const std::vector<std::int32_t> q_lens(4, 1), kv_lens = {128, 100, 30, 1};
   RequestBatch dense = batch(q_lens, kv_lens);

@@ -55,7 +55,8 @@ class RecordedRuns {
     return unsupported(
         "a graph recorded run() with a kernel for decode, which cannot run this plan of {} rows (block rows or bit "
         "masks); "
-        "record it with decode_kernel kCtas, use another Attention, or set graphs_by_rows and replay each graph for as "
+        "record it with decode_kernel kGeneral, use another Attention, or set graphs_by_rows and replay each graph for "
+        "as "
         "many rows as it recorded",
         rows);
   }

@@ -8,9 +8,9 @@
 namespace fovea {
 namespace {
 
-static_assert(plan_kernel(DecodeKernel::kCtas) == tune::PlanKernel::kGeneral);
-static_assert(plan_kernel(DecodeKernel::kWarps) == tune::PlanKernel::kWarps);
-static_assert(plan_kernel(DecodeKernel::kFew) == tune::PlanKernel::kFew);
+static_assert(plan_kernel(DecodeKernel::kGeneral) == tune::PlanKernel::kGeneral);
+static_assert(plan_kernel(DecodeKernel::kWarpPerWorker) == tune::PlanKernel::kWarps);
+static_assert(plan_kernel(DecodeKernel::kLowBatch) == tune::PlanKernel::kFew);
 static_assert(plan_kernel(DecodeKernel::kPrefill) == tune::PlanKernel::kPrefill);
 
 Planner& planner_of(PlanChooser::Planners planners, tune::PlanKernel kernel) {

@@ -19,9 +19,9 @@ static_assert(is(FOVEA_F32, DType::kF32) && is(FOVEA_F16, DType::kF16) && is(FOV
 static_assert(is(FOVEA_MASK_NONE, AttentionMask::kNone) && is(FOVEA_MASK_CAUSAL, AttentionMask::kCausal) &&
               is(FOVEA_MASK_WINDOW, AttentionMask::kWindow) && is(FOVEA_MASK_BITS, AttentionMask::kBits));
 static_assert(is(FOVEA_NHD, KvLayout::kNHD) && is(FOVEA_HND, KvLayout::kHND));
-static_assert(is(FOVEA_DECODE_AUTO, DecodeKernel::kAuto) && is(FOVEA_DECODE_CTAS, DecodeKernel::kCtas) &&
-              is(FOVEA_DECODE_WARPS, DecodeKernel::kWarps) && is(FOVEA_DECODE_FEW, DecodeKernel::kFew) &&
-              is(FOVEA_DECODE_PREFILL, DecodeKernel::kPrefill));
+static_assert(is(FOVEA_DECODE_AUTO, DecodeKernel::kAuto) && is(FOVEA_DECODE_GENERAL, DecodeKernel::kGeneral) &&
+              is(FOVEA_DECODE_WARP_PER_WORKER, DecodeKernel::kWarpPerWorker) &&
+              is(FOVEA_DECODE_LOW_BATCH, DecodeKernel::kLowBatch) && is(FOVEA_DECODE_PREFILL, DecodeKernel::kPrefill));
 static_assert(is(FOVEA_PARAM_FLOAT, VariantParamType::kFloat) && is(FOVEA_PARAM_INT, VariantParamType::kInt) &&
               is(FOVEA_PARAM_FLOAT_TENSOR, VariantParamType::kFloatTensor) &&
               is(FOVEA_PARAM_INT_TENSOR, VariantParamType::kIntTensor));

@@ -38,9 +38,9 @@ Instantiation make(const char* name, KernelKind kind, int head_dim, DType q, DTy
   o.max_pages_per_request = 800 / page + 2;
   o.max_mask_bytes = 1 << 20;
   o.max_block_rows = 4096;
-  o.decode_kernel = kind == KernelKind::kWarps ? DecodeKernel::kWarps
-                    : kind == KernelKind::kFew ? DecodeKernel::kFew
-                                               : DecodeKernel::kCtas;
+  o.decode_kernel = kind == KernelKind::kWarps ? DecodeKernel::kWarpPerWorker
+                    : kind == KernelKind::kFew ? DecodeKernel::kLowBatch
+                                               : DecodeKernel::kGeneral;
   if (kind == KernelKind::kPrefill) o.decode_kernel = DecodeKernel::kPrefill;
   c.heads_first = page % 2 == 1;
   c.variant.sm_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));

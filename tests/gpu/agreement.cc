@@ -321,7 +321,7 @@ std::vector<std::string> hidden_values_that_leak(Place& place) {
     if (config.budget_pages > 0 || config.entry == Entry::kBlocks) continue;  // one query token a request; other masks
     DecodeKernel& kernel = config.options.decode_kernel;
     if (kernel == DecodeKernel::kPrefill) continue;  // whose tiles share what is not finite: docs/kernels/prefill.md
-    if (kernel == DecodeKernel::kAuto) kernel = DecodeKernel::kCtas;
+    if (kernel == DecodeKernel::kAuto) kernel = DecodeKernel::kGeneral;
     auto runner = AgreementRunner::create(place, config);
     if (runner.status().code() == StatusCode::kUnsupported) continue;
     const std::string leak = runner.ok() ? find_leak(*runner, config) : runner.status().to_string();

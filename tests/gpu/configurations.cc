@@ -83,7 +83,7 @@ void add_warps(std::vector<Configuration>& all) {
   std::size_t n = 0;
   const auto add = [&](int head_dim, DType q_dtype, DType kv_dtype, int page, HeadCounts heads, auto change) {
     Configuration c = make(head_dim, q_dtype, kv_dtype, page, heads, n++ % 2 == 1);
-    c.options.decode_kernel = DecodeKernel::kWarps;
+    c.options.decode_kernel = DecodeKernel::kWarpPerWorker;
     if (n % 3 == 0) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));  // 16 bytes
     change(c);
     c.name = "warps " + c.name;
@@ -131,7 +131,7 @@ void add_few(std::vector<Configuration>& all, bool fp8) {
   const auto add = [&](int head_dim, DType dtype, int page, HeadCounts heads, auto change) {
     const DType kv_dtype = fp8 ? DType::kF8E4M3 : dtype;
     Configuration c = make(head_dim, dtype, kv_dtype, page, heads, n++ % 2 == 1);
-    c.options.decode_kernel = DecodeKernel::kFew;
+    c.options.decode_kernel = DecodeKernel::kLowBatch;
     c.options.share_prefixes = n % 2 == 0;
     if (n % 3 == 0) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));  // 16 bytes
     change(c);
@@ -182,7 +182,7 @@ void add_wide_groups(std::vector<Configuration>& all) {
 // Plans over chosen pages, by the two kernels that run them.
 void add_lists(std::vector<Configuration>& all) {
   std::size_t n = 0;
-  for (const DecodeKernel kernel : {DecodeKernel::kFew, DecodeKernel::kCtas}) {
+  for (const DecodeKernel kernel : {DecodeKernel::kLowBatch, DecodeKernel::kGeneral}) {
     for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
       for (const int page : {1, 16, 24, 64}) {
         Configuration c = make(page == 24 ? 64 : 128, DType::kBF16, kv_dtype, page, kHeads[n % 8], n % 2 == 1);
@@ -190,7 +190,7 @@ void add_lists(std::vector<Configuration>& all) {
         c.options.decode_kernel = kernel;
         c.options.max_selected = c.options.max_requests;
         c.budget_pages = page == 1 ? 300 : page == 64 ? 3 : 17;
-        c.name = (kernel == DecodeKernel::kFew ? "few lists " : "lists ") + c.name;
+        c.name = (kernel == DecodeKernel::kLowBatch ? "few lists " : "lists ") + c.name;
         all.push_back(std::move(c));
       }
     }
@@ -215,7 +215,7 @@ void add_contiguous(std::vector<Configuration>& all) {
       all.push_back(std::move(c));
     };
     const auto plain = [](Configuration&) {};
-    for (const DecodeKernel kernel : {DecodeKernel::kPrefill, DecodeKernel::kCtas}) {
+    for (const DecodeKernel kernel : {DecodeKernel::kPrefill, DecodeKernel::kGeneral}) {
       for (const int head_dim : {64, 128, 256}) {
         for (const int unit : {1, 5, 16, 64}) add(head_dim, DType::kBF16, DType::kBF16, unit, kernel, plain);
       }
@@ -229,7 +229,7 @@ void add_contiguous(std::vector<Configuration>& all) {
             [](Configuration& c) { c.variant.alibi_slopes = some_floats(c.options.num_qo_heads, 0.01f, 0.5f); });
       }
     }
-    add(128, DType::kBF16, DType::kF8E4M3, 32, DecodeKernel::kCtas, plain);
+    add(128, DType::kBF16, DType::kF8E4M3, 32, DecodeKernel::kGeneral, plain);
     add(128, DType::kBF16, DType::kF8E4M3, 32, DecodeKernel::kPrefill, plain);
     add(96, DType::kBF16, DType::kBF16, 16, DecodeKernel::kAuto, plain);
   }
@@ -273,18 +273,18 @@ std::vector<Configuration> configurations() {
   }
   add_variants(all);
   // The kernel for all plans keeps to decode too where the choice would be another.
-  for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kCtas;
+  for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kGeneral;
   add_warps(all);
   add_few(all, false);
   for (const int head_dim : {32, 64, 128, 256}) {
     const auto add = [&](DType kv_dtype, int page, bool rotated) {
-      for (const DecodeKernel kernel : {DecodeKernel::kCtas, DecodeKernel::kWarps}) {
-        const HeadCounts h = kernel == DecodeKernel::kWarps ? kHeads[n++ % 8] : heads();
+      for (const DecodeKernel kernel : {DecodeKernel::kGeneral, DecodeKernel::kWarpPerWorker}) {
+        const HeadCounts h = kernel == DecodeKernel::kWarpPerWorker ? kHeads[n++ % 8] : heads();
         Configuration c = make(head_dim, page == 16 ? DType::kBF16 : DType::kF16, kv_dtype, page, h, page == 16);
         (rotated ? c.options.kv_rotated : c.options.kv_token_scales) = true;
         c.options.decode_kernel = kernel;
-        c.name =
-            std::string(kernel == DecodeKernel::kWarps ? "warps " : "") + (rotated ? "rotated " : "scaled ") + c.name;
+        c.name = std::string(kernel == DecodeKernel::kWarpPerWorker ? "warps " : "") +
+                 (rotated ? "rotated " : "scaled ") + c.name;
         all.push_back(std::move(c));
       }
     };
@@ -322,7 +322,7 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   const int page = o.page_tokens;
   const std::array<int, 12> lengths = {0, 1, page - 1, page, page + 1, 2 * page, 63, 64, 65, 129, 300, kMaxTokens};
   const int requests = 1 + below(below(3) == 0 ? 12 : 4);
-  const bool alone = o.decode_kernel == DecodeKernel::kWarps || o.decode_kernel == DecodeKernel::kFew;
+  const bool alone = o.decode_kernel == DecodeKernel::kWarpPerWorker || o.decode_kernel == DecodeKernel::kLowBatch;
   const bool decode = alone && below(8) != 0;
   const bool one_token = decode || below(3) == 0;
   for (int r = 0; r < requests; ++r) {

@@ -168,7 +168,7 @@ void compile_all(const std::vector<MeasuredCase>& cases, bool alternatives, cons
     static const float sink = 0.0f;
     if (c.sinks) o.sinks = cpu_tensor(&sink, DType::kF32, c.qo_heads);  // which nobody reads here
     for (const DecodeKernel kernel :
-         {DecodeKernel::kAuto, DecodeKernel::kWarps, DecodeKernel::kFew, DecodeKernel::kPrefill}) {
+         {DecodeKernel::kAuto, DecodeKernel::kWarpPerWorker, DecodeKernel::kLowBatch, DecodeKernel::kPrefill}) {
       if (kernel != DecodeKernel::kAuto && (!alternatives || most_q_tokens(c) > 32 || !c.runs.empty())) continue;
       o.decode_kernel = kernel;
       auto kernels = attention_kernels(o, device.arch(), device.num_sms);
@@ -197,10 +197,11 @@ Status time_others(DeviceCase& device, const MeasuredCase& c, Measured& best) {
     bool share;
   };
   const AttentionOptions own = device.options();
-  for (const Other& other : {Other{"general", DecodeKernel::kCtas, true}, Other{"warps", DecodeKernel::kWarps, true},
-                             Other{"few", DecodeKernel::kFew, true}, Other{"prefill", DecodeKernel::kPrefill, true},
-                             Other{"unshared", DecodeKernel::kAuto, false}}) {
-    const bool general = other.kernel == DecodeKernel::kCtas;
+  for (const Other& other :
+       {Other{"general", DecodeKernel::kGeneral, true}, Other{"warps", DecodeKernel::kWarpPerWorker, true},
+        Other{"few", DecodeKernel::kLowBatch, true}, Other{"prefill", DecodeKernel::kPrefill, true},
+        Other{"unshared", DecodeKernel::kAuto, false}}) {
+    const bool general = other.kernel == DecodeKernel::kGeneral;
     if (!c.runs.empty() ? other.share && !general : !other.share || (most_q_tokens(c) > 32 && !general)) continue;
     AttentionOptions o = own;
     o.decode_kernel = other.kernel;

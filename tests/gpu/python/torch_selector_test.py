@@ -24,7 +24,7 @@ class Side:
         pages = requests * PAGES_EACH
         self.selector = fovea.PageSelector(**shape, num_pages=pages, key_codes=codes, num_layers=len(codes),
                                            budget_tokens=BUDGET, **options)
-        self.attention = fovea.Attention(**shape, max_selected=requests, max_rows=requests, decode_kernel="ctas")
+        self.attention = fovea.Attention(**shape, max_selected=requests, max_rows=requests, decode_kernel="general")
         self.q = torch.zeros(requests, HEADS, DIM, dtype=BF16, device=device)
         self.out = torch.zeros_like(self.q)
         self.k, self.v = (torch.zeros(pages, 16, KV_HEADS, DIM, dtype=BF16, device=device) for _ in range(2))
