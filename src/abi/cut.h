@@ -1,5 +1,5 @@
 // The arithmetic of the tile and cut steps: bounds of a tile, where a cut falls, what dividing adds, the fields of an
-// item. Called by core/schedule for plans made on the host and by kernels/plan/recut.cuh for plans cut again on a
+// item. Called by core/schedule for plans made on the host and by kernels/plan/reschedule.cuh for plans cut again on a
 // device: one source, integers only, so that both make the same plan, bit for bit. Compiles under g++ and NVRTC.
 //
 // All (tile, KV head) pairs stand end to end, tile by tile and head by head; cut k falls where the wanted share of

@@ -26,8 +26,8 @@ struct DevicePlanHeader {
   uint32_t merge_of_partial;  // uint32_t[counts.num_partial_rows / counts.group]: the merge that consumes partial rows
                               // [i * group, (i + 1) * group)
   uint32_t growth;            // GrowthHeader, or kNone: the plan cannot be cut again on the device
-  uint32_t recut_error;  // of the last re-cut: 0, or it left the plan as it was: 1 + a length slot whose length shrank
-                         // or outgrew its page list; kNone: growth is kNone
+  uint32_t reschedule_error;  // of the last rescheduling: 0, or it left the plan as it was: 1 + a length slot whose
+                              // length shrank or outgrew its page list; kNone: growth is kNone
 };
 static_assert(sizeof(DevicePlanHeader) == 128);
 
@@ -87,7 +87,7 @@ struct DevicePlanSections {
   uint64_t items, queue, merges, merge_parts, merge_of_partial, bytes;
 };
 
-// Where each section goes. First those that a re-cut reads and leaves where they are.
+// Where each section goes. First those that rescheduling reads and leaves where they are.
 constexpr DevicePlanSections place_device_plan(const DevicePlanCounts& n) {
   DevicePlanSections s{};
   const auto after = [](uint64_t begin, uint64_t bytes) {

@@ -1,5 +1,5 @@
 // Plans of a batch go to the executor that is best for it (cuda_executor.h, plan_chooser.h), and to the device by a
-// copy in the stream of the runs; grown lengths of page lists on the device are cut there (cuda_recut.h).
+// copy in the stream of the runs; grown lengths of page lists on the device are cut there (cuda_reschedule.h).
 #include "attention/cuda_attention.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "attention/cuda_executor.h"
 #include "attention/cuda_kernels.h"
 #include "attention/cuda_recorded.h"
-#include "attention/cuda_recut.h"
+#include "attention/cuda_reschedule.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "core/plan/device_plan.h"
@@ -93,7 +93,7 @@ class CudaPagedAttention : public PagedAttention {
   std::size_t workspace_bytes() const override {
     return plan_.size_bytes() + entries_.size_bytes() + mask_.size_bytes() + partial_out_.size_bytes() +
            partial_lse_.size_bytes() + shared_out_.size_bytes() + shared_lse_.size_bytes() + counters_.size_bytes() +
-           recut_.scratch_bytes();
+           reschedule_.scratch_bytes();
   }
   std::size_t plan_bytes() const override { return plan_bytes_; }
   std::string kernel_and_reason() const override { return chooser_.explain(); }
@@ -110,7 +110,7 @@ class CudaPagedAttention : public PagedAttention {
   template <typename Translate>
   Status plan_given(Translate translate, Stream stream);
   bool reads_once(const BlockRowBatch& batch);
-  Status recut_for(std::span<const std::int32_t> kv_lens, Stream stream);
+  Status reschedule_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
   Status check_not_recording(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
@@ -130,7 +130,7 @@ class CudaPagedAttention : public PagedAttention {
   std::vector<std::pair<tune::PlanKernel, Planner*>> planners_;  // of the executors
   mutable bool planner_behind_ = false;
   BatchTranslator translator_;
-  CudaRecut recut_;  // of all executors
+  CudaReschedule reschedule_;  // of all executors
   bool graphs_by_kind_;
   RecordedRuns recorded_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
@@ -151,8 +151,8 @@ class CudaPagedAttention : public PagedAttention {
   };
   std::unordered_map<const void*, PoolMaps> pools_;
   PoolMaps* pool_ = nullptr;  // of the last run
-  bool can_recut_ = false;
-  std::int64_t most_tokens_ = 0;       // of a request, by its page list; known where can_recut_
+  bool can_reschedule_ = false;
+  std::int64_t most_tokens_ = 0;       // of a request, by its page list; known where can_reschedule_
   std::vector<std::int32_t> kv_lens_;  // of the last plan() or grow()
   bool lists_on_device_ = false;
   bool lens_known_ = false;   // false after grow_on_device(),
@@ -160,7 +160,7 @@ class CudaPagedAttention : public PagedAttention {
   std::vector<bool> pairs_read_;
   const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
   bool planned_ = false;
-  bool recut_ahead_ = false;  // a kernel that writes the plan was launched behind the last run
+  bool reschedule_ahead_ = false;  // a kernel that writes the plan was launched behind the last run
 };
 
 Status CudaPagedAttention::init(const VariantChoice& variant) {
@@ -202,8 +202,8 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
 
   if (o.device_growth && !o.batch_invariant) {
     std::size_t scratch = 0;
-    for (const CudaExecutor& e : executors_) scratch = std::max(scratch, max_recut_scratch_bytes(e.planner));
-    FOVEA_ASSIGN_OR_RETURN(recut_, CudaRecut::create(device_, scratch, o.max_requests, plan_.data()));
+    for (const CudaExecutor& e : executors_) scratch = std::max(scratch, max_reschedule_scratch_bytes(e.planner));
+    FOVEA_ASSIGN_OR_RETURN(reschedule_, CudaReschedule::create(device_, scratch, o.max_requests, plan_.data()));
   }
   for (CudaExecutor& e : executors_) planners_.emplace_back(e.kind, &e.planner);
   args_.plan = plan_.as<std::uint8_t>();
@@ -224,7 +224,7 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
 }
 
 // grow() for page lists on the device: one launch.
-Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stream stream) {
+Status CudaPagedAttention::reschedule_for(std::span<const std::int32_t> kv_lens, Stream stream) {
   std::int32_t wrong = 0;  // no way out of the loop, so that it is one of vectors
   const auto most = static_cast<std::int32_t>(std::min<std::int64_t>(most_tokens_, INT32_MAX));
   for (std::size_t i = 0; i < kv_lens.size(); ++i) wrong |= (kv_lens[i] < kv_lens_[i]) | (kv_lens[i] > most);
@@ -236,8 +236,8 @@ Status CudaPagedAttention::recut_for(std::span<const std::int32_t> kv_lens, Stre
       return out_of_range("request {} grew to {} tokens, its page list holds {}", i, kv_lens[i], most_tokens_);
     }
   }
-  recut_ahead_ = true;
-  FOVEA_RETURN_IF_ERROR(recut_.launch(kv_lens, stream.handle));
+  reschedule_ahead_ = true;
+  FOVEA_RETURN_IF_ERROR(reschedule_.launch(kv_lens, stream.handle));
   std::copy(kv_lens.begin(), kv_lens.end(), kv_lens_.begin());
   planner_behind_ = true;
   return ok_status();
@@ -268,7 +268,8 @@ Status CudaPagedAttention::set_page_lists(const std::int32_t* entries, const std
 
 Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stream) {
   FOVEA_RETURN_IF_ERROR(check_growth(options_, planned_, translator_));
-  if (!can_recut_) return unsupported("this plan grows by packing anew, which the host does: call plan() or grow()");
+  if (!can_reschedule_)
+    return unsupported("this plan grows by packing anew, which the host does: call plan() or grow()");
   FOVEA_RETURN_IF_ERROR(check_array("kv_lens", kv_lens, {translator_.num_requests()}, DType::kI32, place_));
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
@@ -277,8 +278,8 @@ Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stre
     FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
     graph_grows_ = graph_grows_ || recording;
   }
-  recut_ahead_ = true;
-  return recut_.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
+  reschedule_ahead_ = true;
+  return reschedule_.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
 }
 
 Status CudaPagedAttention::check_not_recording(Stream stream) const {
@@ -303,7 +304,7 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   FOVEA_RETURN_IF_ERROR(staging.copied.synchronize());
   std::byte* const host = staging.memory.data();
   PlanGrowth growth = options_.device_growth ? active_->planner.growth() : PlanGrowth{};
-  can_recut_ = growth.arrays != nullptr;
+  can_reschedule_ = growth.arrays != nullptr;
   growth.max_tokens = std::min(growth.max_tokens, translator_.most_list_tokens());
   most_tokens_ = growth.max_tokens;
   FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(active_->planner.view(), std::span(host, max_plan_bytes_),
@@ -446,7 +447,7 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   FOVEA_ASSIGN_OR_RETURN(const std::optional<AttentionBatch> packed, translator_.grow(kv_lens, active_->planner));
-  if (can_recut_ && lists_on_device_ && lens_known_ && !graph_grows_) return recut_for(kv_lens, stream);
+  if (can_reschedule_ && lists_on_device_ && lens_known_ && !graph_grows_) return reschedule_for(kv_lens, stream);
   FOVEA_RETURN_IF_ERROR(active_->planner.check_growth(kv_lens.data()));
   planned_ = false;
   FOVEA_RETURN_IF_ERROR(packed.has_value() ? plan_batch(*packed) : active_->planner.grow(kv_lens.data()));
@@ -500,7 +501,7 @@ Status CudaPagedAttention::growth_status(Stream stream) const {
   FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
   std::uint32_t error = 0;
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(device_, &error,
-                                           plan_.as<std::byte>() + offsetof(abi::DevicePlanHeader, recut_error),
+                                           plan_.as<std::byte>() + offsetof(abi::DevicePlanHeader, reschedule_error),
                                            sizeof error, stream.handle));
   FOVEA_RETURN_IF_ERROR(cuda::synchronize(device_, stream.handle));
   if (error == 0) return ok_status();
@@ -571,8 +572,8 @@ Status CudaPagedAttention::run(const TensorView& q, std::span<const abi::KvPoolV
   // A kernel that overlaps the one ahead of it reads the plan before that one has ended. Whether a replay that writes
   // plans is ahead of a run outside of graphs, nobody knows here.
   active_->launch.programmatic_serialization =
-      active_->choice.programmatic_launch && !recut_ahead_ && (recording || !graph_grows_);
-  recut_ahead_ = false;
+      active_->choice.programmatic_launch && !reschedule_ahead_ && (recording || !graph_grows_);
+  reschedule_ahead_ = false;
   KvMaps& maps = pool_->maps[static_cast<std::size_t>(active_ - executors_.data())];
   void* const parameters[] = {&args_, &maps.k, &maps.v};
   return cuda::launch(function, active_->launch, parameters);

@@ -183,7 +183,7 @@ TEST_F(CudaAttentionTest, GrowingIsOneLaunchWhereListsLieOnTheDevice) {
     ASSERT_TRUE(reference.plan(b).ok());
     ASSERT_EQ(run(reference, true).out, grown.out) << step;
   }
-  EXPECT_EQ(recuts_, 100);
+  EXPECT_EQ(reschedules_, 100);
   // The host's view follows when asked.
   EXPECT_EQ(attention.stats().kv_bytes, reference.stats().kv_bytes);
   const std::vector<std::int32_t> grown = kv_lens;
@@ -208,14 +208,14 @@ TEST_F(CudaAttentionTest, GrowingIsOneLaunchWhereListsLieOnTheDevice) {
   b.num_page_indices = 0;
 
   // Without what the device needs the host does it.
-  recuts_ = 0;
+  reschedules_ = 0;
   options_.device_growth = false;
   Attention by_host = make();
   kv_lens = grown;
   ASSERT_TRUE(by_host.plan(b).ok());
   ++kv_lens[0];
   ASSERT_TRUE(by_host.grow(kv_lens).ok());
-  EXPECT_EQ(recuts_, 0);
+  EXPECT_EQ(reschedules_, 0);
 }
 
 TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord) {
@@ -240,7 +240,7 @@ TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord
                                           [&] { return attention.grow_on_device(lens, {stream->handle()}); });
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   EXPECT_EQ(calls["cuLaunchKernelEx"], 1);
-  EXPECT_EQ(recuts_, 0);
+  EXPECT_EQ(reschedules_, 0);
   const auto expect_plan_of_now = [&] {
     const Output grown = run(attention, true);
     ASSERT_TRUE(reference.plan(b).ok());
@@ -248,7 +248,7 @@ TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord
   };
   kv_lens = {128, 77};
   ASSERT_TRUE(graph->launch(stream->handle()).ok());
-  EXPECT_EQ(recuts_, 1);
+  EXPECT_EQ(reschedules_, 1);
   expect_plan_of_now();
   ASSERT_TRUE(graph->launch(stream->handle()).ok());
   run(attention, true);
@@ -256,7 +256,7 @@ TEST_F(CudaAttentionTest, GrowingByLengthsOfTheDeviceIsOneLaunchThatGraphsRecord
   // The host does not know how far replays went, so it makes the whole plan.
   kv_lens = {101, 40};
   ASSERT_TRUE(attention.grow(kv_lens, {stream->handle()}).ok());
-  EXPECT_EQ(recuts_, 2);
+  EXPECT_EQ(reschedules_, 2);
   expect_plan_of_now();
 
   // What the device refuses, callers can read.
@@ -309,14 +309,14 @@ TEST_F(CudaAttentionTest, AGrowthFitsThePlansOfEveryKernel) {
   const Status planned = plan(few);
   ASSERT_TRUE(planned.ok()) << planned.to_string();
   ASSERT_TRUE(attention.grow_on_device(lengths(few), {stream->handle()}).ok());
-  const abi::RecutArgs of_few = recut_args_;
+  const abi::RescheduleArgs of_few = reschedule_args_;
   ASSERT_TRUE(plan(many).ok());
   ASSERT_TRUE(attention.grow_on_device(lengths(many), {stream->handle()}).ok());
   abi::DevicePlanHeader header;
-  std::memcpy(&header, recut_args_.plan, sizeof header);
+  std::memcpy(&header, reschedule_args_.plan, sizeof header);
   EXPECT_NE(header.counts.flags & abi::kPlanWarpStarts, 0u);
-  EXPECT_EQ(recut_args_.scratch, of_few.scratch);
-  EXPECT_EQ(recut_args_.smem_bytes, of_few.smem_bytes);
+  EXPECT_EQ(reschedule_args_.scratch, of_few.scratch);
+  EXPECT_EQ(reschedule_args_.smem_bytes, of_few.smem_bytes);
 }
 
 // As Python collects garbage at any time: PyTorch records in global mode, which allocating and freeing would spoil.

@@ -14,7 +14,7 @@
 #include <random>
 
 #include "abi/attention_args.h"
-#include "abi/recut_args.h"
+#include "abi/reschedule_args.h"
 #include "attention/cuda_executor.h"
 #include "base/half.h"
 #include "cpu/attention/attention.h"
@@ -23,7 +23,7 @@
 #include "cuda/stream.h"
 #include "cuda/testing/fake_driver.h"
 #include "testing/attention_case.h"
-#include "testing/host_recut.h"
+#include "testing/host_reschedule.h"
 
 namespace fovea {
 
@@ -87,11 +87,11 @@ class CudaAttentionTest : public ::testing::Test {
       const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<abi::AttentionArgs*>(parameters[0]));
       return [args, this] { execute(*args, rows_, kHeads, kDim); };
     };
-    fake::state().kernels["fovea_recut"] = [this](void** parameters) {
-      return [args = *static_cast<abi::RecutArgs*>(parameters[0]), this] {
-        ++recuts_;
-        recut_args_ = args;
-        recut_on_host(args, random_);
+    fake::state().kernels["fovea_reschedule"] = [this](void** parameters) {
+      return [args = *static_cast<abi::RescheduleArgs*>(parameters[0]), this] {
+        ++reschedules_;
+        reschedule_args_ = args;
+        reschedule_on_host(args, random_);
       };
     };
     auto device = cuda::Device::open(0);
@@ -190,8 +190,8 @@ class CudaAttentionTest : public ::testing::Test {
   std::optional<cuda::ScopedContext> context_;
   AttentionOptions options_;
   std::int64_t rows_ = 0;
-  int recuts_ = 0;               // plans cut again on the device
-  abi::RecutArgs recut_args_{};  // of the last of them
+  int reschedules_ = 0;                    // plans cut again on the device
+  abi::RescheduleArgs reschedule_args_{};  // of the last of them
   std::mt19937_64 random_{3};
   std::vector<std::uint16_t> k_, v_, q_;
   std::vector<std::int32_t> pages_;

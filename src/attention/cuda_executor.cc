@@ -244,8 +244,8 @@ Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions&
                          paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));
   std::move(others.begin(), others.end(), std::back_inserter(sources));
   if (options.device_growth && !options.batch_invariant) {
-    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource recut, jit::recut_source(arch));
-    sources.push_back(std::move(recut));
+    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource reschedule, jit::reschedule_source(arch));
+    sources.push_back(std::move(reschedule));
   }
   return sources;
 }

@@ -98,8 +98,8 @@ Result<KernelSource> key_codes_source(const std::string& arch, KvDType dtype) {
                        {{"FOVEA_KEY_CODES", "1"}, {"FOVEA_Q_DTYPE", number(dtype)}});
 }
 
-Result<KernelSource> recut_source(const std::string& arch) {
-  return kernel_source("recut", arch, "kernels/plan/recut.cuh", {{"FOVEA_RECUT", "1"}});
+Result<KernelSource> reschedule_source(const std::string& arch) {
+  return kernel_source("reschedule", arch, "kernels/plan/reschedule.cuh", {{"FOVEA_RESCHEDULE", "1"}});
 }
 
 }  // namespace fovea::jit

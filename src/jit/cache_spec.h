@@ -54,8 +54,8 @@ Result<KernelSource> select_source(const std::string& arch, abi::KvDType q_dtype
 // Entry point fovea_key_codes (kernels/cache/codes.cuh). dtype: of the keys, as above. kUnsupported.
 Result<KernelSource> key_codes_source(const std::string& arch, abi::KvDType dtype);
 
-// Entry point fovea_recut (kernels/plan/recut.cuh, abi/recut_args.h): one CTA of abi::kRecutThreads threads, with any
-// dynamic shared memory. kUnsupported.
-Result<KernelSource> recut_source(const std::string& arch);
+// Entry point fovea_reschedule (kernels/plan/reschedule.cuh, abi/reschedule_args.h): one CTA of abi::kRescheduleThreads
+// threads, with any dynamic shared memory. kUnsupported.
+Result<KernelSource> reschedule_source(const std::string& arch);
 
 }  // namespace fovea::jit

@@ -31,7 +31,7 @@ TEST(CacheSpecTest, Compile) {
                  {"fovea_merge_state", "fovea_merge_states"});
   expect_entries(read_source({.slabs = true}), {"fovea_read_loads", "fovea_empty"});
   expect_entries(read_source({.threads = 256, .stages = 6}), {"fovea_read_bulk", "fovea_empty"});
-  expect_entries(recut_source("sm_90a"), {"fovea_recut"});
+  expect_entries(reschedule_source("sm_90a"), {"fovea_reschedule"});
 }
 
 TEST(CacheSpecTest, Refuse) {

@@ -127,7 +127,8 @@ int warm(const std::string& arch, const std::string& use) {
     }
     for (const jit::KernelSource& source : *kernels) sources.emplace(source.text + source.arch, source);
   }
-  if (const auto recut = jit::recut_source(arch); recut.ok()) sources.emplace(recut->text + recut->arch, *recut);
+  if (const auto reschedule = jit::reschedule_source(arch); reschedule.ok())
+    sources.emplace(reschedule->text + reschedule->arch, *reschedule);
   std::vector<jit::KernelSource> list;
   for (auto& [key, source] : sources) list.push_back(std::move(source));
   std::atomic<std::size_t> next{0};

@@ -98,5 +98,5 @@ def test_header_compiles_alone(nvrtc):  # noqa: F811
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_recut(nvrtc, arch):  # noqa: F811
-    check(compile_kernel(nvrtc, "kernels/plan/recut.cuh", {"FOVEA_RECUT": 1}, arch), ["fovea_recut"], 128)
+def test_reschedule(nvrtc, arch):  # noqa: F811
+    check(compile_kernel(nvrtc, "kernels/plan/reschedule.cuh", {"FOVEA_RESCHEDULE": 1}, arch), ["fovea_reschedule"], 128)

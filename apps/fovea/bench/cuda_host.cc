@@ -55,8 +55,8 @@ Status bench_plans(const CudaBench& bench, BenchReport& report) {
     FOVEA_RETURN_IF_ERROR(times("full, lists from the host", "grown, lists from the host"));
     FOVEA_RETURN_IF_ERROR(device.keep_lists_on_device());
     FOVEA_RETURN_IF_ERROR(times("full, with the copy", "grown, host"));
-    FOVEA_ASSIGN_OR_RETURN(const double recut, device.recut_us());
-    add("grown, kernel on the device", recut);
+    FOVEA_ASSIGN_OR_RETURN(const double reschedule, device.reschedule_us());
+    add("grown, kernel on the device", reschedule);
     add("bytes copied", static_cast<double>(device.stats().plan_bytes) / 1024, "KiB");
   }
   return ok_status();

@@ -124,7 +124,7 @@ Status DeviceCase::grow() {
   return attention_->grow(batch_.kv_lens, {bench_.stream()});
 }
 
-Result<double> DeviceCase::recut_us() {
+Result<double> DeviceCase::reschedule_us() {
   const cuda::ScopedContext context(bench_.device());
   const std::size_t bytes = batch_.kv_lens.size() * sizeof(std::int32_t);
   FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer lens, cuda::DeviceBuffer::create(bench_.device(), bytes));

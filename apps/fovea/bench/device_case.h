@@ -26,7 +26,7 @@ class DeviceCase {
   Status grow();
   // grow() by nothing, for lengths that lie on the device: what the kernel that cuts again takes, as a graph replays
   // it.
-  Result<double> recut_us();
+  Result<double> reschedule_us();
   // Requests become `tokens` shorter, so that they may grow within their lists. Plan again.
   void shorten(std::int32_t tokens);
   // From now on page lists are those on the device, where nothing looks for shared prefixes.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "abi/recut_args.h"
+#include "abi/reschedule_args.h"
 #include "base/status.h"
 #include "core/plan/arrays.h"
 
@@ -110,12 +110,12 @@ std::uint32_t max_device_plan_merges(const Planner& planner) {
   return static_cast<std::uint32_t>(plan_capacity(planner.options()).value().merges);
 }
 
-std::size_t max_recut_scratch_bytes(const Planner& planner) {
+std::size_t max_reschedule_scratch_bytes(const Planner& planner) {
   const PlannerOptions& options = planner.options();
   const PlanCapacity capacity = plan_capacity(options).value();
   const auto group = options.num_qo_heads / options.num_kv_heads;
   const std::uint64_t step = static_cast<std::uint64_t>(most_tile_rows(options) / group);
-  return abi::recut_scratch_bytes(capacity.tiles, max_queues(options), std::min(step, capacity.rows));
+  return abi::reschedule_scratch_bytes(capacity.tiles, max_queues(options), std::min(step, capacity.rows));
 }
 
 Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer, const PlanGrowth& growth,

@@ -14,19 +14,20 @@ namespace fovea {
 // Which records workers begin by: abi::WorkerStart, which holds all of the first item, or the smaller abi::WarpStart.
 enum class WorkerStarts { kItems, kWarps };
 
-// Bytes that any plan of this planner packs into, by declared maxima; growing: with what a re-cut needs.
+// Bytes that any plan of this planner packs into, by declared maxima; growing: with what rescheduling needs.
 std::size_t max_device_plan_bytes(const Planner& planner, bool growing = false,
                                   WorkerStarts starts = WorkerStarts::kItems);
 
 // Merges that any plan of this planner lists at most: counters that a device needs.
 std::uint32_t max_device_plan_merges(const Planner& planner);
 
-// Scratch that a re-cut of any plan of this planner needs (abi/recut_args.h).
-std::size_t max_recut_scratch_bytes(const Planner& planner);
+// Scratch that rescheduling any plan of this planner needs (abi/reschedule_args.h).
+std::size_t max_reschedule_scratch_bytes(const Planner& planner);
 
 // Writes the plan to `buffer` and returns the bytes used: what must be copied. kOutOfRange when the buffer is smaller.
 // The first launch of the plan is packed; plans of several launches are kUnsupported. growth: of the same planner, for
-// plans that the device may cut again (kernels/plan/recut.cuh); where growth.arrays is null they say that it cannot.
+// plans that the device may cut again (kernels/plan/reschedule.cuh); where growth.arrays is null they say that it
+// cannot.
 Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer,
                                      const PlanGrowth& growth = {}, WorkerStarts starts = WorkerStarts::kItems);
 

@@ -1,6 +1,6 @@
 // The steps of a kernel of one CTA, written so that they also run on the host: each step is a function of a thread (or
 // of an index), and ends with a barrier. Between steps threads share memory only, nothing in registers. Used by
-// kernels/plan/recut.cuh and select.cuh; tests/kernels runs the same steps on the host, threads in random order.
+// kernels/plan/reschedule.cuh and select.cuh; tests/kernels runs the same steps on the host, threads in random order.
 #pragma once
 
 #include "abi/plan.h"

@@ -26,7 +26,7 @@ __device__ __forceinline__ void bound_by_mask(const abi::BlockRow& block_row, in
   }
 }
 
-// What the first load needs, while an earlier kernel still runs. Reads nothing: that kernel may be fovea_recut.
+// What the first load needs, while an earlier kernel still runs. Reads nothing: that kernel may be fovea_reschedule.
 __device__ __forceinline__ void prefetch_start(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                                const abi::TensorMap* v_map, uint32_t worker, uint32_t lane) {
   if (lane == 0) ptx::prefetch_line(starts_of(args) + worker);

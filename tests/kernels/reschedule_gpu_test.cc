@@ -1,23 +1,23 @@
-// The re-cut of device plans on a GPU: the cases that it also passes on the host, and how long it takes.
+// Rescheduling of device plans on a GPU: the cases that it also passes on the host, and how long it takes.
 #include <cstdio>
 
 #include "base/status.h"
 #include "jit/cache_spec.h"
 #include "tests/kernels/gpu.h"
-#include "tests/kernels/recut_case.h"
+#include "tests/kernels/reschedule_case.h"
 
 namespace fovea::kernel_test {
 namespace {
 
-using namespace recut_case;
+using namespace reschedule_case;
 
 constexpr std::uint32_t kSmemBytes = 96 << 10;
 
-class RecutGpuTest : public GpuTest {
+class RescheduleGpuTest : public GpuTest {
  protected:
   struct OnDevice {
     cuda::DeviceBuffer plan, kv_lens, scratch;
-    abi::RecutArgs args{};
+    abi::RescheduleArgs args{};
   };
   OnDevice upload(const std::vector<std::byte>& plan, const std::vector<std::int32_t>& kv_lens, const Planner& planner,
                   std::uint32_t smem_bytes) {
@@ -26,7 +26,7 @@ class RecutGpuTest : public GpuTest {
     const Status status = [&]() -> Status {
       FOVEA_ASSIGN_OR_RETURN(d.plan, cuda::DeviceBuffer::create(*device_, plan.size()));
       FOVEA_ASSIGN_OR_RETURN(d.kv_lens, cuda::DeviceBuffer::create(*device_, lens_bytes));
-      FOVEA_ASSIGN_OR_RETURN(d.scratch, cuda::DeviceBuffer::create(*device_, max_recut_scratch_bytes(planner)));
+      FOVEA_ASSIGN_OR_RETURN(d.scratch, cuda::DeviceBuffer::create(*device_, max_reschedule_scratch_bytes(planner)));
       FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(*device_, d.plan.data(), plan.data(), plan.size(), stream_.handle()));
       return cuda::copy_to_device(*device_, d.kv_lens.data(), kv_lens.data(), lens_bytes, stream_.handle());
     }();
@@ -34,31 +34,31 @@ class RecutGpuTest : public GpuTest {
     d.args = {d.plan.as<std::uint8_t>(), d.kv_lens.as<std::int32_t>(), d.scratch.as<std::uint8_t>(), smem_bytes, 0};
     return d;
   }
-  cuda::Function recut_kernel() {
-    cuda::Function function = kernel(jit::recut_source(device_->info().arch()), "fovea_recut");
+  cuda::Function reschedule_kernel() {
+    cuda::Function function = kernel(jit::reschedule_source(device_->info().arch()), "fovea_reschedule");
     EXPECT_TRUE(function.handle() != nullptr && function.set_max_smem(kSmemBytes).ok());
     return function;
   }
 };
 
 // Scratch in shared memory where it fits, and in global memory.
-TEST_F(RecutGpuTest, WritesWhatTheHostWould) {
-  const cuda::Function function = recut_kernel();
+TEST_F(RescheduleGpuTest, WritesWhatTheHostWould) {
+  const cuda::Function function = reschedule_kernel();
   for (const std::uint32_t smem_bytes : {kSmemBytes, 0u}) {
-    const auto recut = [&](std::vector<std::byte>& plan, const std::vector<std::int32_t>& kv_lens,
-                           const Planner& planner) {
+    const auto reschedule = [&](std::vector<std::byte>& plan, const std::vector<std::int32_t>& kv_lens,
+                                const Planner& planner) {
       OnDevice d = upload(plan, kv_lens, planner, smem_bytes);
-      enqueue(function, 1, abi::kRecutThreads, {&d.args}, smem_bytes);
+      enqueue(function, 1, abi::kRescheduleThreads, {&d.args}, smem_bytes);
       ASSERT_TRUE(cuda::copy_to_host(*device_, plan.data(), d.plan.data(), plan.size(), stream_.handle()).ok());
       wait();
     };
-    check_random_batches(200, recut);
-    check_decode_at_scale(recut);
+    check_random_batches(200, reschedule);
+    check_decode_at_scale(reschedule);
   }
 }
 
-TEST_F(RecutGpuTest, Time) {
-  const cuda::Function function = recut_kernel();
+TEST_F(RescheduleGpuTest, Time) {
+  const cuda::Function function = reschedule_kernel();
   for (const int requests : {1, 16, 64, 256}) {
     const PagedBatch batch =
         flat_batch(constant_lengths(requests, 1), constant_lengths(requests, 4096), 16, PageOrder::kSequential, 0, 64);
@@ -71,7 +71,8 @@ TEST_F(RecutGpuTest, Time) {
     ASSERT_TRUE(planner.plan(batch.view()).ok());
     for (const std::uint32_t smem_bytes : {kSmemBytes, 0u}) {
       OnDevice d = upload(device_plan(planner), batch.kv_lens, planner, smem_bytes);
-      const double us = microseconds(100, [&] { enqueue(function, 1, abi::kRecutThreads, {&d.args}, smem_bytes); });
+      const double us =
+          microseconds(100, [&] { enqueue(function, 1, abi::kRescheduleThreads, {&d.args}, smem_bytes); });
       std::printf("%d requests, 8 KV heads, 132 workers, scratch in %s memory: %.2f us\n", requests,
                   smem_bytes != 0 ? "shared" : "global", us);
     }

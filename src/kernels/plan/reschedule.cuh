@@ -1,20 +1,21 @@
-// fovea_recut: cuts a plan in device memory again, where it lies, for lengths that grew: what the host's
+// fovea_reschedule: cuts a plan in device memory again, where it lies, for lengths that grew: what the host's
 // Planner::grow() and pack_device_plan() would write, byte for byte (docs/plan.md). Launched by backend/ through jit/
 // before the attention kernel, in a captured graph too.
 //
-//   Grid: one CTA of kRecutThreads. Prefix sums over tiles, cut points by binary search, and everything that is written
-//   in parallel. Only cuts that fall in one pair are placed one after another.
+//   Grid: one CTA of kRescheduleThreads. Prefix sums over tiles, cut points by binary search, and everything that is
+//   written in parallel. Only cuts that fall in one pair are placed one after another.
 #pragma once
 
-#include "abi/recut_args.h"
+#include "abi/reschedule_args.h"
 #include "kernels/plan/cta.cuh"
 
 namespace fovea::kernels {
 
 template <typename Cta>
-class Recut {
+class Rescheduler {
  public:
-  __forceinline__ Recut(const Cta& cta, const abi::RecutArgs& args, uint8_t* smem) : cta_(cta), plan_(args.plan) {
+  __forceinline__ Rescheduler(const Cta& cta, const abi::RescheduleArgs& args, uint8_t* smem)
+      : cta_(cta), plan_(args.plan) {
     header_ = at<abi::DevicePlanHeader>(0);
     kv_lens_ = args.kv_lens;
     if (header_->growth == abi::kNone) return;
@@ -31,15 +32,15 @@ class Recut {
     group_ = header_->counts.group;
     tile_ = {group_, g.tile_rows, g.block_tokens, false, g.cost};
     cut_ = {workers_, g.span_rounds, group_, g.block_tokens, 0, g.cost, tile_.tokens_per_tile(), g.num_spans};
-    const bool fits = abi::recut_scratch_bytes(g.num_tiles, workers_, g.most_tokens) <= args.smem_bytes;
-    s_ = abi::carve_recut_scratch(fits ? smem : args.scratch, g.num_tiles, workers_, g.most_tokens);
+    const bool fits = abi::reschedule_scratch_bytes(g.num_tiles, workers_, g.most_tokens) <= args.smem_bytes;
+    s_ = abi::carve_reschedule_scratch(fits ? smem : args.scratch, g.num_tiles, workers_, g.most_tokens);
     sums_ = {s_.thread_sums, s_.group_sums};
     tiles_ = {s_.tiles, g.num_tiles};
   }
 
   __forceinline__ void run() {
     if (growth_ == nullptr) {
-      for_each(cta_, 1, [&](uint32_t) { header_->recut_error = abi::kNone; });
+      for_each(cta_, 1, [&](uint32_t) { header_->reschedule_error = abi::kNone; });
       return;
     }
     if (!check_lengths()) return;
@@ -67,15 +68,15 @@ class Recut {
   static __forceinline__ uint64_t both(uint32_t low, uint32_t high) { return low | static_cast<uint64_t>(high) << 32; }
 
   __forceinline__ bool check_lengths() {
-    for_each(cta_, 1, [&](uint32_t) { header_->recut_error = 0; });
+    for_each(cta_, 1, [&](uint32_t) { header_->reschedule_error = 0; });
     for_each(cta_, header_->counts.num_block_rows, [&](uint32_t b) {
       const abi::BlockRow& block_row = block_rows_[b];
       if (block_row.length_slot == abi::kNone) return;
       const long long kv_len = kv_lens_[block_row.length_slot];
       const long long planned = static_cast<long long>(block_row.position_base) + block_row.num_tokens;
-      if (kv_len < planned || kv_len > growth_->max_tokens) header_->recut_error = block_row.length_slot + 1;
+      if (kv_len < planned || kv_len > growth_->max_tokens) header_->reschedule_error = block_row.length_slot + 1;
     });
-    return header_->recut_error == 0;
+    return header_->reschedule_error == 0;
   }
 
   // Positions and ends of the requests' own rows; then the positions of the copies of rows, by the way of
@@ -471,18 +472,18 @@ class Recut {
   abi::TileConfig tile_{};
   abi::CutConfig cut_{};
   abi::TileSpan tiles_{};
-  abi::RecutScratch s_{};
+  abi::RescheduleScratch s_{};
   CtaSums sums_{};
 };
 
 }  // namespace fovea::kernels
 
-#if defined(__CUDACC_RTC__) && defined(FOVEA_RECUT)
-extern "C" __global__ void __launch_bounds__(fovea::abi::kRecutThreads)
-    fovea_recut(const __grid_constant__ fovea::abi::RecutArgs args) {
+#if defined(__CUDACC_RTC__) && defined(FOVEA_RESCHEDULE)
+extern "C" __global__ void __launch_bounds__(fovea::abi::kRescheduleThreads)
+    fovea_reschedule(const __grid_constant__ fovea::abi::RescheduleArgs args) {
   extern __shared__ uint4 smem[];
   const fovea::kernels::DeviceCta cta;
-  fovea::kernels::Recut<fovea::kernels::DeviceCta> recut(cta, args, reinterpret_cast<uint8_t*>(smem));
-  recut.run();
+  fovea::kernels::Rescheduler<fovea::kernels::DeviceCta> reschedule(cta, args, reinterpret_cast<uint8_t*>(smem));
+  reschedule.run();
 }
 #endif

@@ -1,4 +1,4 @@
-// Cases of the re-cut of device plans, wherever the kernel runs: random batches, and decode at scale, grown step by
+// Cases of rescheduling of device plans, wherever the kernel runs: random batches, and decode at scale, grown step by
 // step; what it leaves is compared with the host's grow() and pack_device_plan(), byte for byte.
 #pragma once
 
@@ -9,12 +9,12 @@
 #include <random>
 #include <vector>
 
-#include "abi/recut_args.h"
+#include "abi/reschedule_args.h"
 #include "core/plan/device_plan.h"
 #include "workload/lengths.h"
 #include "workload/paged_batch.h"
 
-namespace fovea::recut_case {
+namespace fovea::reschedule_case {
 
 inline std::vector<std::byte> packed(const Planner& planner, WorkerStarts starts) {
   std::vector<std::byte> buffer(max_device_plan_bytes(planner, true, starts));
@@ -61,10 +61,10 @@ T pick(std::mt19937_64& random, const T (&choices)[N]) {
   return choices[random() % N];
 }
 
-// recut(plan, kv_lens, planner) runs the kernel on the bytes of a plan, of the most that plans may take.
-template <typename Recut>
+// reschedule(plan, kv_lens, planner) runs the kernel on the bytes of a plan, of the most that plans may take.
+template <typename Reschedule>
 void check(PagedBatch batch, const PlannerOptions& options, int steps, int most_growth, std::mt19937_64& random,
-           Counts& counts, const Recut& recut, WorkerStarts starts = WorkerStarts::kItems) {
+           Counts& counts, const Reschedule& reschedule, WorkerStarts starts = WorkerStarts::kItems) {
   Planner planner = Planner::create(options).value();
   const Status planned = planner.plan(batch.view());
   ASSERT_TRUE(planned.ok()) << planned.to_string();
@@ -76,7 +76,7 @@ void check(PagedBatch batch, const PlannerOptions& options, int steps, int most_
     }
     const Status grown = planner.grow(batch.kv_lens.data());
     ASSERT_TRUE(grown.ok()) << grown.to_string();
-    recut(device, batch.kv_lens, planner);
+    reschedule(device, batch.kv_lens, planner);
     const std::vector<std::byte> host = packed(planner, starts);
     const auto expected = sections(host.data());
     const auto got = sections(device.data());
@@ -114,8 +114,8 @@ inline PlannerOptions random_options(const PagedBatch& batch, std::int32_t growt
 }
 
 // Masks, heads, tiles, workers and forests of all kinds.
-template <typename Recut>
-void check_random_batches(std::uint64_t num_seeds, const Recut& recut) {
+template <typename Reschedule>
+void check_random_batches(std::uint64_t num_seeds, const Reschedule& reschedule) {
   Counts counts;
   for (std::uint64_t seed = 0; seed < num_seeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -137,7 +137,7 @@ void check_random_batches(std::uint64_t num_seeds, const Recut& recut) {
       default: break;
     }
     const WorkerStarts starts = seed % 4 == 0 ? WorkerStarts::kWarps : WorkerStarts::kItems;
-    check(batch, options, 3, pick(random, {0, 1, 3, 40}), random, counts, recut, starts);
+    check(batch, options, 3, pick(random, {0, 1, 3, 40}), random, counts, reschedule, starts);
     if (testing::Test::HasFatalFailure()) return;
   }
   // The generator must reach what it is for.
@@ -150,8 +150,8 @@ void check_random_batches(std::uint64_t num_seeds, const Recut& recut) {
 }
 
 // Requests of one token, by the hundred.
-template <typename Recut>
-void check_decode_at_scale(const Recut& recut) {
+template <typename Reschedule>
+void check_decode_at_scale(const Reschedule& reschedule) {
   Counts counts;
   std::mt19937_64 random(1);
   for (const char* kind : {"constant", "zipf", "one_long"}) {
@@ -163,9 +163,9 @@ void check_decode_at_scale(const Recut& recut) {
       options.cost_item_bytes = 16 << 10;
       options.cost_balance_rows = 64;
       options.limits = batch.limits(64);
-      check(batch, options, 6, 8, random, counts, recut);
+      check(batch, options, 6, 8, random, counts, reschedule);
       options.num_workers = 1024;
-      check(batch, options, 3, 8, random, counts, recut, WorkerStarts::kWarps);
+      check(batch, options, 3, 8, random, counts, reschedule, WorkerStarts::kWarps);
     }
   }
   const PagedBatch tree = tree_batch(PrefixTree{{4, 16, 256}, {1024, 1024, 2048}}, 16, 1, PageOrder::kRandom, 2, 64);
@@ -174,10 +174,10 @@ void check_decode_at_scale(const Recut& recut) {
   options.limits = tree.limits(64);
   for (const int rounds : {1, 4}) {
     options.shared_rounds = rounds;
-    check(tree, options, 10, 3, random, counts, recut);
+    check(tree, options, 10, 3, random, counts, reschedule);
   }
   EXPECT_EQ(counts.divided_shared, 20);
   EXPECT_EQ(counts.rounds, 10);
 }
 
-}  // namespace fovea::recut_case
+}  // namespace fovea::reschedule_case

@@ -1,4 +1,4 @@
-#include "attention/cuda_recut.h"
+#include "attention/cuda_reschedule.h"
 
 #include <algorithm>
 
@@ -10,12 +10,12 @@
 namespace fovea {
 
 // Scratch: shared memory where the plan at hand fits, else device memory.
-Result<CudaRecut> CudaRecut::create(const cuda::Device& device, std::size_t scratch_bytes, std::int32_t max_requests,
-                                    void* plan) {
+Result<CudaReschedule> CudaReschedule::create(const cuda::Device& device, std::size_t scratch_bytes,
+                                              std::int32_t max_requests, void* plan) {
   constexpr std::size_t kMostSmem = 160 << 10;
-  CudaRecut made;
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::recut_source(device.info().arch()));
-  FOVEA_ASSIGN_OR_RETURN(made.function_, cuda_kernel(device, source, "fovea_recut"));
+  CudaReschedule made;
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::reschedule_source(device.info().arch()));
+  FOVEA_ASSIGN_OR_RETURN(made.function_, cuda_kernel(device, source, "fovea_reschedule"));
   const std::size_t most = std::min(kMostSmem, static_cast<std::size_t>(device.info().smem_optin_bytes) - (1 << 10));
   made.args_.smem_bytes = static_cast<std::uint32_t>(std::min(scratch_bytes, most));
   // The process has one such function: every object may launch it with as much as any other.
@@ -32,17 +32,17 @@ Result<CudaRecut> CudaRecut::create(const cuda::Device& device, std::size_t scra
   return made;
 }
 
-Status CudaRecut::launch(const std::int32_t* kv_lens, cuda::StreamHandle stream) {
+Status CudaReschedule::launch(const std::int32_t* kv_lens, cuda::StreamHandle stream) {
   args_.kv_lens = kv_lens;
   cuda::LaunchConfig config;
-  config.block[0] = abi::kRecutThreads;
+  config.block[0] = abi::kRescheduleThreads;
   config.smem_bytes = args_.smem_bytes;
   config.stream = stream;
   void* const parameters[] = {&args_};
   return cuda::launch(function_, config, parameters);
 }
 
-Status CudaRecut::launch(std::span<const std::int32_t> kv_lens, cuda::StreamHandle stream) {
+Status CudaReschedule::launch(std::span<const std::int32_t> kv_lens, cuda::StreamHandle stream) {
   FOVEA_CHECK(kv_lens.size() <= slot_lengths_);
   const int slot = next_slot_;
   const cuda::Event& read = read_[slot / kHalf];

@@ -1,24 +1,24 @@
-// Plans on a CUDA device cut again there, for lengths that grew (kernels/plan/recut.cuh): the kernel, its scratch, and
-// lengths from the host. Owned by cuda_attention.cc.
+// Plans on a CUDA device cut again there, for lengths that grew (kernels/plan/reschedule.cuh): the kernel, its scratch,
+// and lengths from the host. Owned by cuda_attention.cc.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "abi/recut_args.h"
+#include "abi/reschedule_args.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
 #include "cuda/stream.h"
 
 namespace fovea {
 
-class CudaRecut {
+class CudaReschedule {
  public:
-  CudaRecut() = default;
+  CudaReschedule() = default;
   // For plans at `plan` on the device that take up to scratch_bytes, of any of the object's planners: a recorded launch
   // meets the plans of all of them.
-  static Result<CudaRecut> create(const cuda::Device& device, std::size_t scratch_bytes, std::int32_t max_requests,
-                                  void* plan);
+  static Result<CudaReschedule> create(const cuda::Device& device, std::size_t scratch_bytes, std::int32_t max_requests,
+                                       void* plan);
 
   // One launch. kv_lens: by request, on the device; read when the stream gets there.
   Status launch(const std::int32_t* kv_lens, cuda::StreamHandle stream);
@@ -35,7 +35,7 @@ class CudaRecut {
 
   cuda::Function function_;
   cuda::DeviceBuffer scratch_;
-  abi::RecutArgs args_{};
+  abi::RescheduleArgs args_{};
   cuda::PinnedBuffer slots_;
   cuda::Event read_[2];
   std::size_t slot_lengths_ = 0;

@@ -1,6 +1,6 @@
-// What a device needs to cut a plan again when lengths grew (kernels/plan/recut.cuh): the growth section of a device
-// plan, written by core/plan/device_plan where growth on the device is asked for, and the kernel's argument, filled by
-// backend/. Compiles under g++ and NVRTC.
+// What a device needs to cut a plan again when lengths grew (kernels/plan/reschedule.cuh): the growth section of a
+// device plan, written by core/plan/device_plan where growth on the device is asked for, and the kernel's argument,
+// filled by backend/. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/cut.h"
@@ -51,19 +51,19 @@ constexpr uint64_t growth_bytes(uint64_t tiles, uint64_t rows, uint64_t covers) 
   return sizeof(GrowthHeader) + tiles * sizeof(GrowthTile) + shared;
 }
 
-struct RecutArgs {
+struct RescheduleArgs {
   uint8_t* plan;           // DevicePlanHeader; rewritten in place
   const int32_t* kv_lens;  // by length slot, new tokens included
-  uint8_t* scratch;        // recut_scratch_bytes() of the most that plans may need; 16-byte aligned
+  uint8_t* scratch;        // reschedule_scratch_bytes() of the most that plans may need; 16-byte aligned
   uint32_t smem_bytes;     // dynamic shared memory of the launch, used instead where a plan's scratch fits
   uint32_t reserved;
 };
 
-inline constexpr uint32_t kRecutThreads = 512;  // one CTA
+inline constexpr uint32_t kRescheduleThreads = 512;  // one CTA
 
-// Scratch of a re-cut, carved by one function that also measures. Arrays are by tile, by worker (cut k stands at k - 1)
-// or by row of a divided pair.
-struct RecutScratch {
+// Scratch of rescheduling, carved by one function that also measures. Arrays are by tile, by worker (cut k stands at k
+// - 1) or by row of a divided pair.
+struct RescheduleScratch {
   PlanTile* tiles;
   uint64_t* cost_before;   // [tiles + 1] of undivided work before a tile
   uint64_t* items_before;  // [tiles + 1] items before a tile; high half: partial rows of parts before it
@@ -83,8 +83,9 @@ struct RecutScratch {
   uint64_t bytes;
 };
 
-inline RecutScratch carve_recut_scratch(uint8_t* base, uint64_t tiles, uint64_t workers, uint64_t most_tokens) {
-  RecutScratch s{};
+inline RescheduleScratch carve_reschedule_scratch(uint8_t* base, uint64_t tiles, uint64_t workers,
+                                                  uint64_t most_tokens) {
+  RescheduleScratch s{};
   const auto take = [&]<typename T>(T*& array, uint64_t count) {
     if (base != nullptr) array = reinterpret_cast<T*>(base + s.bytes);
     s.bytes += (count * sizeof(T) + 15) / 16 * 16;
@@ -102,14 +103,14 @@ inline RecutScratch carve_recut_scratch(uint8_t* base, uint64_t tiles, uint64_t 
   take(s.first_cut, workers + 1);
   take(s.rows_before, workers + 1);
   take(s.row_parts, workers * most_tokens + 1);
-  take(s.thread_sums, kRecutThreads);
-  take(s.group_sums, kRecutThreads / 32);
+  take(s.thread_sums, kRescheduleThreads);
+  take(s.group_sums, kRescheduleThreads / 32);
   take(s.result, 2);
   return s;
 }
 
-inline uint64_t recut_scratch_bytes(uint64_t tiles, uint64_t workers, uint64_t most_tokens) {
-  return carve_recut_scratch(nullptr, tiles, workers, most_tokens).bytes;
+inline uint64_t reschedule_scratch_bytes(uint64_t tiles, uint64_t workers, uint64_t most_tokens) {
+  return carve_reschedule_scratch(nullptr, tiles, workers, most_tokens).bytes;
 }
 
 }  // namespace fovea::abi
