@@ -246,12 +246,16 @@ TEST(PlanChoiceTest, ManyQueryTokensGoToWideTiles) {
   PlanFacts draft = prompt;
   draft.most_q = 4;
   draft.most_rows = 16;
+  PlanFacts dense = prompt, beside_decodes = prompt;
+  dense.flops = 256 * prompt.kv_bytes;
+  beside_decodes.flops = dense.flops - 1;
   for (const Expected& e : {
            Expected{"a prompt", bf16, prompt, PlanKernel::kPrefill, PlanReason::kLongQueries},
            Expected{"a tree of many tokens", bf16, tree, PlanKernel::kPrefill, PlanReason::kLongQueries},
            Expected{"block rows", bf16, given, PlanKernel::kPrefill, PlanReason::kLongQueries},
            Expected{"four tokens", bf16, draft, PlanKernel::kGeneral, PlanReason::kLongQueries},
-           Expected{"8-bit KV", fp8, prompt, PlanKernel::kGeneral, PlanReason::kLongQueries},
+           Expected{"8-bit KV, full tiles", fp8, dense, PlanKernel::kPrefill, PlanReason::kLongQueries},
+           Expected{"8-bit KV, mostly decodes", fp8, beside_decodes, PlanKernel::kGeneral, PlanReason::kLongQueries},
            Expected{"8-bit KV, asked for", fp8_asked, prompt, PlanKernel::kPrefill, PlanReason::kAsked},
            Expected{"another is asked for", asked, prompt, PlanKernel::kGeneral, PlanReason::kAsked},
        }) {

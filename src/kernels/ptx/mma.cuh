@@ -186,4 +186,10 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
+// log2(x); -infinity for 0.
+__device__ __forceinline__ float log2_approx(float x) {
+  float d;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+  return d;
+}
 }  // namespace fovea::ptx

@@ -43,8 +43,7 @@ __device__ __forceinline__ const abi::DevicePlanHeader* header_here(const abi::A
 }
 
 inline constexpr uint32_t kListed = 1;  // what is seen stands in bits, or positions in a list
-inline constexpr uint32_t kPaired = 2;  // all groups have rows
-inline constexpr uint32_t kIdle = 4;    // the warp has none
+inline constexpr uint32_t kIdle = 2;    // the warp has no rows
 
 // What every tile asks for; the rest stands in the record.
 struct Item {
@@ -139,7 +138,7 @@ __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, cons
   const uint32_t rows = record.item.row_count * shared.places[group.thread()].heads;
   item.nth = n;
   item.tiles = Tiles::of(run_of(args, record)).count;
-  item.flags = (rows > kGroupRows * (kGroups - 1) ? kPaired : 0) | (rows <= group.first_row() ? kIdle : 0);
+  item.flags = rows <= group.first_row() ? kIdle : 0;
   if (rows <= group.index * kGroupRows) return item.tiles != 0 ? Opened::kPassed : Opened::kNothing;
   return item.tiles != 0 ? Opened::kWorks : Opened::kEmpty;
 }

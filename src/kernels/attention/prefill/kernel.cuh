@@ -13,16 +13,7 @@
 
 namespace fovea::attention::prefill {
 
-// Barriers by name: whose turn it is to issue products, and the warps of a warpgroup.
-inline constexpr uint32_t kTurnBarrier = 1;
-inline constexpr uint32_t kGroupBarrier = kTurnBarrier + kGroups;
-
-__device__ __forceinline__ void wait_turn(const Group& group) {
-  ptx::barrier_sync(kTurnBarrier + group.index, 2 * kGroupThreads);
-}
-__device__ __forceinline__ void pass_turn(const Group& group) {
-  ptx::barrier_arrive(kTurnBarrier + (group.index + 1) % kGroups, 2 * kGroupThreads);
-}
+inline constexpr uint32_t kGroupBarrier = 1;  // by name, of the warps of a warpgroup; one for each
 
 template <int kSlots>
 __device__ __forceinline__ void wait_full(const TileBarriers<kSlots>& ring, uint32_t use) {
@@ -105,14 +96,12 @@ __device__ __forceinline__ void clear_values(Memory& shared, const Group& group,
 __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                                const Item& item, uint32_t tile, const LogitScale& scale,
                                                float (&s)[kLogits]) {
-  const ItemRecord& record = record_of(shared, item);
-  const Run run = run_of(args, record);
-  if constexpr (Variant::kHasLogit) {
-    change_logits(args, record, item, run, token_of(run, tile), s, group.lane);
-  } else if (scale.negative) {
+  change_logits(args, shared, group, item, tile, s);
+  if (!Variant::kHasLogit && scale.negative) {
 #pragma unroll
     for (int i = 0; i < kLogits; ++i) s[i] = -s[i];
   }
+  const Run run = run_of(args, record_of(shared, item));
   const Places& places = shared.places[group.thread()];
   if (tile < places.plain_begin || tile >= places.plain_end) hide(args, shared, group, item, token_of(run, tile), s);
 }
@@ -122,14 +111,13 @@ struct Sums {
   State state;
   Running now;
   float s[kLogits];  // logits of a tile
-  Weights p;         // weights of the tile before
-  Weights ahead;     // of this one, while products read those
+  Weights p;         // weights of the tile before, as products read them
 };
 
 // Logits become weights. Returns whether they are counted from larger logits than those before, which sums are by then.
-__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, const Item& item,
+__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, bool idle,
                                              const RowFactors& scale, float (&alpha)[2], Sums& sums) {
-  const bool small = find_exponents(sums.s, sums.now, (item.flags & kIdle) != 0, scale.here(shared, group));
+  const bool small = find_exponents(sums.s, sums.now, idle, scale);
   const bool raised = !small || !sums.now.settled;
   if (raised) raise<false>(sums.s, shared.places[group.thread()], sums.now, alpha);
   weigh(sums.s, sums.now);
@@ -143,12 +131,9 @@ __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& g
 }
 
 // The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
-__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, bool paired, const Operands& at,
-                                              const Weights& p, Sums& sums) {
-  if (paired) wait_turn(group);
+__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, Sums& sums) {
   issue_logits(at, sums.s);
-  issue_outputs(at, p, sums.state);
-  if (paired) pass_turn(group);
+  issue_outputs(at, sums.p, sums.state);
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
   release(shared.k_ring, group.k_use++, group.lane);
@@ -195,68 +180,52 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
 // What weigh_at_once() leaves where a token outweighs all before it, or where rows wait for their first token, while no
 // outputs are under way: weights counted anew, from logits where they are beyond what a float holds.
 __device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                           const Item& item, uint32_t tile, const RowFactors& scale, Weights& p,
-                                           Sums& sums) {
+                                           const Item& item, uint32_t tile, const RowFactors& scale, Sums& sums) {
   float alpha[2] = {1.0f, 1.0f};
-  bool counted = sums.now.settled;
-  if (counted) {
-    float most = 0.0f;
+  float most = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
-    counted = __all_sync(~0u, most < 1e30f);
-    if (!counted) find_logits_again(args, shared, group, item, tile, sums.s);
-  }
-  if (counted) {
+  for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
+  if (__all_sync(~0u, most < 1e30f)) {
     raise<true>(sums.s, shared.places[group.thread()], sums.now, alpha);
 #pragma unroll
     for (int i = 0; i < kLogits; ++i) sums.now.sum[i / 2 % 2] += sums.s[i];
   } else {
-    (void)find_weights(shared, group, item, scale, alpha, sums);
+    find_logits_again(args, shared, group, item, tile, sums.s);
+    (void)find_weights(shared, group, (item.flags & kIdle) != 0, scale, alpha, sums);
   }
   scale_outputs(sums.state, alpha);
-  pack_weights(sums.s, p);
 }
 
-__device__ __forceinline__ void run_plain_tile(const abi::AttentionArgs& args, const Memory& shared, Group& group,
-                                               const Item& item, uint32_t tile, const RowFactors& scale, Weights& p,
-                                               Sums& sums) {
-  bool there = false;
-  Operands at;
-  const auto outputs_end = [&] {
-    at = Operands::of(shared, group, group.q_use, group.k_use);
-    there = both_full(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
-    end_outputs(shared, group, true);
-  };
-  bool done = false;
-  if (sums.now.settled) {
-    done = weigh_at_once(sums.s, p, sums.now, (item.flags & kIdle) != 0, scale.here(shared, group), outputs_end);
-  } else {
-    outputs_end();
-  }
-  settle(sums.state);
-  if (!done) weigh_anew(args, shared, group, item, tile, scale, p, sums);
-  if (!there) {
-    wait_full(shared.k_ring, group.k_use);
-    wait_full(shared.v_ring, group.k_use - 1);
-  }
-  multiply_tile(shared, group, (item.flags & kPaired) != 0, at, p, sums);
-}
-
-// Tiles from `tile` down that all rows see whole. The warps of a group must not part here: products are one instruction
-// of all four. Weights go to registers that the products under way do not read, in turn.
+// Tiles from `tile` down that all rows see whole, once all have seen a token. The warps of a group must not part here:
+// products are one instruction of all four.
 __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, const Memory& shared, Group& group,
-                                                const Item& item, const RowFactors& scale, uint32_t& tile, Sums& sums) {
+                                                const Item& item, const RowFactors& factor, uint32_t& tile,
+                                                Sums& sums) {
   const Places& places = shared.places[group.thread()];
-  if (tile >= places.plain_end) return;
-  // Read for every tile: registers are few.
-  const auto is_plain = [&] { return tile != 0 && tile >= places.plain_begin; };
+  const uint32_t end = max(places.plain_begin, 1u);  // the item's last tile is issued with the next item's first
+  if (!sums.now.settled || tile >= places.plain_end) return;
+  const RowFactors scale = factor.here(shared, group);
 #pragma unroll 1
-  while (is_plain()) {
-    run_plain_tile(args, shared, group, item, tile, scale, sums.ahead, sums);
-    --tile;
-    if (!is_plain()) break;
-    run_plain_tile(args, shared, group, item, tile, scale, sums.p, sums);
-    --tile;
+  for (; tile >= end; --tile) {
+    // What the next products need is found first, so that exponentials hide how long that takes; not of converted
+    // keys, whose factors leave no registers.
+    Operands at{};
+    bool there = false;
+    if constexpr (!kConverts) {
+      at = Operands::of(shared, group, group.q_use, group.k_use);
+      there = both_full(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
+    }
+    const bool done = weigh_at_once(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
+    end_outputs(shared, group, true);
+    settle(sums.state);
+    if (!done) weigh_anew(args, shared, group, item, tile, scale, sums);
+    pack_weights(sums.s, sums.p);
+    if constexpr (kConverts) at = Operands::of(shared, group, group.q_use, group.k_use);
+    if (!there) {
+      wait_full(shared.k_ring, group.k_use);
+      wait_full(shared.v_ring, group.k_use - 1);
+    }
+    multiply_tile(shared, group, at, sums);
   }
 }
 
@@ -325,20 +294,18 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     release(shared.k_ring, group.k_use++, group.lane);
     for (uint32_t tile = item.tiles - 1;;) {
       // 2. Tiles that all rows see whole.
-      if (!scale.negative && !Variant::kHasLogit) {
-        run_plain_tiles(args, shared, group, item, factor, tile, sums);
-      }
+      if (!Variant::kHasLogit && !scale.negative) run_plain_tiles(args, shared, group, item, factor, tile, sums);
       // 3. A tile that a mask divides, the item's last, or any.
       const bool last = tile == 0;
       prepare_logits(args, shared, group, item, tile, scale, sums.s);
-      const Run run = run_of(args, record_of(shared, item));
       float alpha[2];
-      const bool raised = find_weights(shared, group, item, factor, alpha, sums);
-      const bool first = tile + 1 == Tiles::of(run).count;
-      end_outputs(shared, group, !first);
+      const bool raised =
+          find_weights(shared, group, (item.flags & kIdle) != 0, factor.here(shared, group), alpha, sums);
+      end_outputs(shared, group, tile + 1 != item.tiles);
       settle(sums.state);
       if (raised) scale_outputs(sums.state, alpha);
       pack_weights(sums.s, sums.p);
+      const Run run = run_of(args, record_of(shared, item));
       const uint32_t token = token_of(run, tile);
       if (token < run.begin || token + kBlockTokens > run.end) {
         wait_full(shared.v_ring, group.k_use - 1);
@@ -351,31 +318,32 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
       wait_full(shared.k_ring, group.k_use);
       wait_full(shared.v_ring, group.k_use - 1);
-      multiply_tile(shared, group, (item.flags & kPaired) != 0, at, sums.p, sums);
+      multiply_tile(shared, group, at, sums);
       if (!last) {
         --tile;
         continue;
       }
-      // 4. The rows of an item behind which another one follows, whose first logits are there.
+      // 4. The rows of an item behind which another one follows, whose first logits are there. What is to be known of
+      // that one is found while the last outputs are under way.
+      Item next{};
+      (void)open_item(args, shared, group, item.nth + 1, next);
+      find_limits(args, shared, group, next);
+      const Rows rows = rows_of(args, shared, group, item);
       ptx::wgmma_wait<0>();
       settle(sums.state);
       release(shared.v_ring, group.k_use - 2, group.lane);
-      const Rows rows = rows_of(args, shared, group, item);
       close(sums.now, sums.state);
       write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
       release(shared.q_ring, group.q_use++, group.lane);
       release_record(shared, item.nth, group.lane);
-      (void)open_item(args, shared, group, item.nth + 1, item);
-      find_limits(args, shared, group, item);
+      item = next;
       tile = item.tiles - 1;
       sums.now = Running();
       clear(sums.state);
     }
     // 5. The last outputs, and their rows.
     wait_full(shared.v_ring, group.k_use - 1);
-    if (item.flags & kPaired) wait_turn(group);
     issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state);
-    if (item.flags & kPaired) pass_turn(group);
     ptx::wgmma_wait<0>();
     settle(sums.state);
     release(shared.v_ring, group.k_use - 1, group.lane);
@@ -456,7 +424,6 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
     ptx::take_registers<kComputeRegisters>();
     const Group group{warp / 4, warp % 4, lane};
     fill_places(args, shared, group);
-    if (group.index == kGroups - 1) pass_turn(group);  // to the first
     run_group(args, shared, group);
   }
 }

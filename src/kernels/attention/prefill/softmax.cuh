@@ -39,18 +39,20 @@ struct RowFactors {
   }
 };
 
-// Logits that a hook changes: base-2 logits, to be scaled by 1.
-__device__ __forceinline__ void change_logits(const abi::AttentionArgs& args, const ItemRecord& record,
-                                              const Item& item, const Run& run, uint32_t tile_token,
-                                              float (&s)[kLogits], uint32_t lane) {
+// Where there is a hook on logits, it makes base-2 logits of them, to be scaled by 1.
+__device__ __forceinline__ void change_logits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                              const Item& item, uint32_t tile, float (&s)[kLogits]) {
   if constexpr (Variant::kHasLogit) {
     const VariantParams& params = variant_params(args);
+    const ItemRecord& record = record_of(shared, item);
+    const Run run = run_of(args, record);
+    const uint32_t tile_token = token_of(run, tile);
     const abi::BlockRow& block_row = record.block_row;
     const bool list = block_row.positions_begin != abi::kNone;
 #pragma unroll
     for (int i = 0; i < kLogits; ++i) {
       const Row& row = item.hooked[i / 2 % 2];
-      const uint32_t token = tile_token + i / 4 * 8 + 2 * (lane & 3) + i % 2;
+      const uint32_t token = tile_token + i / 4 * 8 + 2 * (group.lane & 3) + i % 2;
       fovea::variant::LogitPlace<float> place{};
       place.q_pos = static_cast<float>(row.position);
       place.q_head = static_cast<int>(row.q_head);
@@ -139,7 +141,9 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
 // Weights of a tile as the A fragments of the second product, 16 tokens a step.
 using Weights = uint32_t[kBlockTokens / 16][4];
 
-// The largest weight may be two to the minus this, no less: halves end at 2^-24.
+// A token that outweighs all before has a weight of two to the minus this: no less than the one, so that the sums of
+// tiles that follow are below one, no more than the other: halves end at 2^-24.
+inline constexpr float kLeastHeadroom = kMmaBf16 ? 5.0f : 1.0f;
 inline constexpr float kMostHeadroom = kMmaBf16 ? 16.0f : 3.0f;
 
 // Of the lane's rows over the tiles so far.
@@ -193,9 +197,10 @@ __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places,
     float sum = now.sum[h];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    const float before = log2f(sum);  // -infinity of nothing
+    const float before = ptx::log2_approx(sum);  // -infinity of nothing
     const bool lifts = seen ? top >= 0.0f : top != kMinusInf;
-    const float headroom = fminf(fmaxf(floorf(lifts ? before - top : before), lifts ? 1.0f : 0.0f), kMostHeadroom);
+    const float headroom =
+        fminf(fmaxf(floorf(lifts ? before - top : before), lifts ? kLeastHeadroom : 0.0f), kMostHeadroom);
     lift[h] = lifts ? top + headroom : kMmaBf16 ? headroom : 0.0f;
     alpha[h] = seen ? ptx::exp2_approx(-lift[h]) : 1.0f;
     now.shift[h] += lift[h];
@@ -231,34 +236,17 @@ __device__ __forceinline__ void weigh(float (&s)[kLogits], Running& now) {
   }
 }
 
-// Weights are there behind this: a branch that their sums decide, taken for NaN alone. The compiler would move them
-// behind the wait for products that they are to be taken beside.
-__device__ __forceinline__ void need_weights(const float (&sum)[2]) {
-  if (__any_sync(~0u, !(sum[0] + sum[1] >= 0.0f))) __nanosleep(0);
-}
-
-// Logits become weights, counted from what the tiles before were counted from, also as `p`. Returns whether all are
+// Logits become weights, counted from what the tiles before were counted from. Returns whether all of the warp are
 // below one: only then were they added to the sums. A lane's sums being below one says so. Halves have no room for
-// weights as small as that takes: their sums are larger, and a maximum says it. beside: done when most are there.
-template <typename Beside>
-__device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Weights& p, Running& now, bool idle,
-                                              const RowFactors& scale, const Beside& beside) {
+// weights as small as that takes: their sums are larger, and a maximum says it.
+__device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Running& now, bool idle, const RowFactors& scale) {
   float sum[2] = {0.0f, 0.0f};
   float most[2] = {0.0f, 0.0f};
 #pragma unroll
-  for (int step = 0; step < kBlockTokens / 16; ++step) {
-    if (step == kBlockTokens / 16 * 5 / 8) {
-      need_weights(sum);
-      beside();
-    }
-#pragma unroll
-    for (int i = 8 * step; i < 8 * step + 8; ++i) {
-      s[i] = ptx::exp2_approx(fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]));
-      sum[i / 2 % 2] += s[i];
-      if constexpr (!kMmaBf16) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[step][i] = ptx::pack2<kMmaBf16>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
+  for (int i = 0; i < kLogits; ++i) {
+    s[i] = ptx::exp2_approx(fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]));
+    sum[i / 2 % 2] += s[i];
+    if constexpr (!kMmaBf16) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
   }
   const bool below = kMmaBf16 ? sum[0] < 1.0f && sum[1] < 1.0f : most[0] < 1.0f && most[1] < 1.0f;
   if (!__all_sync(~0u, idle || below)) return false;
