@@ -89,6 +89,16 @@ class CpuPagedAttention : public PagedAttention {
                                            : run_wide(q, pools, out, static_cast<float*>(lse.data));
   }
 
+  Result<bool> run_part(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out,
+                        Stream stream, const Pause& pause, bool goes_on) override {
+    if (!planned_ || num_rows() == 0 || options_.q_dtype == DType::kF16) {
+      return PagedAttention::run_part(q, pools, out, stream, pause, goes_on);
+    }
+    FOVEA_RETURN_IF_ERROR(set_run_values(options_, made_, {}, variant_.args.shipped()));
+    return cpu::run_attention_part(planner_.view(), variant_.args.shipped(), kernels_, q, pools.data(),
+                                   static_cast<int>(pools.size()), out, nullptr, workspace_, *threads_, pause, goes_on);
+  }
+
   std::int64_t num_rows() const override { return planned_ ? std::int64_t{planner_.view().header->num_rows} : -1; }
   std::int64_t contiguous_tokens() const override { return translator_.contiguous_tokens(); }
   Status check_pages(std::int64_t num_pages) const override { return translator_.check_pages(num_pages); }

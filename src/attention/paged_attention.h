@@ -11,6 +11,7 @@
 
 #include "attention/attention_batch.h"
 #include "attention/attention_checks.h"
+#include "base/pause.h"
 #include "base/thread_pool.h"
 #include "core/plan/planner.h"
 #include "fovea/attention.h"
@@ -72,6 +73,13 @@ class PagedAttention {
   // (abi::shift_heads). lse: f32 [rows, num_qo_heads], or empty. values: of this run.
   virtual Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out,
                      const TensorView& lse, Stream stream, const RunValues& values = {}) = 0;
+  // run() that is left when `pause` is due, where it can be: false, until a call with the same arguments and goes_on
+  // has come to the end. Other objects may run in between.
+  virtual Result<bool> run_part(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out,
+                                Stream stream, const Pause& /*pause*/, bool /*goes_on*/) {
+    if (Status status = run(q, pools, out, {}, stream); !status.ok()) return status;
+    return true;
+  }
 
   // Rows of the plan; -1 where there is none to run.
   virtual std::int64_t num_rows() const = 0;

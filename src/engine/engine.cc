@@ -248,11 +248,9 @@ Status EngineCore::set_up() {
   scheduler.max_draft_tokens = max_draft_tokens(options);
   scheduler.max_scores = max_scores(options);
   scheduler.tier = tier_.get();
-  // Where a forward over some layers is no launch of its own.
-  if (parts_.model->has_layer_ranges() && parts_.device->reads_host_memory() && parts_.device->group() == nullptr &&
-      sparse_.policy == nullptr) {
-    scheduler.num_layers = parts_.model->config().num_layers;
-  }
+  const bool in_parts = parts_.model->may_pause() && sparse_.policy == nullptr &&
+                        (options.itl_target_ms > 0.0f || options.itl_stretch > 0.0f);
+  scheduler.chunks_in_parts = in_parts;
   scheduler.target_seconds = 1e-3 * static_cast<double>(options.itl_target_ms);
   scheduler.stretch = static_cast<double>(options.itl_stretch);
   scheduler_ = std::make_unique<Scheduler>(scheduler, std::move(groups), *rows_);
@@ -264,6 +262,7 @@ Status EngineCore::set_up() {
   runner.kv_format = {options.kv_dtype, options.kv_rotated};
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
+  if (in_parts) runner.clock = &clock_;
   if (options.step_log > 0) {
     step_log_ = std::make_unique<StepLog>(*parts_.device, static_cast<std::size_t>(options.step_log));
     runner.log = step_log_.get();

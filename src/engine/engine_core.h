@@ -24,6 +24,7 @@
 #include "engine/runner/step_log.h"
 #include "engine/sampler/sampler.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/scheduler/step_clock.h"
 #include "engine/sparse_options.h"
 #include "engine/store/kv_tier.h"
 #include "engine/template/chat_template.h"
@@ -170,6 +171,8 @@ class EngineCore final : public Engine {
   std::unique_ptr<ReqToTokenPool> rows_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<StepLog> step_log_;  // or null; of the runner too
+  StepClock clock_{[this] { return now(); }};
+  double step_end_ = 0.0;  // of the latest step
   std::unique_ptr<ModelRunner> runner_;
   Sampler sampler_;
   std::unique_ptr<GrammarCompiler> grammars_;  // none without a tokenizer

@@ -91,6 +91,29 @@ TEST_P(EngineModel, SameBitsAloneAndInACrowd) {
   }
 }
 
+// Beside a stream, with so short a time for a step that the chunks of prompts are left again and again.
+TEST_P(EngineModel, SameBitsWhereChunksAreLeft) {
+  std::vector<GenerateRequest> requests = make_requests();
+  requests.resize(5);
+  std::swap(requests[0], requests[3]);
+  requests[0].sampling.max_tokens = 250;
+  EngineOptions options;
+  options.num_threads = 2;
+  options.kv_dtype = GetParam().kv_dtype;
+  options.kv_rotated = GetParam().kv_rotated;
+  options.batch_invariant = true;
+  options.chunk_tokens = 512;
+  options.kv_cache_bytes = 64 << 20;
+  options.itl_target_ms = 0.0f;
+  EngineStats stats;
+  const std::vector<Answer> expected = run(path_, GetParam().streaming, options, requests, false, stats);
+  options.prefix_cache = false;
+  options.itl_target_ms = 0.2f;
+  const std::vector<Answer> answers = run(path_, GetParam().streaming, options, requests, true, stats);
+  ASSERT_EQ(answers.size(), expected.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) EXPECT_TRUE(answers[i] == expected[i]) << "request " << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families, EngineModel,
     ::testing::Values(Subject{"llama31", "llama31", {}}, Subject{"gemma2", "gemma2", {}},

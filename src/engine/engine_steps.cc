@@ -118,13 +118,21 @@ void EngineCore::run_step() {
       fail_all(internal_error("requests wait, but none can run"));
       return;
     }
+    const bool has_part = step.items.back().part;
+    // What is between two steps is part of the gap between their tokens.
+    if (has_part) clock_.begin_step(std::max(step_end_, flight.begin - step.seconds / 4), step.seconds);
+    const Status status = launch(step, {});
+    if (has_part && status.ok()) scheduler_->end_part(runner_->chunk_is_whole());
     flight.items = step.items;
-    if (const Status status = launch(step, {}); !status.ok()) return fail_step(flight, status);
+    if (!status.ok()) return fail_step(flight, status);
   }
   const Status ahead = may_run_ahead(flight) ? launch_ahead(flight) : ok_status();
   finish(flight);
   if (!ahead.ok() && flight_.has_value()) fail_step(*std::exchange(flight_, std::nullopt), ahead);
-  const double seconds = now() - flight.begin;
+  const bool was_left = !flight.items.empty() && flight.items.back().part && !flight.items.back().whole;
+  if (was_left) clock_.end_step();
+  step_end_ = now();
+  const double seconds = step_end_ - flight.begin;
   if (flight_.has_value()) flight_->begin = flight.begin + seconds;
   scheduler_->observe(seconds);
   counters_.step_seconds += seconds;

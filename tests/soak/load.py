@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from server import BINARY, Server, cpu_seconds
+from server import BINARY, Server, cpu_times
 from storm import read_answer, request, status_of
 
 
@@ -130,17 +130,18 @@ async def read_streams(port: int, streams: int, tokens: int) -> None:
     await asyncio.gather(*(client(i) for i in range(streams)))
 
 
-def token_cost(streams: int, tokens: int) -> float:
-    """Seconds of CPU that HTTP and JSON take for a token, all threads together: the server's, over an engine that costs
-    nothing (fovea_fake_server, src/server/testing)."""
+def token_cost(streams: int, tokens: int) -> tuple[float, float]:
+    """Seconds of CPU that HTTP and JSON take for a token, all threads together, in the server and for it in the kernel,
+    over an engine that costs nothing (fovea_fake_server, src/server/testing)."""
     process = subprocess.Popen([str(Path(BINARY).parent / "tests/fovea_fake_server")], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
     try:
         port = int(process.stdout.readline().rsplit(":", 1)[1])
         asyncio.run(read_streams(port, streams, 10))
-        begin = cpu_seconds(process.pid)
+        begin = cpu_times(process.pid)
         asyncio.run(read_streams(port, streams, tokens))
-        return (cpu_seconds(process.pid) - begin) / (streams * tokens)
+        user, kernel = (after - before for after, before in zip(cpu_times(process.pid), begin))
+        return user / (streams * tokens), kernel / (streams * tokens)
     finally:
         process.stdin.close()
         process.wait(30)

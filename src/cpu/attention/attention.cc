@@ -2,6 +2,7 @@
 #include "cpu/attention/attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -139,9 +140,81 @@ Status AttentionWorkspace::reserve(uint32_t partial_rows, int head_dim, int tile
   return ok_status();
 }
 
-Status run_attention(const abi::PlanView& plan, const AttentionParams& params, const AttentionKernels& kernels,
-                     const TensorView& q, const abi::KvPoolView* pools, int num_pools, const TensorView& out,
-                     float* lse, AttentionWorkspace& workspace, ThreadPool& threads) {
+namespace {
+
+// What the threads of a call share.
+struct AttentionRun {
+  const abi::PlanView& plan;
+  const AttentionParams& params;
+  const AttentionKernels& kernels;
+  const TensorView& q;
+  const abi::KvPoolView* pools;
+  const TensorView& out;
+  float* lse;
+  AttentionWorkspace& workspace;
+  int head_dim;
+  uint32_t num_threads;
+  const Pause* pause;  // or null
+
+  int group() const { return static_cast<int>(plan.header->group); }
+  QueueWork resolve(uint32_t entry) const {
+    QueueWork work;
+    work.item = &plan.items[abi::queue_item(plan.queue[entry])];
+    work.block_row = &plan.block_rows[work.item->block_row];
+    work.pool = &pools[work.block_row->pool];
+    work.kv_head = static_cast<int>(abi::queue_head(plan.queue[entry]));
+    return work;
+  }
+  // The thread's queues, from `place` on; false: left there.
+  bool run_queues(int thread, AttentionWorkspace::Place& place) const;
+  // The thread's part of the merges.
+  void merge(int thread) const {
+    const MergeArgs args{
+        &plan, &params, group(), head_dim, &out, lse, workspace.partial_out(), workspace.partial_lse()};
+    const uint64_t merges = plan.header->num_merges;
+    const auto begin = static_cast<uint32_t>(merges * static_cast<uint32_t>(thread) / num_threads);
+    const auto end = static_cast<uint32_t>(merges * (static_cast<uint32_t>(thread) + 1) / num_threads);
+    kernels.merge(args, begin, end);
+  }
+};
+
+bool AttentionRun::run_queues(int thread, AttentionWorkspace::Place& place) const {
+  ItemArgs args{};
+  args.plan = &plan;
+  args.params = &params;
+  args.group = group();
+  args.head_dim = head_dim;
+  args.q = &q;
+  args.out = &out;
+  args.lse = lse;
+  args.partial_out = workspace.partial_out();
+  args.partial_lse = workspace.partial_lse();
+  args.scratch = workspace.scratch(thread);
+  args.pause = pause;
+  args.pause_is_due = [](const Pause& asked) { return asked.due(); };
+  args.place = &place.item;
+  for (; place.launch < plan.header->num_launches; ++place.launch, place.worker = static_cast<uint32_t>(thread)) {
+    const abi::Launch& launch = plan.launches[place.launch];
+    for (; place.worker < launch.num_workers; place.worker += num_threads, place.entry = 0) {
+      const uint32_t* bounds = plan.queue_begin + launch.first_queue + place.worker;
+      uint32_t i = bounds[0] + place.entry;
+      args.next = i < bounds[1] ? resolve(i) : QueueWork{};
+      while (i < bounds[1]) {
+        args.work = args.next;
+        args.num_heads = heads_at_once(plan, i, bounds[1]);
+        i += static_cast<uint32_t>(args.num_heads);
+        args.next = i < bounds[1] ? resolve(i) : QueueWork{};
+        if (!kernels.run_item(args)) return false;
+        place.entry = i - bounds[0];
+        if (pause != nullptr && i < bounds[1] && pause->due()) return false;
+      }
+    }
+  }
+  return true;
+}
+
+Status check_run(const abi::PlanView& plan, const TensorView& q, const abi::KvPoolView* pools, int num_pools,
+                 const TensorView& out, AttentionWorkspace& workspace, ThreadPool& threads) {
   const abi::PlanHeader& header = *plan.header;
   const int group = static_cast<int>(header.group);
   const int64_t heads = int64_t{header.num_kv_heads} * group;
@@ -162,52 +235,65 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, c
   }
   int tile_rows = 1;
   for (uint32_t i = 0; i < header.num_items; ++i) tile_rows = std::max(tile_rows, plan.items[i].row_count * group);
-  if (Status s = workspace.reserve(header.num_partial_rows, head_dim, tile_rows, threads.size()); !s.ok()) return s;
+  return workspace.reserve(header.num_partial_rows, head_dim, tile_rows, threads.size());
+}
 
-  const MergeArgs merge{&plan, &params, group, head_dim, &out, lse, workspace.partial_out(), workspace.partial_lse()};
-  const auto resolve = [&](uint32_t entry) {
-    QueueWork work;
-    work.item = &plan.items[abi::queue_item(plan.queue[entry])];
-    work.block_row = &plan.block_rows[work.item->block_row];
-    work.pool = &pools[work.block_row->pool];
-    work.kv_head = static_cast<int>(abi::queue_head(plan.queue[entry]));
-    return work;
-  };
+}  // namespace
+
+Status run_attention(const abi::PlanView& plan, const AttentionParams& params, const AttentionKernels& kernels,
+                     const TensorView& q, const abi::KvPoolView* pools, int num_pools, const TensorView& out,
+                     float* lse, AttentionWorkspace& workspace, ThreadPool& threads) {
+  if (Status s = check_run(plan, q, pools, num_pools, out, workspace, threads); !s.ok()) return s;
+  const AttentionRun run{plan,
+                         params,
+                         kernels,
+                         q,
+                         pools,
+                         out,
+                         lse,
+                         workspace,
+                         static_cast<int>(q.shape[2]),
+                         static_cast<uint32_t>(threads.size()),
+                         nullptr};
   threads.run([&](int thread) {
-    ItemArgs args{};
-    args.plan = &plan;
-    args.params = &params;
-    args.group = group;
-    args.head_dim = head_dim;
-    args.q = &q;
-    args.out = &out;
-    args.lse = lse;
-    args.partial_out = workspace.partial_out();
-    args.partial_lse = workspace.partial_lse();
-    args.scratch = workspace.scratch(thread);
-    const auto size = static_cast<uint32_t>(threads.size());
-    for (uint32_t l = 0; l < header.num_launches; ++l) {
-      const abi::Launch& launch = plan.launches[l];
-      for (uint32_t w = static_cast<uint32_t>(thread); w < launch.num_workers; w += size) {
-        const uint32_t* bounds = plan.queue_begin + launch.first_queue + w;
-        args.next = bounds[0] < bounds[1] ? resolve(bounds[0]) : QueueWork{};
-        for (uint32_t i = bounds[0]; i < bounds[1];) {
-          args.work = args.next;
-          args.num_heads = heads_at_once(plan, i, bounds[1]);
-          i += static_cast<uint32_t>(args.num_heads);
-          args.next = i < bounds[1] ? resolve(i) : QueueWork{};
-          kernels.run_item(args);
-        }
-      }
-    }
-    if (header.num_merges == 0) return;
+    AttentionWorkspace::Place place;
+    place.worker = static_cast<uint32_t>(thread);
+    run.run_queues(thread, place);
+    if (plan.header->num_merges == 0) return;
     threads.barrier(thread);
-    const uint64_t merges = header.num_merges;
-    const auto begin = static_cast<uint32_t>(merges * static_cast<uint32_t>(thread) / size);
-    const auto end = static_cast<uint32_t>(merges * (static_cast<uint32_t>(thread) + 1) / size);
-    kernels.merge(merge, begin, end);
+    run.merge(thread);
   });
   return ok_status();
+}
+
+Result<bool> run_attention_part(const abi::PlanView& plan, const AttentionParams& params,
+                                const AttentionKernels& kernels, const TensorView& q, const abi::KvPoolView* pools,
+                                int num_pools, const TensorView& out, float* lse, AttentionWorkspace& workspace,
+                                ThreadPool& threads, const Pause& pause, bool goes_on) {
+  if (Status s = check_run(plan, q, pools, num_pools, out, workspace, threads); !s.ok()) return s;
+  std::vector<AttentionWorkspace::Place>& places = workspace.places();
+  if (!goes_on) {
+    places.assign(static_cast<size_t>(threads.size()), {});
+    for (size_t i = 0; i < places.size(); ++i) places[i].worker = static_cast<uint32_t>(i);
+  }
+  const AttentionRun run{plan,
+                         params,
+                         kernels,
+                         q,
+                         pools,
+                         out,
+                         lse,
+                         workspace,
+                         static_cast<int>(q.shape[2]),
+                         static_cast<uint32_t>(threads.size()),
+                         &pause};
+  std::atomic<int> left{0};
+  threads.run([&](int thread) {
+    if (!run.run_queues(thread, places[static_cast<size_t>(thread)])) left.fetch_add(1, std::memory_order_relaxed);
+  });
+  if (left.load(std::memory_order_relaxed) > 0) return false;
+  if (plan.header->num_merges > 0) threads.run([&](int thread) { run.merge(thread); });
+  return true;
 }
 
 Status run_attention(const abi::PlanView& plan, const AttentionParams& params, VariantId variant, const TensorView& q,

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "abi/kv_pool.h"
 #include "abi/plan.h"
+#include "base/pause.h"
 #include "base/thread_pool.h"
 #include "cpu/attention/item.h"
 #include "fovea/status.h"
@@ -26,6 +28,14 @@ class AttentionWorkspace {
   float* partial_out() { return partial_out_.get(); }
   float* partial_lse() { return partial_lse_.get(); }
   ItemScratch scratch(int thread) const;
+  // How far a thread is in a call that was left.
+  struct alignas(64) Place {
+    uint32_t launch = 0;
+    uint32_t worker = 0;
+    uint32_t entry = 0;  // of the worker's queue
+    ItemPlace item;
+  };
+  std::vector<Place>& places() { return places_; }
 
  private:
   struct Free {
@@ -41,6 +51,7 @@ class AttentionWorkspace {
   Buffer<float> partial_out_;
   Buffer<float> partial_lse_;
   Buffer<std::byte> scratch_;
+  std::vector<Place> places_;
   size_t partial_floats_ = 0;
   size_t partial_rows_ = 0;
   int head_dim_ = 0;
@@ -67,5 +78,12 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, V
 Status run_attention(const abi::PlanView& plan, const AttentionParams& params, const AttentionKernels& kernels,
                      const TensorView& q, const abi::KvPoolView* pools, int num_pools, const TensorView& out,
                      float* lse, AttentionWorkspace& workspace, ThreadPool& threads);
+
+// The same, left when `pause` is due: false, until a call with the same arguments has come to the end. goes_on: it
+// takes up what the workspace's latest call left. The result is bit for bit that of one call.
+Result<bool> run_attention_part(const abi::PlanView& plan, const AttentionParams& params,
+                                const AttentionKernels& kernels, const TensorView& q, const abi::KvPoolView* pools,
+                                int num_pools, const TensorView& out, float* lse, AttentionWorkspace& workspace,
+                                ThreadPool& threads, const Pause& pause, bool goes_on);
 
 }  // namespace fovea::cpu

@@ -313,6 +313,29 @@ TEST_P(AttentionTest, SamePlanSameBitsForAnyNumberOfThreads) {
   }
 }
 
+// Left in the middle of items and between them, split ones and such of several heads and few rows among them.
+TEST_P(AttentionTest, LeftAndTakenUpAgainSameBits) {
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kI8}) {
+    CaseSpec spec;
+    spec.q_lens = {1, 200, 40, 1};
+    spec.kv_lens = {700, 650, 1300, 660};
+    spec.kv_dtype = dtype;
+    const AttentionCase c = make_case(spec);
+    const VariantSetup setup = variant_setup(c, VariantId::kPlain);
+    RunSpec run;
+    run.num_workers = 5;
+    const Planner planner = make_planner(c, run);
+    const AttentionKernels kernels = attention_kernels(VariantId::kPlain);
+    const RunResult whole = run_plan(c, planner.view(), setup.params, kernels, DType::kF32, test_threads());
+    for (const int asks : {1, 2, 4, 20}) {
+      const RunResult parts = run_plan(c, planner.view(), setup.params, kernels, DType::kF32, test_threads(), asks);
+      ASSERT_EQ(whole.out, parts.out) << asks;
+      ASSERT_EQ(whole.lse, parts.lse) << asks;
+      EXPECT_GT(parts.parts, 3) << asks;
+    }
+  }
+}
+
 // Products of bf16 promise no such thing: tiles of few rows add in another order.
 class BatchInvariantTest : public AttentionTest {};
 

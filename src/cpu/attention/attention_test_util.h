@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -126,6 +127,7 @@ inline Planner make_planner(const testing::AttentionCase& c, const RunSpec& run)
 struct RunResult {
   std::vector<double> out;
   std::vector<float> lse;
+  int parts = 0;
 };
 
 inline ThreadPool& test_threads() {
@@ -133,8 +135,19 @@ inline ThreadPool& test_threads() {
   return threads;
 }
 
+// Due once it was asked so often.
+class PauseAfter : public Pause {
+ public:
+  explicit PauseAfter(int asks) : left_(asks) {}
+  bool due() const override { return left_.fetch_sub(1) <= 0; }
+
+ private:
+  mutable std::atomic<int> left_;
+};
+
+// asks_a_part: left each time that it has asked so often, and taken up again; 0: never.
 inline RunResult run_plan(const testing::AttentionCase& c, const abi::PlanView& plan, const AttentionParams& params,
-                          const AttentionKernels& kernels, DType out_dtype, ThreadPool& threads) {
+                          const AttentionKernels& kernels, DType out_dtype, ThreadPool& threads, int asks_a_part = 0) {
   static AttentionWorkspace workspace;
   const std::size_t size = c.q.size();
   std::vector<float> out_f32(size, std::nanf(""));
@@ -144,12 +157,21 @@ inline RunResult run_plan(const testing::AttentionCase& c, const abi::PlanView& 
   void* out = out_dtype == DType::kBF16 ? static_cast<void*>(out_bf16.data()) : out_f32.data();
   RunResult result;
   result.lse.assign(size / static_cast<std::size_t>(c.spec.head_dim), std::nanf(""));
-  const Status status = run_attention(
-      plan, params, kernels,
-      cpu_tensor(q, c.spec.q_bf16 ? DType::kBF16 : DType::kF32, c.num_rows, c.num_qo_heads(), c.spec.head_dim), &c.pool,
-      1, cpu_tensor(out, out_dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim), result.lse.data(), workspace,
-      threads);
-  EXPECT_TRUE(status.ok()) << status.to_string();
+  const TensorView q_view =
+      cpu_tensor(q, c.spec.q_bf16 ? DType::kBF16 : DType::kF32, c.num_rows, c.num_qo_heads(), c.spec.head_dim);
+  const TensorView out_view = cpu_tensor(out, out_dtype, c.num_rows, c.num_qo_heads(), c.spec.head_dim);
+  for (bool done = asks_a_part == 0, goes_on = false; !done; goes_on = true) {
+    const Result<bool> part = run_attention_part(plan, params, kernels, q_view, &c.pool, 1, out_view, result.lse.data(),
+                                                 workspace, threads, PauseAfter(asks_a_part), goes_on);
+    EXPECT_TRUE(part.ok()) << part.status().to_string();
+    done = !part.ok() || *part;
+    ++result.parts;
+  }
+  if (asks_a_part == 0) {
+    const Status status =
+        run_attention(plan, params, kernels, q_view, &c.pool, 1, out_view, result.lse.data(), workspace, threads);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
   result.out.resize(size);
   for (std::size_t i = 0; i < size; ++i) {
     result.out[i] = out_dtype == DType::kBF16 ? testing::float_of_bf16(out_bf16[i]) : out_f32[i];

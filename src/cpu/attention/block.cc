@@ -72,7 +72,8 @@ BlockWalk::BlockWalk(const ItemArgs& args, int element_bits)
     : args_(args),
       element_bits_(element_bits),
       rows_{args.scratch.rows[0], args.scratch.rows[1], args.scratch.rows[2], args.scratch.rows[3]},
-      next_(args.work.item->kv_begin),
+      next_(args.pause != nullptr && args.place->token != ItemPlace::kStart ? args.place->token
+                                                                            : args.work.item->kv_begin),
       end_(item_end(*args.plan, args.work)) {}
 
 bool BlockWalk::next() {

@@ -40,6 +40,9 @@ class BlockWalk {
  public:
   BlockWalk(const ItemArgs& args, int element_bits);
   bool next();
+  // The token at which the next block begins, unless this is the last.
+  bool goes_on() const { return next_ < end_; }
+  int64_t next_token() const { return next_; }
   int tokens() const { return tokens_; }
   bool masked() const { return masked_; }  // some row does not see some token of the block
   uint64_t seen_by_any() const { return seen_by_any_; }

@@ -323,9 +323,9 @@ HWY_INLINE bool any_seen_not_finite(const FormatOps& ops, const void* const* v_r
   return false;
 }
 
-// One head of an item.
+// One head of an item, from args.place on; false: it was left there.
 template <class Variant>
-void run_head(const ItemArgs& args) {
+bool run_head(const ItemArgs& args) {
   constexpr bool kNeedPositions = Variant::kHasLogit || Variant::kHasVisible || Variant::kHasKey || Variant::kHasValue;
   const ItemScratch& scratch = args.scratch;
   const int head_dim = args.head_dim;
@@ -341,8 +341,10 @@ void run_head(const ItemArgs& args) {
   BlockScales scales;
   if (quantization.expand && !quantization.scales) fill_scales(args.work, scales);
 
-  load_queries<Variant>(args, rows, key_ops, quantization);
-  clear_states(scratch, static_cast<size_t>(rows.count), head_dim);
+  if (args.pause == nullptr || args.place->token == ItemPlace::kStart) {
+    load_queries<Variant>(args, rows, key_ops, quantization);
+    clear_states(scratch, static_cast<size_t>(rows.count), head_dim);
+  }
 
   const int passes = (rows.count + kRowsPerPass - 1) / kRowsPerPass;
   const int rows_per_pass = (rows.count + passes - 1) / passes;
@@ -409,8 +411,14 @@ void run_head(const ItemArgs& args) {
                       head_dim, alpha[r], o + static_cast<size_t>(r) * head_dim);
       }
     }
+    if (args.pause != nullptr && walk.goes_on() && args.pause_is_due(*args.pause)) {
+      args.place->token = walk.next_token();
+      return false;
+    }
   }
+  if (args.pause != nullptr) args.place->token = ItemPlace::kStart;
   write_rows<Variant>(args, rows, value_ops, quantization);
+  return true;
 }
 
 // The part of an item's arguments that belongs to its h-th head.
@@ -526,24 +534,29 @@ void run_heads(const ItemArgs& args) {
 }
 
 template <class Variant>
-void run_item(const ItemArgs& args) {
+bool run_item(const ItemArgs& args) {
   // Where a head's tokens lie apart, the prefetches of packing are worth more than what it costs.
   const abi::KvPoolView& pool = *args.work.pool;
   const bool expand = format_ops(pool.dtype, args.params->products).expand_block != nullptr;
   if (!expand && pool.token_stride == args.head_dim && is_narrow<Variant>(args)) {
     run_heads<Variant>(args);
-    return;
+    return true;
   }
   ItemArgs of_head = args;
-  for (int h = 0; h < args.num_heads; ++h) {
+  for (int h = args.pause == nullptr ? 0 : args.place->head; h < args.num_heads; ++h) {
     of_head.work.kv_head = args.work.kv_head + h;
     of_head.next = args.next;
     if (h + 1 < args.num_heads) {
       of_head.next = args.work;
       of_head.next.kv_head = of_head.work.kv_head + 1;
     }
-    run_head<Variant>(of_head);
+    if (!run_head<Variant>(of_head)) {
+      args.place->head = h;
+      return false;
+    }
   }
+  if (args.pause != nullptr) args.place->head = 0;
+  return true;
 }
 
 // Output row = sum of the parts' outputs, each by its share of the weight; parts in the order of the list.

@@ -9,6 +9,10 @@
 #include "fovea/tensor_view.h"
 #include "variant/params.h"
 
+namespace fovea {
+class Pause;
+}  // namespace fovea
+
 namespace fovea::cpu {
 
 // Tokens of one step of the online softmax. A row sees its blocks in ascending order whatever tile it is in, so its
@@ -89,6 +93,13 @@ struct QueueWork {
   int kv_head = 0;
 };
 
+// How far an item is that was left between two blocks; its rows' state stays in the thread's scratch.
+struct ItemPlace {
+  static constexpr int64_t kStart = -1;
+  int head = 0;            // of ItemArgs::num_heads
+  int64_t token = kStart;  // of the run, where the next block begins
+};
+
 struct ItemArgs {
   const abi::PlanView* plan;
   QueueWork work;  // of the first head
@@ -103,6 +114,10 @@ struct ItemArgs {
   float* partial_out;  // [partial rows, head_dim]
   float* partial_lse;  // [partial rows]
   ItemScratch scratch;
+  // Where the item may be left: asked between two blocks of many rows. Null: it is not.
+  const Pause* pause;
+  bool (*pause_is_due)(const Pause& pause);
+  ItemPlace* place;
 };
 
 struct MergeArgs {
@@ -118,7 +133,8 @@ struct MergeArgs {
 
 // One variant, compiled for the instruction set in use.
 struct AttentionKernels {
-  void (*run_item)(const ItemArgs& args);
+  // False: it was left at args.place, and goes on from there when it is called again.
+  bool (*run_item)(const ItemArgs& args);
   // Merges entries [begin, end) of the plan's merge list.
   void (*merge)(const MergeArgs& args, uint32_t begin, uint32_t end);
 };

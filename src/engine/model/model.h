@@ -12,6 +12,7 @@
 
 #include "abi/kv_pool.h"
 #include "abi/op_args.h"
+#include "base/pause.h"
 #include "device/device.h"
 #include "engine/model/config.h"
 #include "engine/model/head_profile.h"
@@ -91,10 +92,6 @@ struct ForwardBatch {
   LayerSelection* selection = nullptr;                     // or null: every layer runs its group's plan
   std::span<const abi::DrawRow> draws;                     // [logit_rows], or empty; Device::draw behind that
   TensorView best;                                         // i32 [logit_rows], or empty: Device::argmax of the logits
-  // The layers that this forward computes, [first_layer, end_layer); end 0: all. Forwards of the same tokens over
-  // ranges that follow one another are one forward over all, whatever others run in between; the last range gives the
-  // logits.
-  std::int32_t first_layer = 0, end_layer = 0;
   std::uint64_t key = 0;  // of Device::replay, or 0: sizes, plans' kinds and logits are those of other forwards with it
 };
 
@@ -109,8 +106,15 @@ class Model {
   virtual AttentionOptions attention_options(std::size_t attention_group) const = 0;
   // logits: [logit_rows.size(), vocab_size] f32, final soft-cap applied.
   virtual Status forward(const ForwardBatch& batch, const TensorView& logits) = 0;
-  // Whether a forward may have ranges of layers.
-  virtual bool has_layer_ranges() const { return false; }
+  // forward() that is left when `pause` is due: false, until a call with the same tokens and goes_on has come to the
+  // end. One at a time; others of at most max_forward_tokens less its tokens may run in between. The attention of the
+  // batch must be its own. Where may_pause().
+  virtual Result<bool> forward_part(const ForwardBatch& batch, const TensorView& logits, const Pause& /*pause*/,
+                                    bool /*goes_on*/) {
+    if (Status status = forward(batch, logits); !status.ok()) return status;
+    return true;
+  }
+  virtual bool may_pause() const { return false; }
   virtual std::size_t weight_bytes() const = 0;  // bytes a decode step reads
 };
 

@@ -94,9 +94,36 @@ TEST_P(GoldenModels, BatchInvariantBits) {
   for (const auto& [chunk, together] : {std::pair{1000, true}, {16, true}, {5, true}, {1, true}}) {
     ASSERT_EQ(prefill(chunk, together), alone) << "chunks of " << chunk;
   }
-  for (const std::int32_t layers : {1, 2}) {
-    runner_->set_layers_a_forward(layers);
-    ASSERT_EQ(prefill(16, false), alone) << layers << " layers a forward";
+  for (const int asks : {1, 2, 5}) {
+    runner_->set_asks_a_part(asks);
+    const int before = runner_->parts();
+    ASSERT_EQ(prefill(40, false), alone) << "left when it asked " << asks << " times";
+    EXPECT_GT(runner_->parts() - before, 5);
+  }
+}
+
+// A forward of more rows than are computed between two times that it asks, whatever runs in between, with bf16 products
+// or in batch-invariant mode.
+TEST_P(GoldenModels, LeftAndTakenUpAgainSameBits) {
+  for (const bool invariant : {false, true}) {
+    DeviceOptions options;
+    options.batch_invariant = invariant;
+    open(DType::kBF16, options);
+    std::vector<std::int32_t> tokens(200);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::int32_t>((i * 7919 + 13) % static_cast<std::size_t>(golden_.vocab));
+    }
+    std::vector<std::vector<float>> logits;
+    for (const int asks : {0, 1, 2, 7}) {
+      runner_->set_asks_a_part(asks);
+      const ModelHarness::Piece piece{runner_->add_request(), tokens};
+      const int before = runner_->parts();
+      auto last = runner_->forward({&piece, 1}, ModelHarness::Logits::kLast);
+      ASSERT_TRUE(last.ok()) << last.status().to_string();
+      EXPECT_GE(runner_->parts() - before, asks == 0 ? 0 : 3);
+      logits.push_back(std::move(*last));
+      ASSERT_EQ(logits.front(), logits.back()) << "left when it asked " << asks << " times";
+    }
   }
 }
 

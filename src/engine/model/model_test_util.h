@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -20,7 +21,7 @@ namespace fovea {
 class ModelHarness {
  public:
   static constexpr std::int32_t kPageTokens = 16;
-  static constexpr std::int32_t kMaxPages = 8;  // a request
+  static constexpr std::int32_t kMaxPages = 16;  // a request
   static constexpr std::int32_t kMaxRequests = 64;
 
   struct Piece {
@@ -47,8 +48,10 @@ class ModelHarness {
       config.options.max_rows = load_options.max_forward_tokens;
       config.options.max_pages_per_request = kMaxPages;
       config.options.device_growth = false;
-      FOVEA_ASSIGN_OR_RETURN(auto op, runner->device_->create_attention(config));
-      runner->attention_.push_back(std::move(op));
+      for (auto* ops : {&runner->attention_, &runner->other_attention_}) {
+        FOVEA_ASSIGN_OR_RETURN(auto op, runner->device_->create_attention(config));
+        ops->push_back(std::move(op));
+      }
     }
     FOVEA_RETURN_IF_ERROR(runner->make_pools(kv_dtype));
     return runner;
@@ -67,8 +70,9 @@ class ModelHarness {
     return static_cast<int>(requests_.size()) - 1;
   }
 
-  // From now on forwards are made of ranges of so many layers, with others in between; 0: of all.
-  void set_layers_a_forward(std::int32_t layers) { layers_a_forward_ = layers; }
+  // From now on forwards are left each time that they have asked so often, and others run in between; 0: never.
+  void set_asks_a_part(int asks) { asks_a_part_ = asks; }
+  int parts() const { return parts_; }
 
   // One forward over all pieces; logits [rows, vocab] of every token or of the last of each piece.
   Result<std::vector<float>> forward(std::span<const Piece> pieces, Logits wanted = Logits::kAll) {
@@ -116,17 +120,13 @@ class ModelHarness {
     const std::size_t count = logit_rows.size() * vocab;
     FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> memory, device_->allocate(count * sizeof(float)));
     const TensorView logits = device_->tensor(memory.get(), DType::kF32, logit_rows.size(), vocab);
-    const std::int32_t num_layers = model_->config().num_layers;
-    for (std::int32_t layer = 0; layers_a_forward_ > 0 && layer < num_layers; layer = batch.end_layer) {
-      if (layer > 0) {
-        FOVEA_RETURN_IF_ERROR(disturb());
-        for (std::size_t g = 0; g < attention_.size(); ++g) FOVEA_RETURN_IF_ERROR(plan_attention(g));
-      }
-      batch.first_layer = layer;
-      batch.end_layer = std::min(layer + layers_a_forward_, num_layers);
-      FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
+    for (bool done = false, goes_on = false; asks_a_part_ > 0 && !done; goes_on = true) {
+      if (goes_on) FOVEA_RETURN_IF_ERROR(disturb());
+      const PauseAfter pause(asks_a_part_);
+      FOVEA_ASSIGN_OR_RETURN(done, model_->forward_part(batch, logits, pause, goes_on));
+      ++parts_;
     }
-    if (layers_a_forward_ == 0) FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
+    if (asks_a_part_ == 0) FOVEA_RETURN_IF_ERROR(model_->forward(batch, logits));
     FOVEA_ASSIGN_OR_RETURN(const void* const read, device_->read(logits));
     const float* const first = static_cast<const float*>(read);
     return std::vector<float>(first, first + count);
@@ -140,15 +140,26 @@ class ModelHarness {
 
   ModelHarness() = default;
 
-  // A forward of something else, by all layers.
+  class PauseAfter : public Pause {
+   public:
+    explicit PauseAfter(int asks) : left_(asks) {}
+    bool due() const override { return left_.fetch_sub(1) <= 0; }
+
+   private:
+    mutable std::atomic<int> left_;
+  };
+
+  // A forward of something else at once, some of whose rows' logits are not wanted, with attention of its own.
   Status disturb() {
-    const std::int32_t layers = std::exchange(layers_a_forward_, 0);
+    const int asks = std::exchange(asks_a_part_, 0);
+    std::swap(attention_, other_attention_);
     if (disturber_ < 0) disturber_ = add_request();
     requests_[static_cast<std::size_t>(disturber_)].length = 0;
     const std::vector<std::int32_t> tokens = {1, 2, 3};
     const Piece piece{disturber_, tokens};
-    const Status status = forward({&piece, 1}, Logits::kAll).status();
-    layers_a_forward_ = layers;
+    const Status status = forward({&piece, 1}, Logits::kLast).status();
+    std::swap(attention_, other_attention_);
+    asks_a_part_ = asks;
     return status;
   }
 
@@ -193,7 +204,9 @@ class ModelHarness {
   std::vector<std::vector<abi::KvPoolView>> pools_;
   std::vector<Request> requests_;
   std::vector<std::int32_t> free_pages_;
-  std::int32_t layers_a_forward_ = 0;
+  std::vector<std::unique_ptr<PagedAttention>> other_attention_;
+  int asks_a_part_ = 0;
+  int parts_ = 0;
   int disturber_ = -1;
 };
 

@@ -16,6 +16,10 @@
 namespace fovea {
 namespace {
 
+// Rows that a forward which may be left computes between two times that it asks. oneDNN takes as many at a time, so
+// that their bits are those of all rows at once.
+constexpr std::int64_t kRowsAsked = 128;
+
 std::int64_t matrix_elements(const ModelConfig& c, const Shard& shard) {
   const std::int64_t heads = shard.projected_qo(c).count + shard.qo_heads.count + 2 * shard.projected_kv(c).count;
   const std::int64_t layer = c.hidden_size * (heads * c.head_dim + 3 * shard.intermediate.count);
@@ -315,8 +319,13 @@ AttentionOptions Transformer::attention_options(std::size_t /*attention_group*/)
   return attention;
 }
 
+void* Transformer::first_of(const std::shared_ptr<void>& buffer, std::int64_t width) const {
+  return static_cast<std::byte*>(buffer.get()) +
+         (first_row_ + stage_row_) * width * dtype_bits(device_.activation_dtype()) / 8;
+}
+
 TensorView Transformer::rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const {
-  return device_.tensor(buffer.get(), device_.activation_dtype(), rows, width);
+  return device_.tensor(first_of(buffer, width), device_.activation_dtype(), rows, width);
 }
 
 Status Transformer::norm(const TensorView& x, const TensorView& weight, const TensorView& residual,
@@ -362,12 +371,6 @@ Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) c
   }
   if (!batch.token_rows.empty() && (batch.token_rows.size() != rows || batch.latest == nullptr)) {
     return invalid_argument("rows of the latest tokens of {} of {} tokens", batch.token_rows.size(), rows);
-  }
-  const auto num_layers = static_cast<std::int32_t>(layers_.size());
-  if (batch.first_layer < 0 || batch.end_layer > num_layers ||
-      batch.first_layer >= (batch.end_layer == 0 ? num_layers : batch.end_layer)) {
-    return invalid_argument("a forward of layers {} to {}, expected a range of {}", batch.first_layer, batch.end_layer,
-                            num_layers);
   }
   if (batch.positions.size() != rows) {
     return invalid_argument("{} positions for {} tokens", batch.positions.size(), rows);
@@ -416,22 +419,20 @@ Status Transformer::check(const ForwardBatch& batch, const TensorView& logits) c
   return ok_status();
 }
 
-Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
+Status Transformer::project(std::size_t index, const ForwardBatch& batch, std::int64_t rows) {
   const Layer& layer = layers_[index];
   const ModelConfig& c = config_;
-  const auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const std::int64_t width = qkv_heads() * c.head_dim;
   FOVEA_RETURN_IF_ERROR(product_of_hidden(*layer.qkv, layer.input_norm, rows_of(qkv_, rows, width)));
   const std::size_t group = layout_.attention_of[index];
   const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
   const ShardRange qo = shard_.projected_qo(c), kv = shard_.projected_kv(c);
   // Of the heads that were projected, those of this rank begin here.
-  const auto own_qo = static_cast<std::int32_t>(shard_.qo_heads.begin - qo.begin);
   const auto own_kv = static_cast<std::int32_t>(shard_.kv_heads.begin - kv.begin);
   targets_.clear();
   for (std::size_t r = 0; r < pools.size(); ++r) {
     const HeadRange& range = layout_.attention[group].ranges[r];
-    targets_.push_back({own_kv + range.head_begin, own_kv + range.head_end, slots()[range.kv_group],
+    targets_.push_back({own_kv + range.head_begin, own_kv + range.head_end, slots()[range.kv_group] + stage_row_,
                         abi::shift_heads(pools[r], own_kv)});
     if (batch.selection != nullptr) {
       targets_.back().stats = batch.selection->statistics(static_cast<std::int32_t>(index), r);
@@ -439,42 +440,51 @@ Status Transformer::attention(std::size_t index, const ForwardBatch& batch) {
   }
   const bool windowed = c.layer_window[index] > 0;
   QkvHeads heads;
-  heads.qkv = device_.tensor(qkv_.get(), device_.activation_dtype(), rows, qkv_heads(), c.head_dim);
+  heads.qkv = device_.tensor(first_of(qkv_, width), device_.activation_dtype(), rows, qkv_heads(), c.head_dim);
   heads.num_qo_heads = static_cast<std::int32_t>(qo.count);
   heads.num_kv_heads = static_cast<std::int32_t>(kv.count);
   heads.q_norm = layer.q_norm;
   heads.k_norm = layer.k_norm;
   heads.norm_offset = norm_offset();
   heads.norm_eps = c.rms_norm_eps;
-  heads.positions = arrays_[kPositions];
+  heads.positions = arrays_[kPositions] + stage_row_;
   heads.rope = windowed && c.window_rope ? &*c.window_rope : &c.rope;
-  FOVEA_RETURN_IF_ERROR(device_.rope_append(heads, targets_));
-  TensorView q = take_columns(heads.qkv, {own_qo * heads.qkv.strides[1], heads.qkv.shape[1]});
+  return device_.rope_append(heads, targets_);
+}
+
+Result<bool> Transformer::attend(std::size_t index, const ForwardBatch& batch, const Pause* pause, bool goes_on) {
+  const ModelConfig& c = config_;
+  const auto rows = static_cast<std::int64_t>(batch.tokens.size());
+  const std::size_t group = layout_.attention_of[index];
+  const std::vector<abi::KvPoolView>& pools = batch.layer_kv[index];
+  const TensorView qkv = device_.tensor(first_of(qkv_, qkv_heads() * c.head_dim), device_.activation_dtype(), rows,
+                                        qkv_heads(), c.head_dim);
+  const std::int64_t own_qo = shard_.qo_heads.begin - shard_.projected_qo(c).begin;
+  TensorView q = take_columns(qkv, {own_qo * qkv.strides[1], qkv.shape[1]});
   q.shape[1] = shard_.qo_heads.count;
-  const TensorView out =
-      device_.tensor(attended_.get(), device_.activation_dtype(), rows, shard_.qo_heads.count, c.head_dim);
+  const TensorView out = device_.tensor(first_of(attended_, attended_width()), device_.activation_dtype(), rows,
+                                        shard_.qo_heads.count, c.head_dim);
   if (batch.selection != nullptr) {
     FOVEA_ASSIGN_OR_RETURN(const bool attended, batch.selection->attend(static_cast<std::int32_t>(index), q, out));
-    if (attended) return ok_status();
+    if (attended) return true;
   }
-  return batch.attention[group]->run(q, pools, out, {}, device_.stream());
+  PagedAttention& attention = *batch.attention[group];
+  if (pause != nullptr) return attention.run_part(q, pools, out, device_.stream(), *pause, goes_on);
+  FOVEA_RETURN_IF_ERROR(attention.run(q, pools, out, {}, device_.stream()));
+  return true;
 }
 
-Status Transformer::mlp(const Layer& layer, std::int64_t rows) {
-  const std::int64_t width = shard_.intermediate.count;
-  const TensorView activated = rows_of(activated_, rows, width);
-  FOVEA_RETURN_IF_ERROR(
-      product_of_hidden(*layer.gate_up, layer.mlp_norm, rows_of(gate_up_, rows, 2 * width), &activated));
-  return add_product(*layer.down, activated, layer.post_mlp_norm);
-}
-
-Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits) {
-  FOVEA_RETURN_IF_ERROR(check(batch, logits));
+Status Transformer::upload(const ForwardBatch& batch) {
   std::vector<std::span<const std::int32_t>> arrays = {batch.tokens, batch.positions, batch.logit_rows};
   arrays.insert(arrays.end(), batch.slots.begin(), batch.slots.end());
   constexpr std::size_t kDrawWords = sizeof(abi::DrawRow) / sizeof(std::int32_t);
   arrays.emplace_back(reinterpret_cast<const std::int32_t*>(batch.draws.data()), batch.draws.size() * kDrawWords);
-  FOVEA_RETURN_IF_ERROR(device_.upload(arrays, arrays_));
+  return device_.upload(arrays, arrays_);
+}
+
+Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits) {
+  FOVEA_RETURN_IF_ERROR(check(batch, logits));
+  FOVEA_RETURN_IF_ERROR(upload(batch));
   // Rows that follow one another are copied at once: all of them, but where sequences have ended in between.
   for (std::size_t begin = 0, end = 0; begin < batch.token_rows.size(); begin = end) {
     const std::span<const std::int32_t> rows = batch.token_rows;
@@ -487,53 +497,109 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   return device_.replay(batch.key, [&] { return enqueue(batch, logits); });
 }
 
-Status Transformer::park(std::int64_t rows, bool back) {
-  const std::size_t width = static_cast<std::size_t>(config_.hidden_size * dtype_bits(device_.activation_dtype()) / 8);
-  if (back) delta_waits_ = parked_delta_;
-  parked_delta_ = delta_waits_;
-  for (std::size_t i = 0; i < (delta_waits_ ? 2u : 1u); ++i) {
-    if (parked_[i] == nullptr) {
-      FOVEA_ASSIGN_OR_RETURN(parked_[i],
-                             device_.allocate(width * static_cast<std::size_t>(options_.max_forward_tokens)));
+Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits) {
+  Place place;
+  FOVEA_RETURN_IF_ERROR(embed(batch, place));
+  return go_on(batch, logits, place, nullptr).status();
+}
+
+Result<bool> Transformer::forward_part(const ForwardBatch& batch, const TensorView& logits, const Pause& pause,
+                                       bool goes_on) {
+  FOVEA_RETURN_IF_ERROR(check(batch, logits));
+  FOVEA_RETURN_IF_ERROR(upload(batch));
+  first_row_ = options_.max_forward_tokens - static_cast<std::int64_t>(batch.tokens.size());
+  const Status begun = goes_on ? ok_status() : embed(batch, left_);
+  Result<bool> done = begun.ok() ? go_on(batch, logits, left_, &pause) : Result<bool>(begun);
+  first_row_ = 0;
+  return done;
+}
+
+Status Transformer::embed(const ForwardBatch& batch, Place& place) {
+  const auto rows = static_cast<std::int64_t>(batch.tokens.size());
+  place = {.rows = rows};
+  return device_.embed(embedding_, arrays_[kTokens], embedding_scale_, rows_of(hidden_, rows, config_.hidden_size));
+}
+
+Result<bool> Transformer::go_on(const ForwardBatch& batch, const TensorView& logits, Place& place, const Pause* pause) {
+  // The one that was left finds its rows where they were, whatever runs in between.
+  const std::shared_ptr<void> hidden = hidden_, normed = normed_;
+  if (place.gathered) std::swap(hidden_, normed_);
+  delta_waits_ = place.delta_waits;
+  const auto compute = [&]() -> Result<bool> {
+    while (place.layer < layers_.size() && place.rows > 0) {
+      FOVEA_ASSIGN_OR_RETURN(const bool done, compute_stage(batch, place, pause));
+      if (!done || (pause != nullptr && place.layer < layers_.size() && pause->due())) return false;
     }
-    void* const stream = (i == 0 ? hidden_ : delta_).get();
-    FOVEA_RETURN_IF_ERROR(device_.copy(back ? stream : parked_[i].get(), back ? parked_[i].get() : stream,
-                                       width * static_cast<std::size_t>(rows)));
+    FOVEA_RETURN_IF_ERROR(output(batch, logits));
+    return true;
+  };
+  Result<bool> done = compute();
+  place.delta_waits = delta_waits_;
+  hidden_ = hidden;
+  normed_ = normed;
+  return done;
+}
+
+Result<bool> Transformer::compute_stage(const ForwardBatch& batch, Place& place, const Pause* pause) {
+  const Layer& layer = layers_[place.layer];
+  if (place.stage == Stage::kAttention) {
+    FOVEA_ASSIGN_OR_RETURN(const bool done, attend(place.layer, batch, pause, place.in_attention));
+    place.in_attention = !done;
+    if (!done) return false;
+    if (place.layer + 1 == layers_.size()) FOVEA_RETURN_IF_ERROR(gather(batch, place));
+    place.stage = Stage::kOutput;
+    return true;
   }
+  const std::int64_t rows = pause == nullptr ? place.rows : std::min(kRowsAsked, place.rows - place.row);
+  const std::int64_t width = shard_.intermediate.count;
+  const bool delta_waits = delta_waits_;
+  stage_row_ = place.row;
+  const auto compute = [&]() -> Status {
+    const TensorView activated = rows_of(activated_, rows, width);
+    switch (place.stage) {
+      case Stage::kQkv: return project(place.layer, batch, rows);
+      case Stage::kOutput:
+        // Gathered rows lie in qkv_.
+        return add_product(*layer.output, rows_of(place.gathered ? qkv_ : attended_, rows, attended_width()),
+                           layer.post_attention_norm);
+      case Stage::kGateUp:
+        return product_of_hidden(*layer.gate_up, layer.mlp_norm, rows_of(gate_up_, rows, 2 * width), &activated);
+      default: return add_product(*layer.down, activated, layer.post_mlp_norm);
+    }
+  };
+  const Status status = compute();
+  stage_row_ = 0;
+  FOVEA_RETURN_IF_ERROR(status);
+  place.row += rows;
+  if (place.row < place.rows) {
+    delta_waits_ = delta_waits;  // of the stage's other rows
+    return true;
+  }
+  place.row = 0;
+  if (place.stage == Stage::kDown) ++place.layer;
+  place.stage = place.stage == Stage::kDown ? Stage::kQkv : static_cast<Stage>(static_cast<int>(place.stage) + 1);
+  return true;
+}
+
+Status Transformer::gather(const ForwardBatch& batch, Place& place) {
+  const auto wanted = static_cast<std::int64_t>(batch.logit_rows.size());
+  if (wanted == place.rows) return ok_status();
+  // K and V of all rows are stored; from here on only rows whose logits are wanted matter. qkv_ and normed_ are free at
+  // this point and take the gathered rows.
+  const std::int64_t all = std::exchange(place.rows, wanted);
+  if (wanted == 0) return ok_status();
+  const auto take = [&](const std::shared_ptr<void>& from, const std::shared_ptr<void>& to, std::int64_t width) {
+    return device_.embed(rows_of(from, all, width), arrays_[kLogitRows], 1.0f, rows_of(to, wanted, width));
+  };
+  FOVEA_RETURN_IF_ERROR(take(attended_, qkv_, attended_width()));
+  FOVEA_RETURN_IF_ERROR(take(hidden_, normed_, config_.hidden_size));
+  std::swap(hidden_, normed_);
+  place.gathered = true;
   return ok_status();
 }
 
-Status Transformer::enqueue(const ForwardBatch& batch, const TensorView& logits) {
-  auto rows = static_cast<std::int64_t>(batch.tokens.size());
-  const std::int64_t width = config_.hidden_size;
-  const TensorView hidden = rows_of(hidden_, rows, width);
-  TensorView attended = rows_of(attended_, rows, attended_width());
-  const auto begin = static_cast<std::size_t>(batch.first_layer);
-  const std::size_t end = batch.end_layer == 0 ? layers_.size() : static_cast<std::size_t>(batch.end_layer);
-  delta_waits_ = false;
-  if (begin == 0) {
-    FOVEA_RETURN_IF_ERROR(device_.embed(embedding_, arrays_[kTokens], embedding_scale_, hidden));
-  } else {
-    FOVEA_RETURN_IF_ERROR(park(rows, true));
-  }
-  for (std::size_t i = begin; i < end; ++i) {
-    const Layer& layer = layers_[i];
-    FOVEA_RETURN_IF_ERROR(attention(i, batch));
-    if (i + 1 == layers_.size() && static_cast<std::int64_t>(batch.logit_rows.size()) < rows) {
-      // K and V of all rows are stored; from here on only rows whose logits are wanted matter. qkv_ and normed_ are
-      // free at this point and take the gathered rows.
-      rows = static_cast<std::int64_t>(batch.logit_rows.size());
-      if (rows == 0) return ok_status();
-      const TensorView kept = rows_of(qkv_, rows, attended_width());
-      FOVEA_RETURN_IF_ERROR(device_.embed(attended, arrays_[kLogitRows], 1.0f, kept));
-      attended = kept;
-      FOVEA_RETURN_IF_ERROR(device_.embed(hidden, arrays_[kLogitRows], 1.0f, rows_of(normed_, rows, width)));
-      std::swap(hidden_, normed_);
-    }
-    FOVEA_RETURN_IF_ERROR(add_product(*layer.output, attended, layer.post_attention_norm));
-    FOVEA_RETURN_IF_ERROR(mlp(layer, rows));
-  }
-  if (end < layers_.size()) return park(rows, false);
+Status Transformer::output(const ForwardBatch& batch, const TensorView& logits) {
+  if (batch.logit_rows.empty()) return ok_status();
   FOVEA_RETURN_IF_ERROR(product_of_hidden(*lm_head_, final_norm_, take_columns(logits, shard_.vocabulary)));
   FOVEA_RETURN_IF_ERROR(device_.all_gather(logits, shard_.vocab_step));
   if (config_.final_softcap > 0.0f) FOVEA_RETURN_IF_ERROR(device_.softcap(logits, config_.final_softcap));

@@ -25,7 +25,9 @@ class Transformer : public Model {
   const std::vector<AttentionGroupSpec>& attention_groups() const override { return layout_.attention; }
   AttentionOptions attention_options(std::size_t attention_group) const override;
   Status forward(const ForwardBatch& batch, const TensorView& logits) override;
-  bool has_layer_ranges() const override { return true; }
+  Result<bool> forward_part(const ForwardBatch& batch, const TensorView& logits, const Pause& pause,
+                            bool goes_on) override;
+  bool may_pause() const override { return device_.reads_host_memory() && device_.group() == nullptr; }
   std::size_t weight_bytes() const override { return weight_bytes_; }
 
  private:
@@ -73,15 +75,34 @@ class Transformer : public Model {
                            const TensorView* gated = nullptr);
   // hidden += norm(linear(x)), without a weight linear(x); where the device does not add at once, it waits in delta_.
   Status add_product(Linear& linear, const TensorView& x, const TensorView& weight);
+  Status upload(const ForwardBatch& batch);
   // What a forward enqueues behind the arrays' upload.
   Status enqueue(const ForwardBatch& batch, const TensorView& logits);
-  Status attention(std::size_t index, const ForwardBatch& batch);
-  Status mlp(const Layer& layer, std::int64_t rows);
+  // How far a forward is, and what its rows of the buffers hold.
+  enum class Stage : std::uint8_t { kQkv, kAttention, kOutput, kGateUp, kDown };
+  struct Place {
+    std::size_t layer = 0;
+    Stage stage = Stage::kQkv;
+    std::int64_t row = 0;  // of the stage: those before it are done
+    std::int64_t rows = 0;
+    bool in_attention = false;  // which was left
+    bool delta_waits = false;
+    bool gathered = false;  // rows whose logits are wanted alone: hidden_ and normed_ have changed places
+  };
+  Status embed(const ForwardBatch& batch, Place& place);
+  // All from `place` on; false: left there. pause may be null.
+  Result<bool> go_on(const ForwardBatch& batch, const TensorView& logits, Place& place, const Pause* pause);
+  // A stage's next rows; all, but where it may be left.
+  Result<bool> compute_stage(const ForwardBatch& batch, Place& place, const Pause* pause);
+  Status output(const ForwardBatch& batch, const TensorView& logits);
+  Status project(std::size_t index, const ForwardBatch& batch, std::int64_t rows);
+  Result<bool> attend(std::size_t index, const ForwardBatch& batch, const Pause* pause, bool goes_on);
+  // Rows whose logits are wanted, behind the last layer's attention.
+  Status gather(const ForwardBatch& batch, Place& place);
   Status norm(const TensorView& x, const TensorView& weight, const TensorView& residual, const TensorView& out);
 
-  // [rows, width] of a buffer.
-  // The stream of so many rows between two ranges of layers, put aside and taken back.
-  Status park(std::int64_t rows, bool back);
+  // Rows of a buffer, from first_row_ + stage_row_ on.
+  void* first_of(const std::shared_ptr<void>& buffer, std::int64_t width) const;
   TensorView rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const;
   float norm_offset() const { return config_.norm_plus_one ? 1.0f : 0.0f; }
   // By KV group.
@@ -110,8 +131,9 @@ class Transformer : public Model {
   std::vector<const std::int32_t*> arrays_;
   std::vector<KvTarget> targets_;  // of the layer
   bool delta_waits_ = false;
-  std::shared_ptr<void> parked_[2];  // hidden_ and delta_ of a forward over a range of layers; null until there is one
-  bool parked_delta_ = false;
+  std::int64_t first_row_ = 0;  // of the forward: one that may be left has the last rows of the buffers
+  std::int64_t stage_row_ = 0;  // of these rows, the first that is computed now
+  Place left_;                  // of the forward that was left
   std::shared_ptr<void> hidden_, normed_, delta_, qkv_, attended_, gate_up_, activated_;
 };
 

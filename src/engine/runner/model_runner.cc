@@ -11,6 +11,7 @@
 #include "core/plan/timeline.h"
 #include "device/group/process_group.h"
 #include "engine/runner/step_log.h"
+#include "engine/scheduler/step_clock.h"
 
 namespace fovea {
 
@@ -77,6 +78,13 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& 
   if (!device.reads_host_memory()) {
     const std::size_t best = static_cast<std::size_t>(options.max_logit_rows) * sizeof(std::int32_t);
     FOVEA_ASSIGN_OR_RETURN(runner->best_memory_, device.allocate(best));
+  }
+  if (options.clock != nullptr) {
+    ModelRunnerOptions of_chunk = options;
+    of_chunk.max_requests = of_chunk.max_logit_rows = 1;
+    of_chunk.clock = nullptr;
+    FOVEA_ASSIGN_OR_RETURN(runner->chunk_, create(device, model, pool, rows, of_chunk));
+    runner->chunk_->logits_ = runner->logits_;
   }
   return runner;
 }
@@ -304,54 +312,72 @@ Status ModelRunner::launch(const Step& step, std::span<const std::int32_t> token
 }
 
 Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> token_rows) {
-  if (static_cast<std::int32_t>(step.items.size()) > options_.max_requests ||
-      step.num_tokens > options_.max_forward_tokens) {
-    return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(),
-                          step.num_tokens, options_.max_requests, options_.max_forward_tokens);
+  const bool has_part = !step.items.empty() && step.items.back().part;
+  const std::int32_t tokens = step.num_tokens + (has_part ? step.items.back().count : 0);
+  if (static_cast<std::int32_t>(step.items.size()) > options_.max_requests || tokens > options_.max_forward_tokens ||
+      (has_part && chunk_ == nullptr)) {
+    return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(), tokens,
+                          options_.max_requests, options_.max_forward_tokens);
   }
   for (const PageCopy& copy : step.copies) {
     FOVEA_RETURN_IF_ERROR(pool_.copy_page(copy.group, copy.from, copy.to));
     if (selection_ != nullptr) FOVEA_RETURN_IF_ERROR(selection_->copy_page(copy.group, copy.from, copy.to));
   }
-  const bool layered = !step.items.empty() && step.items.back().end_layer != 0;
-  if (!layered) return forward(step, token_rows, 0);
-  // The chunk that is computed a few layers a step comes last, and by itself.
-  Step others, chunk;
+  if (!has_part) return forward(step, token_rows);
+  Step others;
   others.items.assign(step.items.begin(), step.items.end() - 1);
-  chunk.items.push_back(step.items.back());
   kv_bytes_ = kv_bytes_unshared_ = 0;
-  if (!others.items.empty()) FOVEA_RETURN_IF_ERROR(forward(others, {}, 0));
-  const std::uint64_t bytes = kv_bytes_, unshared = kv_bytes_unshared_;
+  if (!others.items.empty()) FOVEA_RETURN_IF_ERROR(forward(others, {}));
   const std::size_t rows = others.items.empty() ? 0 : logit_rows_.size();
-  FOVEA_RETURN_IF_ERROR(forward(chunk, {}, rows));
-  const StepItem& item = chunk.items.front();
-  const auto layers = static_cast<std::uint64_t>(item.end_layer - item.first_layer);
-  const auto all = static_cast<std::uint64_t>(model_.config().num_layers);
-  kv_bytes_ = bytes + kv_bytes_ * layers / all;
-  kv_bytes_unshared_ = unshared + kv_bytes_unshared_ * layers / all;
+  options_.clock->begin_part(step.least_seconds);
+  const StepLog::Phase phase(options_.log, "compute");
+  FOVEA_ASSIGN_OR_RETURN(chunk_is_whole_, chunk_->forward_part(step.items.back(), rows, *options_.clock));
+  if (!chunk_is_whole_) return ok_status();
+  kv_bytes_ += chunk_->kv_bytes_;
+  kv_bytes_unshared_ += chunk_->kv_bytes_unshared_;
   return ok_status();
 }
 
-Status ModelRunner::forward(const Step& step, std::span<const std::int32_t> token_rows, std::size_t first_row) {
-  std::optional<StepLog::Phase> phase(std::in_place, options_.log, "plan");
-  lay_out(step);
-  FOVEA_RETURN_IF_ERROR(plan(step));
+Result<bool> ModelRunner::forward_part(const StepItem& item, std::size_t first_row, StepClock& clock) {
+  if (!item.goes_on) {
+    Step chunk;
+    chunk.items.push_back(item);
+    chunk.items.back().sample = item.count == item.sequence->remaining();
+    lay_out(chunk);
+    FOVEA_RETURN_IF_ERROR(plan(chunk));
+  }
+  FOVEA_ASSIGN_OR_RETURN(const bool whole,
+                         model_.forward_part(make_batch(), logits_of_step(first_row), clock, item.goes_on));
+  if (whole) count_bytes();
+  return whole;
+}
+
+ForwardBatch ModelRunner::make_batch() const {
   ForwardBatch batch;
-  batch.first_layer = step.items.front().first_layer;
-  batch.end_layer = step.items.front().end_layer;
   batch.tokens = tokens_;
   batch.positions = positions_;
   batch.logit_rows = logit_rows_;
   for (const Group& group : groups_) batch.slots.emplace_back(group.slots.data(), tokens_.size());
   for (const AttentionGroup& attention : attention_) batch.attention.push_back(attention.op.get());
   batch.layer_kv = pool_.layer_views();
+  return batch;
+}
+
+TensorView ModelRunner::logits_of_step(std::size_t first_row) const {
+  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
+  return device_.tensor(static_cast<float*>(logits_.get()) + first_row * vocab, DType::kF32, logit_rows_.size(), vocab);
+}
+
+Status ModelRunner::forward(const Step& step, std::span<const std::int32_t> token_rows) {
+  std::optional<StepLog::Phase> phase(std::in_place, options_.log, "plan");
+  lay_out(step);
+  FOVEA_RETURN_IF_ERROR(plan(step));
+  ForwardBatch batch = make_batch();
   if (selection_ != nullptr) {
     FOVEA_RETURN_IF_ERROR(selection_->begin(step, positions_));
     batch.selection = selection_.get();
   }
-  const auto vocab = static_cast<std::size_t>(model_.config().vocab_size);
-  const TensorView logits =
-      device_.tensor(static_cast<float*>(logits_.get()) + first_row * vocab, DType::kF32, logit_rows_.size(), vocab);
+  const TensorView logits = logits_of_step(0);
   if (best_memory_ != nullptr && !logit_rows_.empty()) {
     batch.best = device_.tensor(best_memory_.get(), DType::kI32, logit_rows_.size());
     if (some_draw_) batch.draws = draws_;

@@ -22,6 +22,7 @@
 
 namespace fovea {
 
+class StepClock;
 class StepLog;
 
 struct ModelRunnerOptions {
@@ -33,6 +34,7 @@ struct ModelRunnerOptions {
   bool batch_invariant = false;
   std::optional<SelectionOptions> selection;  // none: sequences must not ask for it
   StepLog* log = nullptr;                     // told what a step does; outlives the runner
+  StepClock* clock = nullptr;                 // ends the parts of chunks; outlives the runner; null: there are none
   bool repeats_steps = true;                  // by what a device recorded, where it can; else every step is enqueued
 };
 
@@ -55,6 +57,8 @@ class ModelRunner {
   const char* why_not_ahead() const;
   Status launch(const Step& step, std::span<const std::int32_t> token_rows);
   Status collect(std::span<const StepItem> items, bool logits_there);
+  // Whether the latest launch came to the end of the chunk that may be left.
+  bool chunk_is_whole() const { return chunk_is_whole_; }
   // Waits for what was launched and not collected, and leaves it.
   void forget();
   std::span<const float> logits(std::size_t row) const;  // empty where it was left
@@ -127,8 +131,12 @@ class ModelRunner {
   // A number for the launches of the forward, where a device may repeat those of an earlier one; else 0.
   std::uint64_t replay_key() const;
   Status launch_here(const Step& step, std::span<const std::int32_t> token_rows);
-  // The forward of a step whose items have the same layers; its logits stand behind those of first_row rows.
-  Status forward(const Step& step, std::span<const std::int32_t> token_rows, std::size_t first_row);
+  Status forward(const Step& step, std::span<const std::int32_t> token_rows);
+  // The chunk that may be left, on the runner of chunks: false, it was. Its logits stand behind those of first_row
+  // rows.
+  Result<bool> forward_part(const StepItem& item, std::size_t first_row, StepClock& clock);
+  ForwardBatch make_batch() const;
+  TensorView logits_of_step(std::size_t first_row) const;
   Status collect_here(std::span<const StepItem> items, bool logits_there);
   // Brings rows of logits that the host samples from.
   Status read_logits(std::span<const StepItem> items);
@@ -169,7 +177,9 @@ class ModelRunner {
   std::size_t logits_begin_ = 0, logits_end_ = 0;
   std::shared_ptr<void> best_memory_;  // [max_logit_rows] i32
   std::vector<std::int32_t> best_;
-  int open_reads_ = 0;  // of best_memory_, begun by launch()
+  int open_reads_ = 0;                  // of best_memory_, begun by launch()
+  std::unique_ptr<ModelRunner> chunk_;  // what a chunk needs that is not over while other forwards run; or null
+  bool chunk_is_whole_ = false;
   std::uint64_t kv_bytes_ = 0;
   std::uint64_t kv_bytes_unshared_ = 0;
 

@@ -2,14 +2,14 @@
 #include "engine/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
 namespace fovea {
 namespace {
 
-constexpr std::int32_t kLayeredTokens =
-    128;                                 // of a chunk that is computed a few layers a step: longer ones save little
+constexpr double kAloneSeconds = 0.03;   // of a step with a part of a chunk, once no stream is left
 constexpr std::int32_t kChunkUnit = 16;  // tokens: what attention and products of prompts take at a time
 
 }  // namespace
@@ -71,7 +71,7 @@ void Scheduler::take_back(Sequence* sequence) {
 
 void Scheduler::remove(Sequence* sequence) {
   leave_step(sequence);
-  if (layered_.sequence == sequence) layered_ = {};
+  if (chunk_.sequence == sequence) chunk_ = {};
   if (sequence->state == SequenceState::kRunning) {
     publish(sequence);
     release(sequence);
@@ -190,7 +190,7 @@ void Scheduler::schedule_prefills() {
   for (Sequence* sequence : running_) {
     if (sequence->remaining() == 1 && sequence->last_step != step_number_) prompts.push_back(sequence);
   }
-  if (prompts.empty() || push_layers() || begin_layered(prompts)) return;
+  if (prompts.empty() || push_part() || begin_chunk(prompts)) return;
   const std::int32_t budget = prompt_room_ = room_for_prompts();
   const bool paced = budget < options_.chunk_tokens - step_.num_tokens;
   Sequence* first = prompts.front();
@@ -225,43 +225,58 @@ void Scheduler::schedule_prefills() {
   }
 }
 
-bool Scheduler::begin_layered(const std::vector<Sequence*>& prompts) {
+bool Scheduler::begin_chunk(const std::vector<Sequence*>& prompts) {
   Sequence* sequence = prompts.front();
-  const std::int32_t room = options_.chunk_tokens - step_.num_tokens;
-  if (options_.num_layers == 1 || work_.decode_rows == 0 || prompts.size() > 1 || sequence->scored >= 0) return false;
-  const std::int32_t paced = pacer_.prompt_tokens(work_, sequence->computed, room);
-  // So many layers a step that the chunk is about as long as pays; whoever comes meanwhile waits for its end.
-  const std::int64_t tokens_of_a_layer = std::int64_t{paced} * options_.num_layers;
-  const auto layers = static_cast<std::int32_t>(std::max<std::int64_t>(1, tokens_of_a_layer / kLayeredTokens));
-  if (layers >= options_.num_layers) return false;
+  if (!options_.chunks_in_parts || work_.decode_rows == 0 || prompts.size() > 1 || sequence->scored >= 0 ||
+      sequence->remaining() == 1) {
+    return false;
+  }
+  const double seconds = pacer_.step_seconds(work_);
+  // Decodes of later steps have the rest of the activations' memory.
+  const std::int32_t most = options_.chunk_tokens - options_.max_running - options_.max_draft_tokens;
+  if (std::isinf(seconds) || most < 1) return false;
   const std::int32_t unit = chunk_unit(*sequence);
-  auto count = static_cast<std::int32_t>(std::min<std::int64_t>(tokens_of_a_layer / layers, room));
-  count = (sequence->computed + count) / unit * unit - sequence->computed;
-  count = std::min(count, sequence->remaining());
-  if (count <= std::max(paced, unit)) return false;
-  prompt_room_ = paced;
-  count = reserve(sequence, count);
+  std::int32_t count = pacer_.chunk_tokens(seconds, sequence->computed, most);
+  count = std::max(unit, (sequence->computed + count) / unit * unit - sequence->computed);
+  count = reserve(sequence, std::min({count, most, sequence->remaining()}));
   if (count == 0) return false;
-  layered_ = {sequence, count, 0, layers};
-  return push_layers();
+  chunk_ = {.sequence = sequence, .count = count};
+  return push_part();
 }
 
-bool Scheduler::push_layers() {
-  if (layered_.sequence == nullptr) return false;
-  Sequence* sequence = layered_.sequence;
+bool Scheduler::push_part() {
+  if (chunk_.sequence == nullptr) return false;
+  Sequence* sequence = chunk_.sequence;
   sequence->last_step = step_number_;
+  prompt_room_ = chunk_.count;
   StepItem& item = step_.items.emplace_back();
   item.sequence = sequence;
   item.begin = item.score_begin = sequence->computed;
-  item.count = layered_.count;
-  item.first_layer = layered_.next;
-  item.end_layer = std::min(layered_.next + layered_.a_step, options_.num_layers);
-  item.whole = item.end_layer == options_.num_layers;
-  item.sample = item.whole && item.count == sequence->remaining();
-  work_.add_prompt_layers(item.begin, item.count, item.end_layer - item.first_layer, options_.num_layers);
-  layered_.next = item.end_layer;
-  if (item.whole) layered_ = {};
+  item.count = chunk_.count;
+  item.part = true;
+  item.goes_on = chunk_.begun;
+  item.whole = false;
+  step_.seconds = work_.decode_rows == 0 ? kAloneSeconds : pacer_.step_seconds(work_);
+  step_.least_seconds = pacer_.least_share() * pacer_.predict(work_);
   return true;
+}
+
+void Scheduler::end_part(bool whole) {
+  StepItem& item = step_.items.back();
+  FOVEA_CHECK(item.part && item.sequence == chunk_.sequence);
+  item.whole = chunk_.whole = whole;
+  item.sample = whole && item.count == item.sequence->remaining();
+  chunk_.begun = true;
+}
+
+void Scheduler::observe(double seconds) {
+  if (chunk_.sequence == nullptr || !chunk_.begun) return pacer_.observe(work_, seconds);
+  chunk_.seconds += std::max(seconds - pacer_.predict(work_), 0.1 * seconds);
+  if (!chunk_.whole) return;
+  StepWork work;
+  work.add_prompt(chunk_.sequence->computed - chunk_.count, chunk_.count);
+  pacer_.observe_chunk(work, chunk_.seconds);
+  chunk_ = {};
 }
 
 void Scheduler::admit() {
@@ -359,7 +374,7 @@ bool Scheduler::admit_one(Sequence* sequence) {
 
 void Scheduler::retract(Sequence* sequence) {
   FOVEA_CHECK(running_.back() == sequence);
-  if (layered_.sequence == sequence) layered_ = {};
+  if (chunk_.sequence == sequence) chunk_ = {};
   publish(sequence);
   release(sequence);
   running_.pop_back();

@@ -8,8 +8,8 @@
 // whose prefix is being computed by another one waits for it instead of computing it again.
 //
 // Beside decodes, chunks are as long as the StepPacer says, which is told how long each step took. Short chunks cost
-// more than long ones, since each reads all that is before it; so where there is one prompt in progress, a longer chunk
-// is computed a few layers a step.
+// more than long ones, since each reads all that is before it, and none takes exactly what was foretold; so where a
+// forward can be left (StepClock) and there is one prompt in progress, a longer chunk is computed over several steps.
 #pragma once
 
 #include <chrono>
@@ -39,8 +39,7 @@ struct SchedulerOptions {
   std::int32_t max_draft_tokens = 0;  // guesses that a step verifies, of all sequences
   std::int32_t max_scores = 128;      // logits of prompts' tokens that a step gives, of all sequences
   KvTier* tier = nullptr;             // where pages of prompts come back from, or null
-  // Of the model, where a chunk may be computed a few at a time; else 1.
-  std::int32_t num_layers = 1;
+  bool chunks_in_parts = false;       // the forward of a chunk may be left and taken up again
   double target_seconds = 0.0;  // of a step that holds decodes and chunks of prompts (StepPacer); 0: chunks are full
   double stretch = 0.0;         // of such a step: times what decodes alone take, at most; 0: no such limit
 };
@@ -56,9 +55,11 @@ struct StepItem {
   // Tokens of the prompt, from this one on, whose logits are wanted too.
   std::int32_t score_begin = 0;
   std::int32_t scores = 0;
-  // The layers of it that this step computes; end 0: all. What is not whole gives no results and is not committed.
-  std::int32_t first_layer = 0, end_layer = 0;
-  bool whole = true;  // the step computes the last of them
+  // Of a chunk that may be left, the last item: whether it was. What is not whole gives no results and is not
+  // committed.
+  bool part = false;
+  bool goes_on = false;  // with what was left
+  bool whole = true;     // Scheduler::end_part()
 
   // Rows of logits that it gives: for scores, for the next token and for one behind each draft.
   std::size_t results() const { return static_cast<std::size_t>(scores + (sample ? 1 + drafts : 0)); }
@@ -73,7 +74,9 @@ struct PageCopy {
 struct Step {
   std::vector<PageCopy> copies;  // in order, before the forward
   std::vector<StepItem> items;   // decodes first
-  std::int32_t num_tokens = 0;   // of one forward: without those of a chunk that is computed a few layers a step
+  std::int32_t num_tokens = 0;   // of one forward: without those of a chunk that may be left
+  // Of a step with such a chunk: how long it may take, and what the chunk gets in any case.
+  double seconds = 0.0, least_seconds = 0.0;
 };
 
 class Scheduler {
@@ -93,6 +96,8 @@ class Scheduler {
 
   // The next step; empty when nothing can run. Items hold pages for their tokens.
   const Step& schedule();
+  // The chunk that may be left was computed to its end, or was left.
+  void end_part(bool whole);
   // The step's forward is done: its tokens' KV is in the pages. Guesses do not count. Or `ahead`, of a step of decodes:
   // it is enqueued before all that follows; each sequence may be taken back by its token, whose window stays.
   void commit(bool ahead = false);
@@ -110,7 +115,7 @@ class Scheduler {
   // accepted are written over.
   void accept_draft(Sequence* sequence) { ++sequence->computed; }
   // How long that step took, for the sizes of later ones.
-  void observe(double seconds) { pacer_.observe(work_, seconds); }
+  void observe(double seconds);
 
   // Whether a request waits for its prefix to come back; then an empty step is no fault.
   bool is_restoring() const { return !restores_.empty(); }
@@ -177,9 +182,9 @@ class Scheduler {
   void end_restore(Sequence* sequence);
   void end_all_restores();
   void push_item(Sequence* sequence, std::int32_t count);
-  // A chunk computed a few layers a step, from this step on or further; false: there is none.
-  bool begin_layered(const std::vector<Sequence*>& prompts);
-  bool push_layers();
+  // A chunk that may be left, from this step on or further; false: there is none.
+  bool begin_chunk(const std::vector<Sequence*>& prompts);
+  bool push_part();
   void retract(Sequence* sequence);
   void leave_step(const Sequence* sequence);
   void publish(Sequence* sequence);
@@ -195,15 +200,16 @@ class Scheduler {
   std::set<Sequence*, Before> waiting_;
   std::map<Sequence*, Restore> restores_;
   std::int64_t restore_bytes_ = 0;  // that this step may still load
-  struct Layered {
-    Sequence* sequence = nullptr;  // null: no chunk is on its way
+  struct Chunk {
+    Sequence* sequence = nullptr;  // null: none is on its way
     std::int32_t count = 0;
-    std::int32_t next = 0;  // layer
-    std::int32_t a_step = 0;
+    bool begun = false;
+    bool whole = false;
+    double seconds = 0.0;
   };
-  Layered layered_;
+  Chunk chunk_;
   Step step_;
-  StepWork work_;  // of the latest step
+  StepWork work_;  // of the latest step, without a chunk that may be left
   StepPacer pacer_;
   std::int32_t prompt_room_ = 0;
   std::uint64_t step_number_ = 0;

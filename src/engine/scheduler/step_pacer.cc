@@ -12,9 +12,12 @@ constexpr double kMostError = 1.0;   // of what was foretold: what was waited fo
 constexpr double kMostMargin = 2.0;  // beyond it the machine is too unsteady for a bound
 constexpr double kMarginUp = 0.1;    // these two are in balance when one step of 30 is over
 constexpr double kMarginDown = kMarginUp / 29;
-constexpr double kLeastShare = 0.05;      // of what decodes alone take: prompts get it where noise eats the stretch
 constexpr std::int64_t kFirstChunk = 16;  // what rates from other sizes of chunks foretell is believed step by step
 constexpr std::int64_t kGrowth = 4;
+// Of chunks that are left: longer ones save nothing, and shorter ones cost too much.
+constexpr std::int32_t kMostChunk = 512;
+constexpr std::int32_t kLeastChunk = 128;
+constexpr double kChunkSteps = 12.0;  // steps that such a chunk takes, at most
 
 // Amounts near 1 where each part matters, so that errors are spread over the rates in proportion.
 std::array<double, 3> decode_amounts(const StepWork& work) {
@@ -30,13 +33,6 @@ std::array<double, 2> prompt_amounts(const StepWork& work) {
 void StepWork::add_prompt(std::int64_t begin, std::int64_t count) {
   prompt_tokens += count;
   prompt_pairs += count * begin + count * (count + 1) / 2;
-}
-
-void StepWork::add_prompt_layers(std::int64_t begin, std::int64_t count, std::int64_t layers, std::int64_t all) {
-  StepWork whole;
-  whole.add_prompt(begin, count);
-  prompt_tokens += std::max<std::int64_t>(1, whole.prompt_tokens * layers / all);
-  prompt_pairs += whole.prompt_pairs * layers / all;
 }
 
 void StepWork::add_decode(std::int64_t rows, std::int64_t kv) {
@@ -87,14 +83,37 @@ std::int32_t StepPacer::prompt_tokens(const StepWork& decodes, std::int64_t posi
   double time = std::numeric_limits<double>::infinity();
   if (target_ > 0.0) time = std::max(target_ / margin_ - alone, alone);
   if (stretches) time = std::min(time, std::max(stretch_ / margin_ - 1.0, kLeastShare) * alone);
+  return std::max(1, static_cast<std::int32_t>(tokens_in(time, static_cast<double>(position), limit)));
+}
+
+double StepPacer::tokens_in(double seconds, double position, double limit) const {
   const auto tokens_at = [&](double seen) {
     const double each = prompt_.predict(prompt_amounts(1.0, seen));
-    return each * limit > time ? time / each : limit;
+    return each * limit > seconds ? seconds / each : limit;
   };
   // A chunk's tokens see each other too: half of its length more, on average.
-  const auto start = static_cast<double>(position);
-  const double tokens = tokens_at(start + tokens_at(start) / 2);
-  return std::max(1, static_cast<std::int32_t>(tokens));
+  return tokens_at(position + tokens_at(position) / 2);
+}
+
+double StepPacer::step_seconds(const StepWork& decodes) const {
+  double seconds = target_ > 0.0 ? target_ : std::numeric_limits<double>::infinity();
+  if (stretch_ > 0.0 && decode_.measured()) {
+    seconds = std::min(seconds, stretch_ * decode_.predict(decode_amounts(decodes)));
+  }
+  return seconds;
+}
+
+std::int32_t StepPacer::chunk_tokens(double step_seconds, std::int64_t position, std::int32_t most) const {
+  // Who comes meanwhile waits for the chunk's end.
+  const double tokens = !prompt_.measured() ? 0.0
+                                            : tokens_in(kChunkSteps * step_seconds, static_cast<double>(position),
+                                                        static_cast<double>(kMostChunk));
+  return std::min(most, std::max(kLeastChunk, static_cast<std::int32_t>(tokens)));
+}
+
+void StepPacer::observe_chunk(const StepWork& work, double seconds) {
+  last_prompt_ = work.prompt_tokens;
+  prompt_.observe(prompt_amounts(work), seconds);
 }
 
 template class RateFit<2>;

@@ -23,8 +23,6 @@ struct StepWork {
 
   // `count` tokens of a prompt from position `begin` on.
   void add_prompt(std::int64_t begin, std::int64_t count);
-  // Of `layers` of `all` layers.
-  void add_prompt_layers(std::int64_t begin, std::int64_t count, std::int64_t layers, std::int64_t all);
   void add_decode(std::int64_t rows, std::int64_t kv);
 };
 
@@ -52,10 +50,24 @@ class StepPacer {
   // a stretch, for as much as it leaves).
   std::int32_t prompt_tokens(const StepWork& decodes, std::int64_t position, std::int32_t most) const;
   void observe(const StepWork& work, double seconds);
+
+  // For chunks that are left when a step has taken its time (StepClock): seconds of such a step, infinite without a
+  // limit; the share of the decodes' time that prompts get in any case; and the size of such a chunk.
+  double step_seconds(const StepWork& decodes) const;
+  double least_share() const { return target_ > 0.0 ? 1.0 : kLeastShare; }
+  std::int32_t chunk_tokens(double step_seconds, std::int64_t position, std::int32_t most) const;
+  // A chunk was computed in so many seconds, all its parts together.
+  void observe_chunk(const StepWork& work, double seconds);
   // Seconds that the rates foretell.
   double predict(const StepWork& work) const;
 
  private:
+  static constexpr double kLeastShare =
+      0.05;  // of what decodes alone take: prompts get it where noise eats the stretch
+
+  // Tokens from `position` on that take so long, at most `limit`.
+  double tokens_in(double seconds, double position, double limit) const;
+
   double target_;
   double stretch_;
   RateFit<3> decode_;

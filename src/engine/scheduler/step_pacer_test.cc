@@ -167,5 +167,34 @@ TEST(StepPacer, WithoutATargetChunksAreFull) {
   EXPECT_EQ(pacer.prompt_tokens(stream(500), 0, 1023), 1023);
 }
 
+// Chunks that may be left: some steps long, neither so short that they cost much nor so long that others wait long.
+TEST(StepPacer, ChunksThatMayBeLeft) {
+  const Machine machine;
+  StepPacer pacer(kTarget, 1.5);
+  EXPECT_EQ(pacer.step_seconds(stream(500)), kTarget);
+  EXPECT_EQ(pacer.chunk_tokens(kTarget, 0, 4000), 128) << "nothing is known";
+  for (int i = 0; i < 20; ++i) pacer.observe(stream(500), machine(stream(500)));
+  EXPECT_NEAR(pacer.step_seconds(stream(500)), 1.5 * machine(stream(500)), 1e-4);
+  std::int32_t longest = 0, latest = 0;
+  for (std::int64_t begin = 0; begin < 100000; begin += latest) {
+    latest = pacer.chunk_tokens(kTarget, begin, 4000);
+    longest = std::max(longest, latest);
+    StepWork work;
+    work.add_prompt(begin, latest);
+    const double seconds = machine(work) - machine.fixed;
+    EXPECT_LE(seconds, 14 * kTarget) << begin;
+    pacer.observe_chunk(work, seconds);
+  }
+  EXPECT_EQ(longest, 512);
+  EXPECT_LT(latest, 256);  // 12 steps of 0.03 seconds are 171 tokens of 2.1e-3
+  EXPECT_EQ(pacer.chunk_tokens(kTarget, 0, 100), 100);
+  // Of a machine that takes a second a token, the least.
+  StepPacer slow(kTarget);
+  StepWork work;
+  work.add_prompt(0, 128);
+  slow.observe_chunk(work, 128.0);
+  EXPECT_EQ(slow.chunk_tokens(kTarget, 0, 4000), 128);
+}
+
 }  // namespace
 }  // namespace fovea
