@@ -12,6 +12,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <new>
 #include <random>
 #include <thread>
 #include <utility>
@@ -66,6 +67,7 @@ class HttpServerImpl final : public HttpServer {
 
  private:
   awaitable<void> accept_loop();
+  void run_io();
 
   ConnectionContext context_;
   asio::thread_pool pool_, large_pool_;
@@ -97,8 +99,20 @@ Status HttpServerImpl::listen() {
   }
   port_ = acceptor_.local_endpoint(error).port();
   asio::co_spawn(io_, accept_loop(), asio::detached);
-  for (std::int32_t i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  for (std::int32_t i = 0; i < options.io_threads; ++i) threads_.emplace_back([this] { run_io(); });
   return {};
+}
+
+// Where memory ends while a body is read, the connection ends with the exception, and the others go on.
+void HttpServerImpl::run_io() {
+  for (;;) {
+    try {
+      io_.run();
+      return;
+    } catch (const std::bad_alloc&) {  // nothing is logged: that takes memory
+      continue;
+    }
+  }
 }
 
 Status HttpServerImpl::set_limits(const HttpOptions& options) {
