@@ -121,6 +121,7 @@ __device__ __forceinline__ bool find_weights(const Memory& shared, const Group& 
   const bool raised = !small || !sums.now.settled;
   if (raised) raise<false>(sums.s, shared.places[group.thread()], sums.now, alpha);
   weigh(sums.s, sums.now);
+  if (raised) make_room(sums.s, sums.now, alpha);
   return raised;
 }
 
@@ -178,49 +179,56 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
 }
 
 // What weigh_at_once() leaves where a token outweighs all before it, or where rows wait for their first token, while no
-// outputs are under way: weights counted anew, from logits where they are beyond what a float holds.
+// outputs are under way: weights counted anew, from logits where they are beyond what a float holds. counted: there are
+// weights, not logits.
 __device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                           const Item& item, uint32_t tile, const RowFactors& scale, Sums& sums) {
+                                           const Item& item, uint32_t tile, const RowFactors& scale, bool counted,
+                                           Sums& sums) {
   float alpha[2] = {1.0f, 1.0f};
-  float most = 0.0f;
+  if (counted) {
+    float most = 0.0f;
 #pragma unroll
-  for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
-  if (__all_sync(~0u, most < 1e30f)) {
+    for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
+    counted = __all_sync(~0u, most < 1e30f);
+    if (!counted) find_logits_again(args, shared, group, item, tile, sums.s);
+  }
+  if (counted) {
     raise<true>(sums.s, shared.places[group.thread()], sums.now, alpha);
 #pragma unroll
     for (int i = 0; i < kLogits; ++i) sums.now.sum[i / 2 % 2] += sums.s[i];
+    make_room(sums.s, sums.now, alpha);
   } else {
-    find_logits_again(args, shared, group, item, tile, sums.s);
     (void)find_weights(shared, group, (item.flags & kIdle) != 0, scale, alpha, sums);
   }
   scale_outputs(sums.state, alpha);
 }
 
-// Tiles from `tile` down that all rows see whole, once all have seen a token. The warps of a group must not part here:
-// products are one instruction of all four.
+// Tiles from `tile` down that all rows see whole. The warps of a group must not part here, whatever each of them has
+// seen: products are one instruction of all four.
 __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, const Memory& shared, Group& group,
                                                 const Item& item, const RowFactors& factor, uint32_t& tile,
                                                 Sums& sums) {
   const Places& places = shared.places[group.thread()];
   const uint32_t end = max(places.plain_begin, 1u);  // the item's last tile is issued with the next item's first
-  if (!sums.now.settled || tile >= places.plain_end) return;
+  if (tile >= places.plain_end) return;
   const RowFactors scale = factor.here(shared, group);
 #pragma unroll 1
   for (; tile >= end; --tile) {
-    // What the next products need is found first, so that exponentials hide how long that takes; not of converted
-    // keys, whose factors leave no registers.
+    // What the next products need is found first, so that exponentials hide how long that takes; not of halves, whose
+    // maxima and factors leave no registers.
     Operands at{};
     bool there = false;
-    if constexpr (!kConverts) {
+    if constexpr (kMmaBf16) {
       at = Operands::of(shared, group, group.q_use, group.k_use);
       there = both_full(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
     }
-    const bool done = weigh_at_once(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
+    const bool settled = sums.now.settled;
+    const bool done = settled && weigh_at_once(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
     end_outputs(shared, group, true);
     settle(sums.state);
-    if (!done) weigh_anew(args, shared, group, item, tile, scale, sums);
+    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);
     pack_weights(sums.s, sums.p);
-    if constexpr (kConverts) at = Operands::of(shared, group, group.q_use, group.k_use);
+    if constexpr (!kMmaBf16) at = Operands::of(shared, group, group.q_use, group.k_use);
     if (!there) {
       wait_full(shared.k_ring, group.k_use);
       wait_full(shared.v_ring, group.k_use - 1);

@@ -141,9 +141,7 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
 // Weights of a tile as the A fragments of the second product, 16 tokens a step.
 using Weights = uint32_t[kBlockTokens / 16][4];
 
-// A token that outweighs all before has a weight of two to the minus this: no less than the one, so that the sums of
-// tiles that follow are below one, no more than the other: halves end at 2^-24.
-inline constexpr float kLeastHeadroom = kMmaBf16 ? 5.0f : 1.0f;
+// The largest weight may be two to the minus this, no less: halves end at 2^-24.
 inline constexpr float kMostHeadroom = kMmaBf16 ? 16.0f : 3.0f;
 
 // Of the lane's rows over the tiles so far.
@@ -199,8 +197,7 @@ __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places,
     sum += __shfl_xor_sync(~0u, sum, 2);
     const float before = ptx::log2_approx(sum);  // -infinity of nothing
     const bool lifts = seen ? top >= 0.0f : top != kMinusInf;
-    const float headroom =
-        fminf(fmaxf(floorf(lifts ? before - top : before), lifts ? kLeastHeadroom : 0.0f), kMostHeadroom);
+    const float headroom = fminf(fmaxf(floorf(lifts ? before - top : before), lifts ? 1.0f : 0.0f), kMostHeadroom);
     lift[h] = lifts ? top + headroom : kMmaBf16 ? headroom : 0.0f;
     alpha[h] = seen ? ptx::exp2_approx(-lift[h]) : 1.0f;
     now.shift[h] += lift[h];
@@ -234,6 +231,27 @@ __device__ __forceinline__ void weigh(float (&s)[kLogits], Running& now) {
     s[i] = ptx::exp2_approx(s[i]);
     now.sum[i / 2 % 2] += s[i];
   }
+}
+
+// Behind raise(), once the tile is in the sums: weights become as small as lets the next tiles' lie below one, by
+// powers of two. A token that is accepted then weighs no more than all before it. Halves have no room for that.
+__device__ __forceinline__ void make_room(float (&s)[kLogits], Running& now, float (&alpha)[2]) {
+  if constexpr (!kMmaBf16) return;
+  float factor[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float sum = now.sum[h];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float room = fminf(fmaxf(floorf(ptx::log2_approx(sum)), 0.0f), kMostHeadroom);
+    factor[h] = ptx::exp2_approx(-room);
+    now.shift[h] += room;
+    if (room != 0.0f && now.shift[h] == 0.0f) now.shift[h] = 1e-30f;
+    now.sum[h] *= factor[h];
+    alpha[h] *= factor[h];
+  }
+#pragma unroll
+  for (int i = 0; i < kLogits; ++i) s[i] *= factor[i / 2 % 2];
 }
 
 // Logits become weights, counted from what the tiles before were counted from. Returns whether all of the warp are
