@@ -51,7 +51,7 @@ def environment(bundle: Path) -> dict[str, str]:
     paths = [bundle / "python", bundle / "tests", *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     env["FOVEA_TEST_GOLDENS"] = str(ROOT / "tests" / "goldens" / "models")
-    env["FOVEA_TEST_NEEDLE"] = str(ROOT / "models" / "needle")
+    env["FOVEA_TEST_NEEDLE"] = env["FOVEA_MODEL_DIR"] = str(ROOT / "models" / "needle")  # bundles embed no model
     env["PYTHONUNBUFFERED"] = env["PYTHONDONTWRITEBYTECODE"] = "1"
     return env
 

@@ -149,6 +149,9 @@ struct Cta {
   NamedBarrier barriers[16];
   std::map<std::uint32_t, std::unique_ptr<Mbarrier>> mbarriers;  // by offset
   Clock cluster_arriving, cluster_completed;                     // of this CTA's lanes at the cluster's barrier
+  // Where the first warp of a warpgroup issued a product that others have not issued yet, and how many have: by
+  // warpgroup and number of the product.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::pair<std::vector<const void*>, int>> product_places;
 
   static constexpr std::uint32_t kMaxMbarriers = 160;
   Agent copies_of(const Lane& lane) const { return static_cast<Agent>(threads + lane.thread); }
@@ -172,6 +175,8 @@ class Machine {
   // After a look at memory that others write: they go first.
   void poll(Lane& lane, const char* doing);
   void progress() { ++progress_; }
+  // Where the lane that asks is in the kernel: return addresses, the innermost first.
+  std::vector<const void*> place() const;
   // Ends the launch; never returns to a lane.
   [[noreturn]] void fail(const std::string& what);
   // The same from the scheduler, to which it returns.

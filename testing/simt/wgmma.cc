@@ -38,6 +38,7 @@ struct WarpProducts {
   std::vector<std::unique_ptr<Sums>> sums;
   std::deque<Product> products;
   std::uint32_t group = 0;
+  std::uint64_t issued = 0;
   bool fenced = false;
 };
 
@@ -175,10 +176,25 @@ struct Slot {
   Frame* frame;
 };
 
+// Hardware takes a product from the four warps at one place of the code: warps that parted make sums of anything.
+void check_place(Warp& warp, std::uint64_t number) {
+  auto& places = warp.cta->product_places;
+  std::vector<const void*> here = warp.cta->machine->place();
+  const auto [at, first] = places.try_emplace({warp.number / 4, number});
+  auto& [place, warps] = at->second;
+  if (first) {
+    place = std::move(here);
+  } else if (place != here) {
+    warp.cta->machine->fail("the warps of a warpgroup issue a product at different places of the code");
+  }
+  if (++warps == 4) places.erase(at);
+}
+
 // Arguments d, a, b, scale-d, then scales and what is transposed.
 void issue(Warp& warp, const Instruction& i, Slot* const* slots) {
   Machine& machine = *warp.cta->machine;
   WarpProducts& all = products_of(warp);
+  check_place(warp, all.issued++);
   const std::uint32_t n = i.count / 2;
   const auto type = static_cast<ElementType>(i.kind);
   const Frame& first = *slots[0]->frame;

@@ -90,6 +90,17 @@ const std::vector<Fault>& faults() {
        "ctas_fp8"},
       {"logits of a tile are used before wgmma has made them", "kernels/attention/prefill/kernel.cuh",
        "  ptx::wgmma_wait<1>();\n", "  if (!FAULT) ptx::wgmma_wait<1>();\n", "prefill_tma"},
+      {"warps that count weights anew multiply by themselves", "kernels/attention/prefill/kernel.cuh",
+       "    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);\n",
+       "    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);\n"
+       "    if (FAULT && !done) {\n"
+       "      pack_weights(sums.s, sums.p);\n"
+       "      wait_full(shared.k_ring, group.k_use);\n"
+       "      wait_full(shared.v_ring, group.k_use - 1);\n"
+       "      multiply_tile(shared, group, at, sums);\n"
+       "      continue;\n"
+       "    }\n",
+       "prefill_tma"},
       {"queries are not fenced for wgmma", "kernels/attention/prefill/loader.cuh",
        "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
        "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
