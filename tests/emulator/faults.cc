@@ -90,6 +90,9 @@ const std::vector<Fault>& faults() {
        "ctas_fp8"},
       {"logits of a tile are used before wgmma has made them", "kernels/attention/prefill/kernel.cuh",
        "  ptx::wgmma_wait<1>();\n", "  if (!FAULT) ptx::wgmma_wait<1>();\n", "prefill_tma"},
+      {"warps that have seen no token yet leave the loop of whole tiles", "kernels/attention/prefill/kernel.cuh",
+       "  if (tile >= places.plain_end) return;\n",
+       "  if ((FAULT && !sums.now.settled) || tile >= places.plain_end) return;\n", "prefill_wide"},
       {"warps that count weights anew multiply by themselves", "kernels/attention/prefill/kernel.cuh",
        "    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);\n",
        "    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);\n"
