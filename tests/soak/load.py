@@ -85,6 +85,13 @@ def overload(server: Server, factor: float, seconds: float) -> tuple[dict, list[
     return figures, wrong + server.leaks(descriptors)
 
 
+def requests_seen(server: Server) -> float:
+    """That wait, run or have their answer: the one that runs may end while others still come."""
+    found = server.metrics()
+    return (found["fovea_requests_queued"] + found["fovea_requests_running"] +
+            found['fovea_requests_total{outcome="finished"}'])
+
+
 async def hold(server: Server, streams: int) -> tuple[int, float, list[str]]:
     """Opens streams that wait behind one that runs, and leaves again; bytes over the idle server, CPU a second meanwhile."""
     body = {"prompt": [3] * 8, "max_tokens": 4000, "ignore_eos": True, "stream": True}
@@ -92,14 +99,14 @@ async def hold(server: Server, streams: int) -> tuple[int, float, list[str]]:
     first[1].write(request("/v1/completions", json.dumps(body).encode()))
     await status_of(first[0])
     await asyncio.sleep(0.5)
-    before = server.memory()
+    before, seen = server.memory(), requests_seen(server)
     held = []
     for i in range(streams):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(request("/v1/completions", json.dumps({**body, "prompt": [i + 10] * 8}).encode()))
         held.append((reader, writer))
     deadline = time.monotonic() + 60
-    while (waiting := server.metrics()["fovea_requests_queued"]) < streams and time.monotonic() < deadline:
+    while (waiting := requests_seen(server) - seen) < streams and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
     grown = server.memory() - before
     for _, writer in [*held, first]:
