@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import devices
+from processes import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("FOVEA_BINARY", str(ROOT / "build/release/fovea"))
@@ -81,15 +81,6 @@ def model(client):
 def ask(client, model, text, **options):
     return client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}],
                                           **{"temperature": 0, "max_tokens": 32, **options})
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_models(client, model):

@@ -4,11 +4,15 @@ torchrun and mpirun do; the same answers; and deaths that end everybody with a m
 import os
 import signal
 import subprocess
-import time
+import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from processes import alive, children, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BINARY = os.environ.get("FOVEA_BINARY", str(ROOT / "build/release/fovea"))
@@ -21,24 +25,6 @@ def start(*arguments, **env):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("FOVEA_")}
     return subprocess.Popen([BINARY, *arguments, *OPTIONS], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, env={**clean, **env})
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 @pytest.fixture
@@ -95,7 +81,7 @@ def test_a_rank_that_dies_ends_the_server(server):
 def test_rank_zeros_death_ends_the_others(server):
     process, rank = server
     process.kill()
-    assert wait_until(lambda: not alive(rank))
+    assert wait_until(lambda: not alive(rank), seconds=10.0)
 
 
 def test_the_server_ends_its_ranks(server):

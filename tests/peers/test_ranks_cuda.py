@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import devices
+from processes import alive, children, wait_until
 
 QUESTION = "The code of the amber lantern is 74912. What is the code of the amber lantern?"
 
@@ -26,24 +27,6 @@ def start(command, *arguments, nccl_fault="", fault=""):
                              *devices.arguments(devices.HOST)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True,
                             env={**os.environ, **devices.environment(devices.HOST, fault, nccl_fault)})
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def test_ranks_answer():
@@ -110,7 +93,7 @@ def test_a_server_ends_with_both_ranks(server, faults):
     assert process.returncode == 1, err
     assert time.monotonic() - begin < 10.0
     assert "rank 1" in err or "cuGraphLaunch" in err or "ncclAllGather" in err, err
-    assert wait_until(lambda: not alive(rank))
+    assert wait_until(lambda: not alive(rank), seconds=10.0)
 
 
 def test_a_rank_that_is_killed_between_two_replays(server):

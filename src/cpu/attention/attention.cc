@@ -152,10 +152,11 @@ struct AttentionRun {
   const TensorView& out;
   float* lse;
   AttentionWorkspace& workspace;
-  int head_dim;
-  uint32_t num_threads;
+  ThreadPool& threads;
   const Pause* pause;  // or null
 
+  int head_dim() const { return static_cast<int>(q.shape[2]); }
+  uint32_t num_threads() const { return static_cast<uint32_t>(threads.size()); }
   int group() const { return static_cast<int>(plan.header->group); }
   QueueWork resolve(uint32_t entry) const {
     QueueWork work;
@@ -170,10 +171,10 @@ struct AttentionRun {
   // The thread's part of the merges.
   void merge(int thread) const {
     const MergeArgs args{
-        &plan, &params, group(), head_dim, &out, lse, workspace.partial_out(), workspace.partial_lse()};
+        &plan, &params, group(), head_dim(), &out, lse, workspace.partial_out(), workspace.partial_lse()};
     const uint64_t merges = plan.header->num_merges;
-    const auto begin = static_cast<uint32_t>(merges * static_cast<uint32_t>(thread) / num_threads);
-    const auto end = static_cast<uint32_t>(merges * (static_cast<uint32_t>(thread) + 1) / num_threads);
+    const auto begin = static_cast<uint32_t>(merges * static_cast<uint32_t>(thread) / num_threads());
+    const auto end = static_cast<uint32_t>(merges * (static_cast<uint32_t>(thread) + 1) / num_threads());
     kernels.merge(args, begin, end);
   }
 };
@@ -183,7 +184,7 @@ bool AttentionRun::run_queues(int thread, AttentionWorkspace::Place& place) cons
   args.plan = &plan;
   args.params = &params;
   args.group = group();
-  args.head_dim = head_dim;
+  args.head_dim = head_dim();
   args.q = &q;
   args.out = &out;
   args.lse = lse;
@@ -195,7 +196,7 @@ bool AttentionRun::run_queues(int thread, AttentionWorkspace::Place& place) cons
   args.place = &place.item;
   for (; place.launch < plan.header->num_launches; ++place.launch, place.worker = static_cast<uint32_t>(thread)) {
     const abi::Launch& launch = plan.launches[place.launch];
-    for (; place.worker < launch.num_workers; place.worker += num_threads, place.entry = 0) {
+    for (; place.worker < launch.num_workers; place.worker += num_threads(), place.entry = 0) {
       const uint32_t* bounds = plan.queue_begin + launch.first_queue + place.worker;
       uint32_t i = bounds[0] + place.entry;
       args.next = i < bounds[1] ? resolve(i) : QueueWork{};
@@ -244,17 +245,7 @@ Status run_attention(const abi::PlanView& plan, const AttentionParams& params, c
                      const TensorView& q, const abi::KvPoolView* pools, int num_pools, const TensorView& out,
                      float* lse, AttentionWorkspace& workspace, ThreadPool& threads) {
   if (Status s = check_run(plan, q, pools, num_pools, out, workspace, threads); !s.ok()) return s;
-  const AttentionRun run{plan,
-                         params,
-                         kernels,
-                         q,
-                         pools,
-                         out,
-                         lse,
-                         workspace,
-                         static_cast<int>(q.shape[2]),
-                         static_cast<uint32_t>(threads.size()),
-                         nullptr};
+  const AttentionRun run{plan, params, kernels, q, pools, out, lse, workspace, threads, nullptr};
   threads.run([&](int thread) {
     AttentionWorkspace::Place place;
     place.worker = static_cast<uint32_t>(thread);
@@ -276,17 +267,7 @@ Result<bool> run_attention_part(const abi::PlanView& plan, const AttentionParams
     places.assign(static_cast<size_t>(threads.size()), {});
     for (size_t i = 0; i < places.size(); ++i) places[i].worker = static_cast<uint32_t>(i);
   }
-  const AttentionRun run{plan,
-                         params,
-                         kernels,
-                         q,
-                         pools,
-                         out,
-                         lse,
-                         workspace,
-                         static_cast<int>(q.shape[2]),
-                         static_cast<uint32_t>(threads.size()),
-                         &pause};
+  const AttentionRun run{plan, params, kernels, q, pools, out, lse, workspace, threads, &pause};
   std::atomic<int> left{0};
   threads.run([&](int thread) {
     if (!run.run_queues(thread, places[static_cast<size_t>(thread)])) left.fetch_add(1, std::memory_order_relaxed);

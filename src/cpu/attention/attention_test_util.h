@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "base/pause_test_util.h"
 #include "core/plan/planner.h"
 #include "cpu/attention/attention.h"
 #include "cpu/attention/bf16_kernels.h"
@@ -134,16 +134,6 @@ inline ThreadPool& test_threads() {
   static ThreadPool threads(2);
   return threads;
 }
-
-// Due once it was asked so often.
-class PauseAfter : public Pause {
- public:
-  explicit PauseAfter(int asks) : left_(asks) {}
-  bool due() const override { return left_.fetch_sub(1) <= 0; }
-
- private:
-  mutable std::atomic<int> left_;
-};
 
 // asks_a_part: left each time that it has asked so often, and taken up again; 0: never.
 inline RunResult run_plan(const testing::AttentionCase& c, const abi::PlanView& plan, const AttentionParams& params,

@@ -102,6 +102,15 @@ TEST(Repetition, CountsWhatIsWrittenOut) {
   EXPECT_FALSE(check_repetitions(std::string(300, '(') + "a" + std::string(300, ')'), false).ok());
 }
 
+TEST(Repetition, PatternsAreBoundedAsTheyStand) {
+  std::string many;
+  for (int i = 0; i < 20'000; ++i) many += "(a)*";
+  EXPECT_EQ(check_repetitions(many, false).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(check_repetitions(many, true).ok());
+  EXPECT_TRUE(check_repetitions(std::string(10'000, 'a'), false).ok());
+  EXPECT_EQ(without_costly_counts(many, false), many);  // in time that grows with the text
+}
+
 TEST(Repetition, DropsCountsThatCost) {
   const auto regex = [](const char* text) { return without_costly_counts(text, false); };
   for (const char* cheap : {"a{16}", "[0-9]{4}-[0-9]{2}", "x{b}", R"(\{999\})", "[{999}]", "plain", "(a{4}){4}"}) {

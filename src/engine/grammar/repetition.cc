@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,7 @@ namespace {
 // Characters of the text with its counts written out.
 Result<std::uint64_t> written_out(std::string_view text, bool quoted) {
   const auto too_large = [] {
-    return invalid_argument("its counted repetitions, written out, are more than {} characters", kMaxWrittenOut);
+    return invalid_argument("with its counted repetitions written out it has more than {} characters", kMaxWrittenOut);
   };
   std::vector<std::uint64_t> groups = {0};  // characters of each open group
   std::uint64_t last = 0;                   // of what a count would repeat; already in its group
@@ -86,7 +87,8 @@ Result<std::uint64_t> written_out(std::string_view text, bool quoted) {
     }
     last = size;
     groups.back() += size;
-    if (groups.back() > kMaxWrittenOut + text.size()) return too_large();
+    // A grammar may be long by itself; of a pattern as long the compiler would take minutes.
+    if (groups.back() > kMaxWrittenOut + (quoted ? text.size() : 0)) return too_large();
   }
   return groups.back();
 }
@@ -100,20 +102,22 @@ std::size_t end_of_atom(std::string_view text, std::size_t at, bool quoted) {
   return std::min(end, text.size());
 }
 
-// Where groups stand that are repeated as a whole.
-std::vector<std::pair<std::size_t, std::size_t>> repeated_groups(std::string_view text, bool quoted) {
-  std::vector<std::pair<std::size_t, std::size_t>> groups;
+// For each character, of how many groups that are repeated as a whole it is inside.
+std::vector<int> repeated_depth(std::string_view text, bool quoted) {
+  std::vector<int> depth(text.size() + 1, 0);  // changes first, then their sums
   std::vector<std::size_t> open;
   for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
     end = end_of_atom(text, i, quoted);
     if (text[i] == '(') open.push_back(i);
     if (text[i] != ')' || open.empty()) continue;
     if (end < text.size() && std::string_view("*+{").find(text[end]) != std::string_view::npos) {
-      groups.emplace_back(open.back(), i);
+      ++depth[open.back() + 1];
+      --depth[i];
     }
     open.pop_back();
   }
-  return groups;
+  std::partial_sum(depth.begin(), depth.end(), depth.begin());
+  return depth;
 }
 
 // `*` for counts of more than `most`. Not of groups and rules, nor in what is itself repeated: a repetition in another
@@ -121,7 +125,7 @@ std::vector<std::pair<std::size_t, std::size_t>> repeated_groups(std::string_vie
 std::string without_counts(std::string_view text, bool quoted, std::uint64_t most) {
   const auto once = [&](std::string_view name) { return text.find(name) == text.rfind(name); };
   if (quoted && !(once("::=") && once("root"))) return std::string(text);  // rules may repeat each other
-  const auto groups = repeated_groups(text, quoted);
+  const std::vector<int> depth = repeated_depth(text, quoted);
   std::string out;
   char before = '\0';  // the latest atom's last
   for (std::size_t i = 0, end = 0; i < text.size(); i = end) {
@@ -130,10 +134,12 @@ std::string without_counts(std::string_view text, bool quoted, std::uint64_t mos
     std::size_t after = 0;
     const bool counts = text[i] == '{' && read_count(text, i, &count, &after);
     if (counts) end = after;
-    const bool alone = before != ')' && (!quoted || before == ']' || before == '"') &&
-                       std::none_of(groups.begin(), groups.end(),
-                                    [&](const auto& group) { return group.first < i && i < group.second; });
-    counts&& alone&& count > most ? out.push_back('*') : static_cast<void>(out += text.substr(i, end - i));
+    const bool alone = before != ')' && (!quoted || before == ']' || before == '"') && depth[i] == 0;
+    if (counts && alone && count > most) {
+      out.push_back('*');
+    } else {
+      out += text.substr(i, end - i);
+    }
     before = text[i] == '\\' ? '\\' : text[end - 1];
   }
   return out;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "base/pause_test_util.h"
 #include "base/status.h"
 #include "engine/model/model.h"
 
@@ -139,15 +139,6 @@ class ModelHarness {
   };
 
   ModelHarness() = default;
-
-  class PauseAfter : public Pause {
-   public:
-    explicit PauseAfter(int asks) : left_(asks) {}
-    bool due() const override { return left_.fetch_sub(1) <= 0; }
-
-   private:
-    mutable std::atomic<int> left_;
-  };
 
   // A forward of something else at once, some of whose rows' logits are not wanted, with attention of its own.
   Status disturb() {

@@ -36,7 +36,7 @@ __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32
   if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
 }
 
-// Where the products of a tile find their matrices; known before it is the group's turn.
+// Where the products of a tile find their matrices.
 struct Operands {
   uint32_t q, k, v;
 
