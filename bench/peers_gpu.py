@@ -166,7 +166,13 @@ def work(args):
         if case["suite"] in figures.SOAKED_SUITES:
             beat(args, f"{case['id']} product")
             product_rates(case, document)
-        data = CaseData(case)
+        try:
+            data = CaseData(case)
+        except torch.cuda.OutOfMemoryError as error:
+            document["notes"].append(f"{case['id']}: its data does not fit into the GPU's memory ({str(error)[:80]})")
+            document["done"] += [f"{case['id']} {name}" for name in wanted]
+            torch.cuda.empty_cache()
+            continue
         results = document.setdefault("results", {}).setdefault(case["id"], {})
         for name in wanted:
             beat(args, f"{case['id']} {name}")
