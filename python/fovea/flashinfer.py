@@ -134,7 +134,7 @@ class _PagedWrapper:
         # Whether run() gives sinks: (attention, configuration, capacity).
         self._made: dict[bool, tuple[Attention, dict[str, Any], tuple[int, ...]]] = {}
         self._ready: dict[bool, Attention] = {}    # of these, the attentions that hold the last plan
-        self._replaced: list[Attention] = []  # attentions that graphs recorded
+        self._replaced: list[Attention] = []  # attentions that graphs captured
         self._planned: tuple[Callable[[Attention], None], dict[str, Any], tuple[int, ...]] | None = None
         self._window: int | None = None
 
@@ -188,7 +188,7 @@ class _PagedWrapper:
         sinks = made.sinks if made is not None and sinks is None else sinks
         attention = Attention(max_requests=requests, max_rows=rows, max_mask_bytes=max(mask_bytes, 1), sinks=sinks,
                               max_page_entries=entries, max_pages_per_request=(1 << 22) // config["page_tokens"], **config)
-        if made is not None and made.recorded:
+        if made is not None and made.captured:
             self._replaced.append(made)  # replays need its memory
         self._made[with_sinks] = attention, config, (requests, rows, mask_bytes, entries)
         return attention
@@ -550,7 +550,7 @@ def _bytes_tensor(data: bytes) -> Any:
 _SINGLES_BYTES = 64 << 20  # of objects that are kept for later calls, the one used last aside
 _singles: dict[tuple[Any, ...], Attention] = {}  # the one used last at the end
 _singles_lock = threading.Lock()
-_recorded_singles: list[Attention] = []  # replays need their memory
+_captured_singles: list[Attention] = []  # replays need their memory
 
 
 def _forget_singles() -> None:  # a fork copies neither threads nor CUDA
@@ -575,8 +575,8 @@ def _single_object(key: tuple[Any, ...], make: Callable[[], Attention]) -> Atten
             if sum(held.values()) <= _SINGLES_BYTES:
                 break
             del held[old]
-            if _singles[old].recorded:
-                _recorded_singles.append(_singles[old])
+            if _singles[old].captured:
+                _captured_singles.append(_singles[old])
             del _singles[old]
     return attention
 
