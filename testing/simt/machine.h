@@ -43,7 +43,7 @@ struct LaneCopy {
   std::shared_ptr<const Clock> seen;  // at its issue
 };
 
-// A store of the copy engine that a lane issued.
+// A store of TMA that a lane issued.
 struct LaneStore {
   std::uint32_t group;
   std::function<void()> land;

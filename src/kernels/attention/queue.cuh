@@ -1,5 +1,5 @@
-// The worker's queue: the scout, a warp that reads the plan ahead of everybody and publishes one record an item, and
-// what the loaders take from it. The first item stands in WorkerStart, so that its data is one round trip away.
+// The worker's queue: the scheduler warp, which reads the plan ahead of all others and publishes one record an item,
+// and what the loaders take from it. The first item stands in WorkerStart, so that its data is one round trip away.
 #pragma once
 
 #include "kernels/attention/general/shared.cuh"
@@ -8,6 +8,12 @@
 namespace fovea::attention {
 
 inline constexpr uint32_t kEndOfWork = abi::kNone;  // instead of a KV head
+
+// An array of the plan, by its offset in the header.
+template <typename T>
+__device__ __forceinline__ const T* section(const abi::AttentionArgs& args, uint32_t offset) {
+  return reinterpret_cast<const T*>(args.plan + offset);
+}
 
 // The first queue of a CTA, found without reading the header.
 struct Queue {
@@ -73,7 +79,7 @@ struct RingSlot {
   __device__ __forceinline__ explicit RingSlot(uint32_t use) : index(use % kSize), parity(use / kSize & 1) {}
 };
 
-// Where the scout finds the plan's arrays; read once, in parallel with the first item.
+// Where the scheduler warp finds the plan's arrays; read once, in parallel with the first item.
 struct Sections {
   const uint8_t* block_rows;
   const uint8_t* row_indices;
@@ -87,8 +93,8 @@ struct Sections {
     block_rows = args.plan + header.block_rows;
     row_indices = args.plan + header.row_indices;
     q_pos = args.plan + header.q_pos;
-    items = reinterpret_cast<const uint4*>(args.plan + header.items);
-    queue = reinterpret_cast<const uint32_t*>(args.plan + header.queue);
+    items = section<uint4>(args, header.items);
+    queue = section<uint32_t>(args, header.queue);
     num_queues = header.num_workers;
   }
 };
