@@ -96,7 +96,8 @@ struct AttentionOptions {
   bool device_growth = true;     // CUDA: grow() with page lists on the device, and grow_on_device(), cut the plan again
                                  // there; plans carry what that takes (12 bytes a tile). No effect if batch_invariant
   bool checked = false;          // CUDA: kernels compare page indices with the pool's pages, at the cost of a look at
-                                 // each; those of host lists are compared in any case
+                                 // each (those of host lists are compared in any case), and what would hang for good
+                                 // ends the launch with an error after ten seconds
   // CUDA graphs. false: plan() refuses what the kernel of the captured runs cannot run, and more rows than their
   // tensors have. true: the caller replays a graph only under plans of as many rows as it captured; each has its own
   // kernel.

@@ -58,7 +58,8 @@ class Attention:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. kv_token_scales: fp8 with a scale for each token and head. kv_rotated: pools of int8 and int4 that
     append_paged_kv(rotated=True) wrote; head_dim is a power of two. sigmoid_bias: weights are sigmoid(logit + bias) instead
-    of a softmax. checked: page indices are compared with the pool. variant: (name, C++ text) of a variant of your own
+    of a softmax. checked: page indices are compared with the pool, and what
+    would hang for good ends the launch with an error. variant: (name, C++ text) of a variant of your own
     (docs/variants.md); variant_values: its parameters by name, whose types are those of the values (float, int, float32 or
     int32 tensor). device_growth: on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto",
     "general", "warp_per_worker", "low_batch" or "prefill". max_selected: requests of plan_selected() that read lists. max_block_rows: those of plan_blocks(). graphs_by_rows: CUDA graphs are

@@ -189,6 +189,7 @@ class Machine {
   // Global memory a kernel asks for; fails where it may not.
   void check_global(const void* p, std::size_t bytes, bool writes);
 
+  std::uint64_t clock_looks = 0;
   std::uint64_t accesses = 0, accesses_until = 0;
 
  private:

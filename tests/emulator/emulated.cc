@@ -220,6 +220,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   launch.seed = how.seed;
   launch.landing = how.landing;
   launch.fault = how.fault;
+  launch.clocks = how.clocks;
   launch.params = {&args, &k_map, &v_map};
   launch.buffers = {buffer("the plan", plan),
                     buffer("queries", q),

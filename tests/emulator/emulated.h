@@ -20,7 +20,8 @@ struct Circumstances {
   bool divides = true;       // plans are cut however little that saves
   bool first_merges = true;  // see abi::AttentionArgs
   int fault = 0;
-  int bad_request = -1;  // its last page lies outside of the pool; results are not judged then
+  std::uint64_t clocks = 1;  // see simt::Launch
+  int bad_request = -1;      // its last page lies outside of the pool; results are not judged then
 };
 
 struct Verdict {

@@ -178,6 +178,27 @@ TEST(Emulator, RowsThatWouldReadOutsideOfThePoolAreNaN) {
   });
 }
 
+// A wait for what never comes ends the launch of a kernel with checks.
+TEST(Emulator, KernelsWithChecksDoNotWaitForGood) {
+  const auto fault = std::find_if(faults().begin(), faults().end(),
+                                  [](const Fault& f) { return f.name == std::string("a part is never written"); });
+  ASSERT_NE(fault, faults().end());
+  const Instantiation& instantiation = find_instantiation(fault->instantiation);
+  Emulated emulated(instantiation);
+  int given_up = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const testing::AttentionCase c = testing::make_case(spec_of(instantiation, seed));
+    Circumstances how = circumstances(seed);
+    how.clocks = 1000;
+    EXPECT_EQ(emulated.run(c, how).wrong, "") << "seed " << seed << ": " << c.describe();
+    how.clocks = 10'000'000;
+    how.fault = number_of(*fault);
+    const std::string wrong = emulated.run(c, how).wrong;
+    given_up += wrong.find("__trap") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GT(given_up, 2);
+}
+
 TEST(Emulator, PlantedFaultsAreCaught) {
   constexpr int kMostTries = 30;
   std::mutex mutex;

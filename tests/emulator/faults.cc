@@ -32,6 +32,11 @@ const std::vector<Fault>& faults() {
       {"parts of other workers are merged before they are there", "kernels/attention/general/finish.cuh",
        "    while (others.some_pending()) others.load(list, first, tile_row, column);\n",
        "    while (!FAULT && others.some_pending()) others.load(list, first, tile_row, column);\n", "ctas_tma"},
+      {"a part is never written", "kernels/attention/combine.cuh",
+       "  asm volatile(\"st.relaxed.gpu.global.f32 [%0], %1;\" ::\"l\"(to), \"f\"(part_word(x)) : \"memory\");\n",
+       "  if (FAULT) return;\n"
+       "  asm volatile(\"st.relaxed.gpu.global.f32 [%0], %1;\" ::\"l\"(to), \"f\"(part_word(x)) : \"memory\");\n",
+       "ctas_checked"},
       {"parts stay in the workspace behind their merge", "kernels/attention/combine.cuh",
        "  asm volatile(\"st.relaxed.gpu.global.b32 [%0], %1;\" ::\"l\"(at), \"r\"(abi::kPartPending) : \"memory\");\n",
        "  if (FAULT) return;\n"
