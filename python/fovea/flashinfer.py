@@ -10,6 +10,7 @@ and the like change nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -20,11 +21,11 @@ from ._library import Tensor
 from .attention import Attention, _dtype, append_paged_kv, merge_state, merge_state_in_place, merge_states
 
 __all__ = [
-    "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
+    "BatchAttention", "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
     "BlockSparseAttentionWrapper", "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
     "MultiLevelCascadeAttentionWrapper", "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state",
     "merge_state_in_place", "merge_states", "packbits", "segment_packbits", "single_decode_with_kv_cache",
-    "single_prefill_with_kv_cache",
+    "single_prefill_with_kv_cache", "single_prefill_with_kv_cache_return_lse",
 ]
 
 
@@ -397,6 +398,38 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
     forward_return_lse = run_return_lse
 
 
+class BatchAttention(_PagedWrapper):
+    """Any mix of prefill and decode over paged KV, by lengths; run() returns (out, lse)."""
+
+    def __init__(self, kv_layout: str = "NHD", device: str = "cuda") -> None:
+        super().__init__(None, kv_layout)
+        self._soft_cap = 0.0
+
+    def plan(self, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_len_arr: Any, num_qo_heads: int, num_kv_heads: int,
+             head_dim_qk: int, head_dim_vo: int, page_size: int, causal: bool = False, sm_scale: float | None = None,
+             logits_soft_cap: float | None = None, q_data_type: Any = "bfloat16", kv_data_type: Any = None,
+             use_profiler: bool = False) -> None:
+        """As BatchPrefillWithPagedKVCacheWrapper's; kv_len_arr: tokens of each request."""
+        if head_dim_vo != head_dim_qk:
+            raise lib.Unsupported(f"head_dim_vo is {head_dim_vo}, expected {head_dim_qk} as for queries and keys")
+        rows, begins, kv_lens = _ints(qo_indptr), _ints(kv_indptr), _ints(kv_len_arr)
+        q_lens = [b - a for a, b in zip(rows, rows[1:])]
+        config = self._config(kv_indices, num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type,
+                              sm_scale, logits_soft_cap)
+        indices = self._device_indices(kv_indices)
+        self._window, self._soft_cap = -1, logits_soft_cap or 0.0
+        self._plan(lambda attention: attention.plan(q_lens, kv_lens, indices, begins, mask="causal" if causal else "none"),
+                   config, len(kv_lens), sum(q_lens), 0, 1)
+
+    def run(self, q: Tensor, kv_cache: Any, out: Tensor | None = None, lse: Tensor | None = None, k_scale: Any = None,
+            v_scale: Any = None, logits_soft_cap: float | None = None, profiler_buffer: Any = None) -> Any:
+        """q: [rows, num_qo_heads, head_dim]. logits_soft_cap: as in plan()."""
+        if logits_soft_cap is not None and logits_soft_cap != self._soft_cap:
+            raise lib.Unsupported(f"logits_soft_cap is {logits_soft_cap} in run() and {self._soft_cap} in plan(); give it to "
+                                  "plan()")
+        return self._run(q, kv_cache, None, k_scale, v_scale, out, lse, True, None)
+
+
 _UNIT = 64  # tokens of KV without pages that are read at once
 
 
@@ -641,3 +674,6 @@ def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, scale_q: Any =
     mask, mask_bytes = _mask_arguments(custom_mask, packed_custom_mask, causal, window_left, [q.shape[0]], [_kv_len(k, kv_layout)])
     return _single(q, k, v, q.shape[0], kv_layout, mask, mask_bytes, sm_scale, logits_soft_cap, return_lse, scale_q, scale_k,
                    scale_v)
+
+
+single_prefill_with_kv_cache_return_lse = functools.partial(single_prefill_with_kv_cache, return_lse=True)  # (out, lse)

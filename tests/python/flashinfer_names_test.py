@@ -81,6 +81,25 @@ def test_prefill(mask):
     check(wrapper.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle(sees))
 
 
+@pytest.mark.parametrize("causally", [True, False])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_batches_by_lengths(layout, causally):
+    batch = Batch([37, 1, 17, 5], [54, 12, 17, 40], layout=layout)
+    attention = flashinfer.BatchAttention(kv_layout=layout)
+    plan = lambda batch, **options: attention.plan(
+        batch.qo_indptr, batch.indptr, batch.indices, np.array(batch.kv_lens, np.int32), batch.heads, batch.kv_heads, batch.dim,
+        batch.dim, batch.page, causal=causally, q_data_type="float32", **options)
+    sees = None if causally else lambda r: np.ones((batch.q_lens[r], batch.kv_lens[r]), bool)
+    plan(batch)
+    check(attention.run(batch.q, (batch.k, batch.v)), batch.oracle(sees))
+    out, lse = attention.run(batch.q, (batch.k, batch.v), v_scale=2.0, logits_soft_cap=0.0)
+    check((out, lse), (batch.oracle(sees)[0] * 2, batch.oracle(sees)[1]))
+    with pytest.raises(fovea.Unsupported, match="logits_soft_cap is 3.0 in run"):
+        attention.run(batch.q, (batch.k, batch.v), logits_soft_cap=3.0)
+    plan(batch, logits_soft_cap=3.0)
+    check(attention.run(batch.q, (batch.k, batch.v), logits_soft_cap=3.0), batch.oracle(sees, softcap=3.0))
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_cascade(is_causal):
     """One shared run under all rows, then each request's own."""
@@ -154,6 +173,7 @@ def test_single_prefill_with_a_mask(q_len, kv_len, layout):
                      dict(packed_custom_mask=flashinfer.packbits(seen, bitorder="little"))):
             check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, kv_layout=layout, return_lse=True, **mask), expected)
     check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, causal=True, kv_layout=layout, return_lse=True), batch.oracle())
+    check(flashinfer.single_prefill_with_kv_cache_return_lse(batch.q, k, v, kv_layout=layout, custom_mask=seen), expected)
     check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, 0.5, None, 2.0, kv_layout=layout, custom_mask=np.ones_like(seen)),
           batch.oracle(lambda r: np.ones_like(seen), sm_scale=batch.dim ** -0.5 * 0.5)[0] * 2)
     with pytest.raises(fovea.InvalidArgument, match="the batch needs"):
