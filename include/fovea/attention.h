@@ -14,8 +14,8 @@
 // give it, for its runs share partial results. On a CUDA device calls enqueue on the stream given and return; what they
 // read must stay as it is until the stream is past them. run() makes one launch at fixed addresses and allocates
 // nothing, so it can be captured in a CUDA graph: plan() again outside of the graph (in its stream), then replay. From
-// the first recorded run() on, page lists stay where they are, all in host memory or at one address of the device, and
-// plans are those that the recorded kernel runs (AttentionOptions::graphs_by_rows).
+// the first captured run() on, page lists stay where they are, all in host memory or at one address of the device, and
+// plans are those that the captured kernel runs (AttentionOptions::graphs_by_rows).
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ enum class AttentionMask : std::uint8_t {
 // draft one by one; they have no shared prefixes and no mask of bits. kPrefill reads 16-bit KV, and fp8 where it is
 // asked for.
 enum class DecodeKernel : std::uint8_t {
-  kAuto = 0,           // by requests, heads and lengths; from the first run on that a graph recorded, that run's
+  kAuto = 0,           // by requests, heads and lengths; from the first run on that a graph captured, that run's
   kGeneral = 1,        // the one that runs all other plans
   kWarpPerWorker = 2,  // the one for large batches
   kLowBatch = 3,       // the one for few requests, which also takes those over chosen pages
@@ -96,9 +96,10 @@ struct AttentionOptions {
   bool device_growth = true;     // CUDA: grow() with page lists on the device, and grow_on_device(), cut the plan again
                                  // there; plans carry what that takes (12 bytes a tile). No effect if batch_invariant
   bool checked = false;          // CUDA: kernels compare page indices with the pool's pages, at the cost of a look at
-                                 // each; those of host lists are compared in any case
-  // CUDA graphs. false: plan() refuses what the kernel of the recorded runs cannot run, and more rows than their
-  // tensors have. true: the caller replays a graph only under plans of as many rows as it recorded; each has its own
+                                 // each (those of host lists are compared in any case), and what would hang for good
+                                 // ends the launch with an error after ten seconds
+  // CUDA graphs. false: plan() refuses what the kernel of the captured runs cannot run, and more rows than their
+  // tensors have. true: the caller replays a graph only under plans of as many rows as it captured; each has its own
   // kernel.
   bool graphs_by_rows = false;
   DecodeKernel decode_kernel = DecodeKernel::kAuto;  // CUDA only
@@ -165,7 +166,7 @@ struct SelectedBatch {
   // i32 [num_requests] on the object's device: tokens in the list or lists of a request, at least those of kv_lens, as
   // they are when run() comes there (not read on the CPU, where plans hold lists and lengths); so one plan serves every
   // step of a request beyond the budget, and those below it that its list has room for. Null: as kv_lens say. At one
-  // address from the first recorded run() on.
+  // address from the first captured run() on.
   const std::int32_t* list_tokens = nullptr;
 };
 
@@ -233,7 +234,7 @@ struct PagedKv {
   bool rotated = false;
 };
 
-// What runs of one plan may differ in. A graph keeps what it recorded.
+// What runs of one plan may differ in. A graph keeps what it captured.
 struct RunValues {
   float logit_scale = 1.0f;  // times AttentionOptions::sm_scale: the scales of q and k
   TensorView sinks;          // instead of AttentionOptions::sinks, where those were given; empty: those
@@ -283,7 +284,7 @@ class Attention {
   Status grow(std::span<const std::int32_t> kv_lens, Stream stream = {});
 
   // grow() for lengths that only the device knows: i32 [num_requests] there (on the CPU: here). On a CUDA device one
-  // launch, which a graph may record ahead of run(): a replay then follows the lengths as they are by that time.
+  // launch, which a graph may capture ahead of run(): a replay then follows the lengths as they are by that time.
   // Lengths that shrank, or outgrew max_pages_per_request, leave the plan as it was. stats() and explain() do not
   // follow; growth_status() does. Needs options.device_growth; kUnsupported for batch_invariant and after plans that
   // grow() would pack anew (bit masks, windows over shared prefixes, cascades).
@@ -297,8 +298,8 @@ class Attention {
   // q, out and kv start at 16 bytes, and rows, heads and pages are multiples of 16 bytes apart.
   Status run(const TensorView& q, const PagedKv& kv, const TensorView& out, const TensorView& lse = {},
              Stream stream = {}, const RunValues& values = {});
-  // Whether a graph recorded a run: then the object must outlive the graph.
-  bool recorded() const;
+  // Whether a graph captured a run: then the object must outlive the graph.
+  bool captured() const;
 
   // Bytes of the object's buffers on its device (partial states, plan, page lists).
   std::size_t workspace_bytes() const;

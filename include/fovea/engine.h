@@ -192,8 +192,8 @@ struct EngineStats {
   double step_seconds = 0.0;             // spent in forwards
   std::int32_t prompt_chunk_tokens = 0;  // prompt tokens that the latest step with prompts could hold
   double seconds_since_step = 0.0;       // heartbeat of the engine thread while it has work
-  std::int64_t device_graphs = 0;        // steps that a GPU repeats as they were recorded
-  std::int64_t device_graph_bytes = 0;   // device memory that recording them took
+  std::int64_t device_graphs = 0;        // steps that a GPU repeats as they were captured
+  std::int64_t device_graph_bytes = 0;   // device memory that capturing them took
   bool healthy = true;
   std::string failure;  // not healthy: why nothing is computed any more
 };

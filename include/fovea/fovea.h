@@ -298,8 +298,8 @@ FOVEA_API fovea_status fovea_attention_run_values(fovea_attention* attention, co
                                                   const fovea_paged_kv* kv, const fovea_tensor* out,
                                                   const fovea_tensor* lse, const fovea_run_values* values,
                                                   void* stream);
-/* 1: a graph recorded a run, and the object must outlive the graph. */
-FOVEA_API int32_t fovea_attention_recorded(const fovea_attention* attention);
+/* 1: a graph captured a run, and the object must outlive the graph. */
+FOVEA_API int32_t fovea_attention_captured(const fovea_attention* attention);
 FOVEA_API size_t fovea_attention_workspace_bytes(const fovea_attention* attention);
 FOVEA_API void fovea_attention_get_stats(const fovea_attention* attention, fovea_attention_stats* stats);
 /* The last plan in words, cut to `bytes`, ended by a zero; returns the bytes that all of it takes. */

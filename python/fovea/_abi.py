@@ -320,7 +320,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fovea_attention_growth_status": (c_int32, [c_void_p, c_void_p]),
     "fovea_attention_run": (c_int32, [c_void_p, c_void_p, POINTER(PagedKv), c_void_p, c_void_p, c_void_p]),
     "fovea_attention_run_values": (c_int32, [c_void_p, c_void_p, POINTER(PagedKv), c_void_p, c_void_p, POINTER(RunValues), c_void_p]),
-    "fovea_attention_recorded": (c_int32, [c_void_p]),
+    "fovea_attention_captured": (c_int32, [c_void_p]),
     "fovea_attention_workspace_bytes": (c_size_t, [c_void_p]),
     "fovea_attention_get_stats": (None, [c_void_p, POINTER(AttentionStats)]),
     "fovea_attention_explain": (c_size_t, [c_void_p, c_char_p, c_size_t]),

@@ -58,12 +58,13 @@ class Attention:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. kv_token_scales: fp8 with a scale for each token and head. kv_rotated: pools of int8 and int4 that
     append_paged_kv(rotated=True) wrote; head_dim is a power of two. sigmoid_bias: weights are sigmoid(logit + bias) instead
-    of a softmax. checked: page indices are compared with the pool. variant: (name, C++ text) of a variant of your own
+    of a softmax. checked: page indices are compared with the pool, and what
+    would hang for good ends the launch with an error. variant: (name, C++ text) of a variant of your own
     (docs/variants.md); variant_values: its parameters by name, whose types are those of the values (float, int, float32 or
     int32 tensor). device_growth: on CUDA, plans are cut again on the device when lengths grew. decode_kernel (CUDA): "auto",
     "general", "warp_per_worker", "low_batch" or "prefill". max_selected: requests of plan_selected() that read lists. max_block_rows: those of plan_blocks(). graphs_by_rows: CUDA graphs are
-    replayed only under plans of as many rows as they recorded, so that each may have a kernel of its own; without, plan()
-    refuses what those that were recorded cannot run. max_*: memory follows from these alone, and larger batches raise
+    replayed only under plans of as many rows as they captured, so that each may have a kernel of its own; without, plan()
+    refuses what those that were captured cannot run. max_*: memory follows from these alone, and larger batches raise
     OutOfRange.
     """
 
@@ -364,7 +365,7 @@ class Attention:
 
     def grow_on_device(self, kv_lens: Integers, *, stream: Stream = None) -> None:
         """grow() for lengths that only the device knows: int32 [requests] there. On CUDA one launch, which a graph may
-        record ahead of run(). Lengths that the device refuses leave the plan as it was; growth_status() tells."""
+        capture ahead of run(). Lengths that the device refuses leave the plan as it was; growth_status() tells."""
         borrow = lib.Borrowed()
         lib.check(lib.library.fovea_attention_grow_on_device(self._handle, borrow(kv_lens)[0],
                                                              lib.stream_on(stream, self._place, kv_lens)))
@@ -429,9 +430,9 @@ class Attention:
         return self._rows
 
     @property
-    def recorded(self) -> bool:
-        """Whether a CUDA graph recorded a run: its replays need this object."""
-        return bool(lib.library.fovea_attention_recorded(self._handle))
+    def captured(self) -> bool:
+        """Whether a CUDA graph captured a run: its replays need this object."""
+        return bool(lib.library.fovea_attention_captured(self._handle))
 
     def workspace_bytes(self) -> int:
         """Bytes of the object's buffers on its device."""

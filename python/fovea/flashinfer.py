@@ -10,6 +10,7 @@ and the like change nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -20,10 +21,11 @@ from ._library import Tensor
 from .attention import Attention, _dtype, append_paged_kv, merge_state, merge_state_in_place, merge_states
 
 __all__ = [
-    "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
+    "BatchAttention", "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper", "BatchPrefillWithRaggedKVCacheWrapper",
     "BlockSparseAttentionWrapper", "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
     "MultiLevelCascadeAttentionWrapper", "append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens", "merge_state",
-    "merge_state_in_place", "merge_states", "packbits", "single_decode_with_kv_cache", "single_prefill_with_kv_cache",
+    "merge_state_in_place", "merge_states", "packbits", "segment_packbits", "single_decode_with_kv_cache",
+    "single_prefill_with_kv_cache", "single_prefill_with_kv_cache_return_lse",
 ]
 
 
@@ -71,30 +73,49 @@ def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indice
                     page_indices=kv_indices, page_indptr=kv_indptr, kv_layout=kv_layout)
 
 
-def packbits(mask: Tensor, mask_lens: list[int]) -> tuple[bytes, list[int]]:
+def packbits(x: Tensor, bitorder: str = "big") -> Any:
+    """Bits of x (not 0: 1), eight a byte, as numpy.packbits has them: uint8 [(len(x) + 7) / 8] where x lies."""
+    return _packed(x.reshape(-1), bitorder)
+
+
+def segment_packbits(x: Tensor, indptr: Tensor, bitorder: str = "big") -> tuple[Any, Any]:
+    """packbits() of every x[indptr[i]:indptr[i + 1]], each from a byte of its own on: (bytes, int32 indptr of these)."""
+    ends = _ints(indptr)
+    segments = [_packed(x[begin:end], bitorder) for begin, end in zip(ends, ends[1:])]
+    begins = [0]
+    for segment in segments:
+        begins.append(begins[-1] + len(segment))
+    torch = lib._torch_tensor(x)
+    if torch is not None:
+        return (torch.cat(segments) if segments else torch.empty(0, dtype=torch.uint8, device=x.device),
+                torch.tensor(begins, dtype=torch.int32, device=indptr.device))
+    import numpy
+    return numpy.concatenate(segments or [numpy.empty(0, numpy.uint8)]), numpy.array(begins, numpy.int32)
+
+
+def _packed(bits: Tensor, bitorder: str) -> Any:
+    if bitorder not in ("big", "little"):
+        raise lib.InvalidArgument(f"bitorder is {bitorder!r}, expected 'big' or 'little'")
+    torch = lib._torch_tensor(bits)
+    if torch is None:
+        import numpy
+        return numpy.packbits(numpy.asarray(bits) != 0, bitorder="big" if bitorder == "big" else "little")
+    padded = torch.nn.functional.pad(bits.ne(0).to(torch.uint8), (0, -len(bits) % 8))
+    values = torch.tensor([1 << i for i in range(8)][::-1 if bitorder == "big" else 1], dtype=torch.uint8, device=bits.device)
+    return (padded.reshape(-1, 8) * values).sum(1, dtype=torch.uint8)
+
+
+def _pack_masks(mask: Tensor, mask_lens: list[int]) -> tuple[bytes, list[int]]:
     """Masks one behind the other, each packed lowest bit first into bytes of its own: (bytes, begin of each in bytes)."""
     bits = mask.reshape(-1)
     if len(bits) != sum(mask_lens):
         raise lib.InvalidArgument(f"custom_mask has {len(bits)} elements, the batch needs {sum(mask_lens)}")
-    pack = _pack_torch if lib._torch_tensor(bits) is not None else _pack_numpy
-    packed, begins, at = bytearray(), [], 0
+    data, begins, at = bytearray(), [], 0
     for count in mask_lens:
-        begins.append(len(packed))
-        packed += pack(bits[at:at + count])
+        begins.append(len(data))
+        data += bytes(_packed(bits[at:at + count], "little").tolist())
         at += count
-    return bytes(packed), begins
-
-
-def _pack_torch(bits: Tensor) -> bytes:
-    torch = lib._torch_tensor(bits)
-    padded = torch.nn.functional.pad(bits.to(torch.uint8).ne(0).to(torch.uint8), (0, -len(bits) % 8))
-    weights = torch.tensor([1 << i for i in range(8)], dtype=torch.uint8, device=bits.device)
-    return bytes((padded.reshape(-1, 8) * weights).sum(1, dtype=torch.uint8).tolist())
-
-
-def _pack_numpy(bits: Tensor) -> bytes:
-    import numpy
-    return numpy.packbits(numpy.asarray(bits) != 0, bitorder="little").tobytes()
+    return bytes(data), begins
 
 
 class _PagedWrapper:
@@ -114,7 +135,7 @@ class _PagedWrapper:
         # Whether run() gives sinks: (attention, configuration, capacity).
         self._made: dict[bool, tuple[Attention, dict[str, Any], tuple[int, ...]]] = {}
         self._ready: dict[bool, Attention] = {}    # of these, the attentions that hold the last plan
-        self._replaced: list[Attention] = []  # attentions that graphs recorded
+        self._replaced: list[Attention] = []  # attentions that graphs captured
         self._planned: tuple[Callable[[Attention], None], dict[str, Any], tuple[int, ...]] | None = None
         self._window: int | None = None
 
@@ -168,7 +189,7 @@ class _PagedWrapper:
         sinks = made.sinks if made is not None and sinks is None else sinks
         attention = Attention(max_requests=requests, max_rows=rows, max_mask_bytes=max(mask_bytes, 1), sinks=sinks,
                               max_page_entries=entries, max_pages_per_request=(1 << 22) // config["page_tokens"], **config)
-        if made is not None and made.recorded:
+        if made is not None and made.captured:
             self._replaced.append(made)  # replays need its memory
         self._made[with_sinks] = attention, config, (requests, rows, mask_bytes, entries)
         return attention
@@ -300,7 +321,7 @@ def _bit_mask(custom_mask: Any, packed_custom_mask: Any, q_lens: list[int], kv_l
         if not hasattr(packed, "__dlpack__") or lib.device_of(packed)[0] != lib.CPU:
             packed = packed.cpu() if hasattr(packed, "cpu") else packed.get()
     else:
-        data, begins = packbits(custom_mask, counts)
+        data, begins = _pack_masks(custom_mask, counts)
         offsets, at = [b * 8 for b in begins], len(data)
         packed = _bytes_tensor(data)
     return dict(mask="bits", mask_bits=packed, mask_offsets=offsets), at
@@ -375,6 +396,38 @@ class BatchPrefillWithPagedKVCacheWrapper(_PagedWrapper):
         return self.run(q, paged_kv_cache, return_lse=True, **options)
 
     forward_return_lse = run_return_lse
+
+
+class BatchAttention(_PagedWrapper):
+    """Any mix of prefill and decode over paged KV, by lengths; run() returns (out, lse)."""
+
+    def __init__(self, kv_layout: str = "NHD", device: str = "cuda") -> None:
+        super().__init__(None, kv_layout)
+        self._soft_cap = 0.0
+
+    def plan(self, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_len_arr: Any, num_qo_heads: int, num_kv_heads: int,
+             head_dim_qk: int, head_dim_vo: int, page_size: int, causal: bool = False, sm_scale: float | None = None,
+             logits_soft_cap: float | None = None, q_data_type: Any = "bfloat16", kv_data_type: Any = None,
+             use_profiler: bool = False) -> None:
+        """As BatchPrefillWithPagedKVCacheWrapper's; kv_len_arr: tokens of each request."""
+        if head_dim_vo != head_dim_qk:
+            raise lib.Unsupported(f"head_dim_vo is {head_dim_vo}, expected {head_dim_qk} as for queries and keys")
+        rows, begins, kv_lens = _ints(qo_indptr), _ints(kv_indptr), _ints(kv_len_arr)
+        q_lens = [b - a for a, b in zip(rows, rows[1:])]
+        config = self._config(kv_indices, num_qo_heads, num_kv_heads, head_dim_qk, page_size, q_data_type, kv_data_type,
+                              sm_scale, logits_soft_cap)
+        indices = self._device_indices(kv_indices)
+        self._window, self._soft_cap = -1, logits_soft_cap or 0.0
+        self._plan(lambda attention: attention.plan(q_lens, kv_lens, indices, begins, mask="causal" if causal else "none"),
+                   config, len(kv_lens), sum(q_lens), 0, 1)
+
+    def run(self, q: Tensor, kv_cache: Any, out: Tensor | None = None, lse: Tensor | None = None, k_scale: Any = None,
+            v_scale: Any = None, logits_soft_cap: float | None = None, profiler_buffer: Any = None) -> Any:
+        """q: [rows, num_qo_heads, head_dim]. logits_soft_cap: as in plan()."""
+        if logits_soft_cap is not None and logits_soft_cap != self._soft_cap:
+            raise lib.Unsupported(f"logits_soft_cap is {logits_soft_cap} in run() and {self._soft_cap} in plan(); give it to "
+                                  "plan()")
+        return self._run(q, kv_cache, None, k_scale, v_scale, out, lse, True, None)
 
 
 _UNIT = 64  # tokens of KV without pages that are read at once
@@ -453,7 +506,7 @@ class BlockSparseAttentionWrapper(_PagedWrapper):
         bits: dict[str, Any] = {}
         if mask is not None:
             # A row's blocks may stand in any order: each goes with its bits.
-            packed, _ = packbits(mask, [len(columns) * R * C])
+            packed, _ = _pack_masks(mask, [len(columns) * R * C])
             bits = dict(mask="bits", mask_bits=_bytes_tensor(packed))
         for begin, end in zip(begins, begins[1:]):
             if any(a >= b for a, b in zip(columns[begin:end], columns[begin + 1:end])):
@@ -530,7 +583,7 @@ def _bytes_tensor(data: bytes) -> Any:
 _SINGLES_BYTES = 64 << 20  # of objects that are kept for later calls, the one used last aside
 _singles: dict[tuple[Any, ...], Attention] = {}  # the one used last at the end
 _singles_lock = threading.Lock()
-_recorded_singles: list[Attention] = []  # replays need their memory
+_captured_singles: list[Attention] = []  # replays need their memory
 
 
 def _forget_singles() -> None:  # a fork copies neither threads nor CUDA
@@ -555,16 +608,20 @@ def _single_object(key: tuple[Any, ...], make: Callable[[], Attention]) -> Atten
             if sum(held.values()) <= _SINGLES_BYTES:
                 break
             del held[old]
-            if _singles[old].recorded:
-                _recorded_singles.append(_singles[old])
+            if _singles[old].captured:
+                _captured_singles.append(_singles[old])
             del _singles[old]
     return attention
 
 
-def _single(q: Tensor, k: Tensor, v: Tensor, q_len: int, kv_layout: str, mask: str, sm_scale: float | None,
-            soft_cap: float | None, window_left: int, return_lse: bool, q_scale: Any, k_scale: Any, v_scale: Any) -> Any:
+def _kv_len(k: Tensor, kv_layout: str) -> int:
+    return int(k.shape[0 if kv_layout == "NHD" else 1])
+
+
+def _single(q: Tensor, k: Tensor, v: Tensor, q_len: int, kv_layout: str, mask: dict[str, Any], mask_bytes: int,
+            sm_scale: float | None, soft_cap: float | None, return_lse: bool, q_scale: Any, k_scale: Any, v_scale: Any) -> Any:
     """One request whose KV lies in one piece, taken as pages of the largest size that divides it."""
-    kv_len = k.shape[0 if kv_layout == "NHD" else 1]
+    kv_len = _kv_len(k, kv_layout)
     kv_heads, dim = k.shape[1 if kv_layout == "NHD" else 0], k.shape[2]
     page = next(p for p in (64, 32, 16, 8, 4, 2, 1) if kv_len % p == 0) if kv_len else 1
     pages = kv_len // page
@@ -574,14 +631,13 @@ def _single(q: Tensor, k: Tensor, v: Tensor, q_len: int, kv_layout: str, mask: s
         k, v = (x.reshape(kv_heads, pages, page, dim).swapaxes(0, 1) for x in (k, v))
     heads, stream = q.shape[1], lib.stream_of(None, q)
     key = (_device_name(q), heads, kv_heads, dim, page, str(q.dtype), str(k.dtype), sm_scale, soft_cap,
-           1 << max(q_len - 1, 0).bit_length(), 1 << max(pages, 1).bit_length(), threading.get_ident(),
-           getattr(stream, "value", None))
+           1 << max(q_len - 1, 0).bit_length(), 1 << max(pages, 1).bit_length(), 1 << mask_bytes.bit_length(),
+           threading.get_ident(), getattr(stream, "value", None))
     attention = _single_object(key, lambda: Attention(
         device=key[0], num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=dim, page_tokens=page, q_dtype=q.dtype,
         kv_dtype=k.dtype, softcap=soft_cap or 0.0, sm_scale=sm_scale or None, max_requests=1, max_rows=key[9],
-        max_pages_per_request=key[10], share_prefixes=False))
-    attention.plan([q_len], [kv_len], [list(range(pages)) or [0]], mask="window" if window_left >= 0 else mask,
-                   window_left=window_left, stream=stream)
+        max_pages_per_request=key[10], max_mask_bytes=key[11], share_prefixes=False))
+    attention.plan([q_len], [kv_len], [list(range(pages)) or [0]], stream=stream, **mask)
     result = attention.run(q, (k, v), return_lse=return_lse, kv_layout=kv_layout, stream=stream,
                            logit_scale=_number("q_scale", q_scale) * _number("k_scale", k_scale))
     if _number("v_scale", v_scale) != 1.0:
@@ -597,17 +653,27 @@ def single_decode_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, kv_layout: str 
                                 return_lse: bool = False) -> Any:
     """q: [num_qo_heads, head_dim]; k, v: [kv_len, num_kv_heads, head_dim] (NHD) or [num_kv_heads, kv_len, head_dim]."""
     _refuse_encoding(pos_encoding_mode)
-    result = _single(q[None], k, v, 1, kv_layout, "causal", sm_scale, logits_soft_cap, window_left, return_lse, q_scale,
-                     k_scale, v_scale)
+    mask, mask_bytes = _mask_arguments(None, None, True, window_left, [1], [_kv_len(k, kv_layout)])
+    result = _single(q[None], k, v, 1, kv_layout, mask, mask_bytes, sm_scale, logits_soft_cap, return_lse, q_scale, k_scale,
+                     v_scale)
     return (result[0][0], result[1][0]) if return_lse else result[0]
 
 
-def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, kv_layout: str = "NHD",
-                                 pos_encoding_mode: str = "NONE", sm_scale: float | None = None, window_left: int = -1,
-                                 logits_soft_cap: float | None = None, return_lse: bool = False, backend: str = "auto") -> Any:
-    """q: [q_len, num_qo_heads, head_dim]; k, v as in single_decode_with_kv_cache."""
+def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, scale_q: Any = None, scale_k: Any = None,
+                                 scale_v: Any = None, o_dtype: Any = None, custom_mask: Any = None,
+                                 packed_custom_mask: Any = None, causal: bool = False, kv_layout: str = "NHD",
+                                 pos_encoding_mode: str = "NONE", use_fp16_qk_reduction: bool = False,
+                                 sm_scale: float | None = None, window_left: int = -1, logits_soft_cap: float | None = None,
+                                 rope_scale: Any = None, rope_theta: Any = None, backend: str = "auto",
+                                 return_lse: bool = False) -> Any:
+    """q: [q_len, num_qo_heads, head_dim]; k, v as in single_decode_with_kv_cache. custom_mask: bool [q_len, kv_len], which
+    pairs are seen, in place of causal; packed_custom_mask: the same packed, lowest bit first."""
     _refuse_encoding(pos_encoding_mode)
-    if window_left >= 0 and not causal:
-        raise lib.Unsupported("window_left without causal; windows here are causal")
-    return _single(q, k, v, q.shape[0], kv_layout, "causal" if causal else "none", sm_scale, logits_soft_cap, window_left,
-                   return_lse, None, None, None)
+    if o_dtype is not None and _dtype(o_dtype) != _dtype(q.dtype):
+        raise lib.Unsupported(f"o_dtype is {o_dtype}, expected {q.dtype} as q")
+    mask, mask_bytes = _mask_arguments(custom_mask, packed_custom_mask, causal, window_left, [q.shape[0]], [_kv_len(k, kv_layout)])
+    return _single(q, k, v, q.shape[0], kv_layout, mask, mask_bytes, sm_scale, logits_soft_cap, return_lse, scale_q, scale_k,
+                   scale_v)
+
+
+single_prefill_with_kv_cache_return_lse = functools.partial(single_prefill_with_kv_cache, return_lse=True)  # (out, lse)

@@ -143,7 +143,7 @@ class PageSelector:
         page_table [requests, pages], page j of a request holds tokens 16j up to 16j + 16; lists [requests, num_kv_heads,
         budget_tokens // 16 or more], page numbers, ascending by token, the newest last; list_tokens [requests]; phases
         [requests], 0 or more: with an interval all pages are scored where (tokens + phase) % interval is 0. Requests keep
-        their row, or forget() is called. On CUDA one launch, which a graph may record.
+        their row, or forget() is called. On CUDA one launch, which a graph may capture.
         """
         borrow = lib.Borrowed()
         lib.check_integer("layer", layer)

@@ -143,7 +143,7 @@ Status Attention::run(const TensorView& q, const PagedKv& kv, const TensorView& 
   FOVEA_RETURN_IF_ERROR(impl_->check_pages(pool.num_pages));
   return impl_->run(q, {&pool, 1}, out, lse, stream, values);
 }
-bool Attention::recorded() const { return impl_->recorded(); }
+bool Attention::captured() const { return impl_->captured(); }
 std::size_t Attention::workspace_bytes() const { return impl_->workspace_bytes(); }
 const AttentionOptions& Attention::options() const { return impl_->options(); }
 std::string Attention::explain() const {

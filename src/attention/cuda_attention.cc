@@ -10,9 +10,9 @@
 #include <unordered_map>
 
 #include "abi/attention_args.h"
+#include "attention/cuda_captured.h"
 #include "attention/cuda_executor.h"
 #include "attention/cuda_kernels.h"
-#include "attention/cuda_recorded.h"
 #include "attention/cuda_reschedule.h"
 #include "base/check.h"
 #include "base/status.h"
@@ -59,7 +59,7 @@ class CudaPagedAttention : public PagedAttention {
         chooser_(config.options, std::move(executors.menu)),
         translator_(config.options, true),
         graphs_by_kind_(config.graphs_by_kind),
-        recorded_(config.options.graphs_by_rows) {}
+        captured_(config.options.graphs_by_rows) {}
 
   Status init(const VariantChoice& variant);
 
@@ -80,7 +80,7 @@ class CudaPagedAttention : public PagedAttention {
   }
   Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, const TensorView& lse,
              Stream stream, const RunValues& values) override;
-  bool recorded() const override { return !recorded_.empty(); }
+  bool captured() const override { return !captured_.empty(); }
   int run_kind() const override {
     return static_cast<int>(active_ - executors_.data()) * 2 + static_cast<int>(runs_shared());
   }
@@ -112,7 +112,7 @@ class CudaPagedAttention : public PagedAttention {
   bool reads_once(const BlockRowBatch& batch);
   Status reschedule_for(std::span<const std::int32_t> kv_lens, Stream stream);
   Status set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens = nullptr);
-  Status check_not_recording(Stream stream) const;
+  Status check_not_capturing(Stream stream) const;
   Status upload(std::span<const std::int32_t> entries, std::span<const std::uint8_t> mask, Stream stream);
   // Whether the plan goes to the kernel for shared runs.
   bool runs_shared() const {
@@ -132,7 +132,7 @@ class CudaPagedAttention : public PagedAttention {
   BatchTranslator translator_;
   CudaReschedule reschedule_;  // of all executors
   bool graphs_by_kind_;
-  RecordedRuns recorded_;
+  CapturedRuns captured_;
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
   cuda::DeviceBuffer shared_out_, shared_lse_;
@@ -156,9 +156,9 @@ class CudaPagedAttention : public PagedAttention {
   std::vector<std::int32_t> kv_lens_;  // of the last plan() or grow()
   bool lists_on_device_ = false;
   bool lens_known_ = false;   // false after grow_on_device(),
-  bool graph_grows_ = false;  // and whenever a graph recorded it: a replay may have come in between
+  bool graph_grows_ = false;  // and whenever a graph captured it: a replay may have come in between
   std::vector<bool> pairs_read_;
-  const std::int32_t* recorded_lists_ = nullptr;  // page lists of runs that were recorded in a graph
+  const std::int32_t* captured_lists_ = nullptr;  // page lists of runs that were captured in a graph
   bool planned_ = false;
   bool reschedule_ahead_ = false;  // a kernel that writes the plan was launched behind the last run
 };
@@ -243,21 +243,21 @@ Status CudaPagedAttention::reschedule_for(std::span<const std::int32_t> kv_lens,
   return ok_status();
 }
 
-// A graph that recorded run() reads page lists where they were then, and nobody could tell it otherwise.
+// A graph that captured run() reads page lists where they were then, and nobody could tell it otherwise.
 Status CudaPagedAttention::set_page_lists(const std::int32_t* entries, const std::int32_t* list_tokens) {
-  if (recorded_lists_ != nullptr && entries != recorded_lists_) {
+  if (captured_lists_ != nullptr && entries != captured_lists_) {
     const auto where = [&](const std::int32_t* lists) {
       return lists == entries_.as<std::int32_t>() ? std::string("in host memory")
                                                   : fmt::format("on the device at {}", fmt::ptr(lists));
     };
     return invalid_argument(
-        "page_indices lie {}, but a graph recorded run() when they lay {}, where its replays read them; keep them "
+        "page_indices lie {}, but a graph captured run() when they lay {}, where its replays read them; keep them "
         "there, or use another Attention",
-        where(entries), where(recorded_lists_));
+        where(entries), where(captured_lists_));
   }
-  if (recorded_lists_ != nullptr && list_tokens != args_.kv_lens) {
+  if (captured_lists_ != nullptr && list_tokens != args_.kv_lens) {
     return invalid_argument(
-        "list_tokens lie at {}, but a graph recorded run() when they lay at {}, where its replays read them; keep them "
+        "list_tokens lie at {}, but a graph captured run() when they lay at {}, where its replays read them; keep them "
         "there, or use another Attention",
         fmt::ptr(list_tokens), fmt::ptr(args_.kv_lens));
   }
@@ -275,18 +275,18 @@ Status CudaPagedAttention::grow_on_device(const TensorView& kv_lens, Stream stre
   FOVEA_RETURN_IF_ERROR(context.status());
   lens_known_ = false;
   if (stream.handle != nullptr) {
-    FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
-    graph_grows_ = graph_grows_ || recording;
+    FOVEA_ASSIGN_OR_RETURN(const bool capturing, cuda::is_capturing(device_, stream.handle));
+    graph_grows_ = graph_grows_ || capturing;
   }
   reschedule_ahead_ = true;
   return reschedule_.launch(static_cast<const std::int32_t*>(kv_lens.data), stream.handle);
 }
 
-Status CudaPagedAttention::check_not_recording(Stream stream) const {
-  if (stream.handle == nullptr) return ok_status();  // the default stream cannot record
-  FOVEA_ASSIGN_OR_RETURN(const bool recording, cuda::is_capturing(device_, stream.handle));
-  if (!recording) return ok_status();
-  return invalid_argument("the stream is recording a graph; plan outside of it, in the stream that replays it");
+Status CudaPagedAttention::check_not_capturing(Stream stream) const {
+  if (stream.handle == nullptr) return ok_status();  // the default stream cannot capture
+  FOVEA_ASSIGN_OR_RETURN(const bool capturing, cuda::is_capturing(device_, stream.handle));
+  if (!capturing) return ok_status();
+  return invalid_argument("the stream is capturing a graph; plan outside of it, in the stream that replays it");
 }
 
 // Copies the plan of the planner, the packed page lists and the mask to the device, in the stream.
@@ -324,15 +324,15 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   return staging.copied.record(stream.handle);
 }
 
-// Of the kernel that a graph recorded for so many rows, where there is one.
-std::optional<tune::PlanKernel> kernel_of(const CudaExecutor* recorded) {
-  return recorded == nullptr ? std::nullopt : std::optional(recorded->kind);
+// Of the kernel that a graph captured for so many rows, where there is one.
+std::optional<tune::PlanKernel> kernel_of(const CudaExecutor* captured) {
+  return captured == nullptr ? std::nullopt : std::optional(captured->kind);
 }
 
 // The executor whose planner the chooser took becomes the active one.
 Status CudaPagedAttention::take_choice(const Status& planned, std::uint32_t rows) {
   FOVEA_RETURN_IF_ERROR(planned);
-  if (chooser_.refused()) return recorded_.refusal(rows);
+  if (chooser_.refused()) return captured_.refusal(rows);
   for (CudaExecutor& e : executors_) {
     if (e.kind == chooser_.choice().kernel) active_ = &e;
   }
@@ -343,15 +343,15 @@ Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
   std::uint32_t rows = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i)
     rows += static_cast<std::uint32_t>(std::max(batch.q_lens[i], 0));
-  FOVEA_RETURN_IF_ERROR(recorded_.check_rows(rows));
-  return take_choice(chooser_.plan(batch, planners_, kernel_of(recorded_.executor(rows))), rows);
+  FOVEA_RETURN_IF_ERROR(captured_.check_rows(rows));
+  return take_choice(chooser_.plan(batch, planners_, kernel_of(captured_.executor(rows))), rows);
 }
 
 Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
   FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
   FOVEA_RETURN_IF_ERROR(plan_batch(translated));
   planner_behind_ = false;
@@ -368,15 +368,15 @@ Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
 
 Status CudaPagedAttention::plan_rows(const BlockRowBatch& batch, bool selected) {
   const auto rows = static_cast<std::uint32_t>(batch.num_rows);
-  FOVEA_RETURN_IF_ERROR(recorded_.check_rows(rows));
-  return take_choice(chooser_.plan_rows(batch, selected, planners_, kernel_of(recorded_.executor(rows))), rows);
+  FOVEA_RETURN_IF_ERROR(captured_.check_rows(rows));
+  return take_choice(chooser_.plan_rows(batch, selected, planners_, kernel_of(captured_.executor(rows))), rows);
 }
 
 Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
   FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
   planner_behind_ = false;
@@ -401,7 +401,7 @@ Status CudaPagedAttention::plan_given(Translate translate, Stream stream) {
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translate());
   const bool there = translated.entries_on_device;
   FOVEA_RETURN_IF_ERROR(plan_rows(translated, there && reads_once(translated)));
@@ -431,7 +431,7 @@ Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stre
   planned_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
   FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(batch));
   FOVEA_RETURN_IF_ERROR(plan_rows(translated, true));
   planner_behind_ = false;
@@ -445,7 +445,7 @@ Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream st
   if (!planned_) return invalid_argument("grow() needs a plan; call plan() first");
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
   FOVEA_ASSIGN_OR_RETURN(const std::optional<AttentionBatch> packed, translator_.grow(kv_lens, active_->planner));
   if (can_reschedule_ && lists_on_device_ && lens_known_ && !graph_grows_) return reschedule_for(kv_lens, stream);
   FOVEA_RETURN_IF_ERROR(active_->planner.check_growth(kv_lens.data()));
@@ -498,7 +498,7 @@ Status CudaPagedAttention::growth_status(Stream stream) const {
   if (!planned_) return invalid_argument("growth_status() needs a plan; call plan() first");
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_recording(stream));
+  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
   std::uint32_t error = 0;
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(device_, &error,
                                            plan_.as<std::byte>() + offsetof(abi::DevicePlanHeader, reschedule_error),
@@ -506,7 +506,7 @@ Status CudaPagedAttention::growth_status(Stream stream) const {
   FOVEA_RETURN_IF_ERROR(cuda::synchronize(device_, stream.handle));
   if (error == 0) return ok_status();
   if (error == abi::kNone)
-    return unsupported("a recorded grow_on_device() met a plan that cannot be cut on the device");
+    return unsupported("a captured grow_on_device() met a plan that cannot be cut on the device");
   return out_of_range(
       "the length of request {} shrank, or outgrew the {} tokens that its page list may hold; the plan before stays",
       error - 1, most_tokens_);
@@ -556,14 +556,14 @@ Status CudaPagedAttention::run(const TensorView& q, std::span<const abi::KvPoolV
   args_.q_head_stride = q.strides[1];
   args_.out_row_stride = out.strides[0];
   args_.out_head_stride = out.strides[1];
-  const bool shares = recorded_.shared(static_cast<std::uint32_t>(rows)).value_or(runs_shared());
-  bool recording = false;
+  const bool shares = captured_.shared(static_cast<std::uint32_t>(rows)).value_or(runs_shared());
+  bool capturing = false;
   if (stream.handle != nullptr) {
-    FOVEA_ASSIGN_OR_RETURN(recording, cuda::is_capturing(device_, stream.handle));
-    if (recording) {
-      if (recorded_lists_ == nullptr) recorded_lists_ = args_.page_entries;
+    FOVEA_ASSIGN_OR_RETURN(capturing, cuda::is_capturing(device_, stream.handle));
+    if (capturing) {
+      if (captured_lists_ == nullptr) captured_lists_ = args_.page_entries;
       const std::int64_t most_rows = std::min({q.shape[0], out.shape[0], is_empty(lse) ? out.shape[0] : lse.shape[0]});
-      if (!graphs_by_kind_) recorded_.add(static_cast<std::uint32_t>(rows), most_rows, active_, shares);
+      if (!graphs_by_kind_) captured_.add(static_cast<std::uint32_t>(rows), most_rows, active_, shares);
     }
   }
   const cuda::Function& function = shares ? *active_->shared : active_->function;
@@ -572,7 +572,7 @@ Status CudaPagedAttention::run(const TensorView& q, std::span<const abi::KvPoolV
   // A kernel that overlaps the one ahead of it reads the plan before that one has ended. Whether a replay that writes
   // plans is ahead of a run outside of graphs, nobody knows here.
   active_->launch.programmatic_serialization =
-      active_->choice.programmatic_launch && !reschedule_ahead_ && (recording || !graph_grows_);
+      active_->choice.programmatic_launch && !reschedule_ahead_ && (capturing || !graph_grows_);
   reschedule_ahead_ = false;
   KvMaps& maps = pool_->maps[static_cast<std::size_t>(active_ - executors_.data())];
   void* const parameters[] = {&args_, &maps.k, &maps.v};

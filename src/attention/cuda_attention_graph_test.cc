@@ -1,4 +1,4 @@
-// Plans, growth and runs of an Attention on a CUDA device around graphs that recorded them, on a driver without a GPU.
+// Plans, growth and runs of an Attention on a CUDA device around graphs that captured them, on a driver without a GPU.
 #include "attention/cuda_attention_test_util.h"
 #include "cuda/driver_api.h"
 
@@ -7,8 +7,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A replay launches the recorded kernel over the plan of then: plan() makes one for that kernel, or refuses.
-TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphRecorded) {
+// A replay launches the captured kernel over the plan of then: plan() makes one for that kernel, or refuses.
+TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphCaptured) {
   options_.num_qo_heads = 16;
   options_.num_kv_heads = 8;
   options_.max_requests = 128;
@@ -27,7 +27,7 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphRecorded) {
   };
   options_.max_pages_per_request = 128;
   fake::state().kernels["fovea_attention"] = [](void**) { return [] {}; };
-  const auto record = [&](Attention& attention) {
+  const auto capture = [&](Attention& attention) {
     const TensorView rows = place(cpu_tensor(memory.data(), DType::kBF16, rows_, 16, kDim), true);
     PagedKv pool;
     pool.k = pool.v = place(cpu_tensor(k_.data(), DType::kBF16, kPages / 4, kPage, 8, kDim), true);
@@ -35,22 +35,22 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphRecorded) {
                                             [&] { return attention.run(rows, pool, rows, {}, {stream->handle()}); });
     return graph.status();
   };
-  const auto threads_of_record = [&](Attention& attention) {
-    EXPECT_FALSE(attention.recorded());
-    EXPECT_TRUE(record(attention).ok());
-    EXPECT_TRUE(attention.recorded());
+  const auto threads_of_capture = [&](Attention& attention) {
+    EXPECT_FALSE(attention.captured());
+    EXPECT_TRUE(capture(attention).ok());
+    EXPECT_TRUE(attention.captured());
     return fake::state().launch.block[0];
   };
 
-  // Recorded with the kernel for few requests, which takes two tokens of a request one by one, but no block rows.
+  // Captured with the kernel for few requests, which takes two tokens of a request one by one, but no block rows.
   Attention few = make();
   ASSERT_TRUE(plan(few, 4, 1).ok());
-  const std::uint32_t few_threads = threads_of_record(few);
+  const std::uint32_t few_threads = threads_of_capture(few);
   const Status more_rows = plan(few, 4, 2);
   EXPECT_EQ(more_rows.code(), StatusCode::kOutOfRange);
-  EXPECT_THAT(more_rows.message(), HasSubstr("a plan of 8 rows, but graphs recorded run() with tensors of 4 rows"));
+  EXPECT_THAT(more_rows.message(), HasSubstr("a plan of 8 rows, but graphs captured run() with tensors of 4 rows"));
   ASSERT_TRUE(plan(few, 2, 2).ok());
-  ASSERT_TRUE(record(few).ok());
+  ASSERT_TRUE(capture(few).ok());
   EXPECT_EQ(fake::state().launch.block[0], few_threads);
   const std::vector<std::int32_t> row_begins = {0, 3}, level_lens = {64};
   const std::vector<std::int64_t> level_lists = {0};
@@ -58,23 +58,23 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphRecorded) {
       1, row_begins.data(), level_lens.data(), lists.data(), DeviceKind::kCpu, 128, level_lists.data(), false};
   EXPECT_THAT(few.plan_cascade(3, {&level, 1}).message(), HasSubstr("cannot run this plan of 3 rows"));
   ASSERT_TRUE(plan(few, 3, 1).ok());
-  ASSERT_TRUE(record(few).ok());
+  ASSERT_TRUE(capture(few).ok());
   EXPECT_EQ(fake::state().launch.block[0], few_threads);
 
-  // Recorded with the kernel for all plans, which runs no plan of the warps' kernel.
+  // Captured with the kernel for all plans, which runs no plan of the warps' kernel.
   Attention all = make();
   ASSERT_TRUE(plan(all, 128, 4).ok());
-  const std::uint32_t all_threads = threads_of_record(all);
+  const std::uint32_t all_threads = threads_of_capture(all);
   ASSERT_TRUE(plan(all, 128, 1).ok());
   EXPECT_EQ(all.stats().num_workers, static_cast<std::uint32_t>(fake::kMultiprocessors));
-  ASSERT_TRUE(record(all).ok());
+  ASSERT_TRUE(capture(all).ok());
   EXPECT_EQ(fake::state().launch.block[0], all_threads);
 
   // Whoever promises to replay by rows has a kernel for each.
   options_.graphs_by_rows = true;
   Attention by_rows = make();
   ASSERT_TRUE(plan(by_rows, 4, 1).ok());
-  ASSERT_TRUE(record(by_rows).ok());
+  ASSERT_TRUE(capture(by_rows).ok());
   EXPECT_EQ(fake::state().launch.block[0], few_threads);
   ASSERT_TRUE(plan(by_rows, 128, 1).ok());
   EXPECT_GT(by_rows.stats().num_workers, static_cast<std::uint32_t>(fake::kMultiprocessors));
@@ -140,24 +140,24 @@ TEST_F(CudaAttentionTest, OneGraphServesEveryLaterPlan) {
   const auto graph = cuda::Graph::capture(*device_, stream->handle(), [&] {
     const Status refused = attention.plan(batch(q_lens, kv_lens), {stream->handle()});
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(refused.message(), HasSubstr("recording a graph"));
+    EXPECT_THAT(refused.message(), HasSubstr("capturing a graph"));
     EXPECT_FALSE(attention.run(q(true), kv(true), to, {}, {stream->handle()}).ok());  // the plan is gone
     return ok_status();
   });
   ASSERT_TRUE(graph.ok());
   ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens), {stream->handle()}).ok());
-  const auto recorded = cuda::Graph::capture(
+  const auto captured = cuda::Graph::capture(
       *device_, stream->handle(), [&] { return attention.run(q(true), kv(true), to, {}, {stream->handle()}); });
-  ASSERT_TRUE(recorded.ok()) << recorded.status().to_string();
+  ASSERT_TRUE(captured.ok()) << captured.status().to_string();
   for (int step = 0; step < 20; ++step) {
     for (std::size_t i = 0; i < kv_lens.size(); ++i) kv_lens[i] = 1 + (step * 31 + static_cast<int>(i) * 17) % 128;
     ASSERT_TRUE(attention.plan(batch(q_lens, kv_lens), {stream->handle()}).ok());
-    ASSERT_TRUE(recorded->launch(stream->handle()).ok());
+    ASSERT_TRUE(captured->launch(stream->handle()).ok());
     ASSERT_TRUE(eager.plan(batch(q_lens, kv_lens)).ok());
     ASSERT_EQ(run(eager, true).out, out) << step;
     for (std::int32_t& n : kv_lens) n = std::min(n + 20 * step, 128);  // beyond the room of packed lists too
     ASSERT_TRUE(attention.grow(kv_lens, {stream->handle()}).ok());
-    ASSERT_TRUE(recorded->launch(stream->handle()).ok());
+    ASSERT_TRUE(captured->launch(stream->handle()).ok());
     ASSERT_TRUE(eager.plan(batch(q_lens, kv_lens)).ok());
     ASSERT_EQ(run(eager, true).out, out) << step << " grown";
   }
@@ -348,7 +348,7 @@ TEST_F(CudaAttentionTest, PageListsStayWhereAGraphReadsThem) {
   auto stream = cuda::Stream::create(*device_);
   ASSERT_TRUE(stream.ok());
   ASSERT_TRUE(attention.plan(device, {stream->handle()}).ok());
-  ASSERT_TRUE(attention.plan(host, {stream->handle()}).ok());  // nothing recorded them yet
+  ASSERT_TRUE(attention.plan(host, {stream->handle()}).ok());  // nothing captured them yet
   ASSERT_TRUE(attention.plan(device, {stream->handle()}).ok());
   std::vector<std::uint16_t> out(static_cast<std::size_t>(rows_) * kHeads * kDim);
   const TensorView to = place(cpu_tensor(out.data(), DType::kBF16, rows_, kHeads, kDim), true);
@@ -358,7 +358,7 @@ TEST_F(CudaAttentionTest, PageListsStayWhereAGraphReadsThem) {
   ASSERT_TRUE(attention.plan(device, {stream->handle()}).ok());
   const Status refused = attention.plan(host, {stream->handle()});
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.message(), HasSubstr("a graph recorded run()"));
+  EXPECT_THAT(refused.message(), HasSubstr("a graph captured run()"));
   RequestBatch elsewhere = device;
   elsewhere.page_indices += 4;
   EXPECT_EQ(attention.plan(elsewhere, {stream->handle()}).code(), StatusCode::kInvalidArgument);

@@ -120,7 +120,7 @@ TEST_F(CudaAttentionTest, DecodeOfFewRequestsGoesToAKernelOfItsOwn) {
   three_rows.num_requests = 2;
   EXPECT_THAT(attention.plan(three_rows).message(), HasSubstr("cannot run this plan of 2 rows"));
 
-  // Steps over chosen pages go to it too, recorded or not; cascades do not.
+  // Steps over chosen pages go to it too, captured or not; cascades do not.
   const std::vector<std::int64_t> lists = {0, 8, 16}, chosen = {0, 8, -1};
   SelectedBatch step;
   step.num_requests = 3;
@@ -355,10 +355,10 @@ TEST_F(CudaAttentionTest, StepsOverChosenPages) {
       }
     }
     if (!graph.has_value()) {
-      auto recorded = cuda::Graph::capture(
+      auto captured = cuda::Graph::capture(
           *device_, stream->handle(), [&] { return attention.run(q(true), kv(true), to, {}, {stream->handle()}); });
-      ASSERT_TRUE(recorded.ok()) << recorded.status().to_string();
-      graph.emplace(std::move(*recorded));
+      ASSERT_TRUE(captured.ok()) << captured.status().to_string();
+      graph.emplace(std::move(*captured));
     }
     ASSERT_TRUE(graph->launch(stream->handle()).ok());
     ASSERT_TRUE(on_cpu.plan_selected(step).ok());

@@ -1,12 +1,14 @@
 #include "attention/cuda_executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <utility>
 
 #include "attention/cuda_kernels.h"
 #include "attention/cuda_paged_ops.h"
 #include "base/status.h"
+#include "base/thread_pool.h"
 #include "cuda/tensor_map.h"
 #include "jit/attention_spec.h"
 #include "jit/cache_spec.h"
@@ -127,6 +129,40 @@ Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionCo
   return executor;
 }
 
+// Rank of a kernel among those that are compiled together, by the time that it takes.
+int compile_rank(tune::PlanKernel kind) {
+  switch (kind) {
+    case tune::PlanKernel::kPrefill: return 0;
+    case tune::PlanKernel::kGeneral: return 1;
+    case tune::PlanKernel::kWarps: return 2;
+    case tune::PlanKernel::kFew: return 3;
+  }
+  return 1;
+}
+
+// Compiles what is not cached, on every CPU, what takes longest first: were all begun at once, the longest would share
+// its CPU with the others. Errors are found again by whoever asks for the kernel.
+void compile(const std::vector<Design>& designs) {
+  std::vector<const Design*> order;
+  for (const Design& design : designs) order.push_back(&design);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Design* a, const Design* b) { return compile_rank(a->kind) < compile_rank(b->kind); });
+  std::vector<const jit::KernelSource*> sources;
+  for (const Design* design : order) {
+    sources.push_back(&design->source);
+    if (design->shared.has_value()) sources.push_back(&*design->shared);
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < sources.size(); i = next++) (void)jit::Compiler::shared().get(*sources[i]);
+  };
+  std::vector<std::future<void>> others;
+  const std::size_t threads = std::min(sources.size(), static_cast<std::size_t>(default_num_threads()));
+  for (std::size_t t = 1; t < threads; ++t) others.push_back(std::async(std::launch::async, work));
+  work();
+  for (std::future<void>& one : others) one.wait();
+}
+
 Result<abi::TensorMap> encode(const cuda::Device& device, const AttentionOptions& o,
                               const tune::AttentionChoice& choice, const abi::KvPoolView& pool, void* address) {
   const tune::KvTensorMap map = tune::kv_tensor_map(choice, pool, o.num_kv_heads, o.head_dim);
@@ -213,15 +249,7 @@ Result<CudaExecutors> make_executors(const cuda::Device& device, const Attention
                          allowed_kernels(o, variant, device.info().arch(), device.info().num_sms));
   FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
                          designs(o, variant, device.info().arch(), device.info().num_sms));
-  std::vector<std::future<void>> compiling;
-  const auto compile = [&](const jit::KernelSource& source) {
-    compiling.push_back(std::async(std::launch::async, [&source] { (void)jit::Compiler::shared().get(source); }));
-  };
-  for (const Design& design : all) {
-    compile(design.source);
-    if (design.shared.has_value()) compile(*design.shared);
-  }
-  for (std::future<void>& one : compiling) one.wait();
+  compile(all);
   CudaExecutors executors{allowed.menu, {}};
   for (const Design& design : all) {
     FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, config, design));

@@ -33,8 +33,8 @@ class CudaPools final : public PagedAttention {
     return pools_[0]->grow_on_device(kv_lens, stream);
   }
   Status growth_status(Stream stream) const override { return pools_[0]->growth_status(stream); }
-  bool recorded() const override {
-    return std::any_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->recorded(); });
+  bool captured() const override {
+    return std::any_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->captured(); });
   }
 
   int run_kind() const override {

@@ -15,7 +15,7 @@ namespace fovea {
 class CudaReschedule {
  public:
   CudaReschedule() = default;
-  // For plans at `plan` on the device that take up to scratch_bytes, of any of the object's planners: a recorded launch
+  // For plans at `plan` on the device that take up to scratch_bytes, of any of the object's planners: a captured launch
   // meets the plans of all of them.
   static Result<CudaReschedule> create(const cuda::Device& device, std::size_t scratch_bytes, std::int32_t max_requests,
                                        void* plan);
@@ -23,7 +23,7 @@ class CudaReschedule {
   // One launch. kv_lens: by request, on the device; read when the stream gets there.
   Status launch(const std::int32_t* kv_lens, cuda::StreamHandle stream);
   // The same for lengths of the host, read before this returns; max_requests at most. Not
-  // while the stream records a graph.
+  // while the stream captures a graph.
   Status launch(std::span<const std::int32_t> kv_lens, cuda::StreamHandle stream);
 
   std::size_t scratch_bytes() const { return scratch_.size_bytes(); }

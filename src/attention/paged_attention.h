@@ -37,7 +37,7 @@ struct AttentionConfig {
   std::optional<PlanLimits> limits;
   std::vector<KvFormat> pools;  // by BlockRow::pool; empty: one pool, stored as the options say
   // CUDA graphs: the caller replays a graph only under plans of as many rows and of the run_kind() of those that it
-  // recorded; so every plan gets the kernel that is best for it.
+  // captured; so every plan gets the kernel that is best for it.
   bool graphs_by_kind = false;
 
   void set_format(const KvFormat& format) {
@@ -61,7 +61,7 @@ class PagedAttention {
   virtual Status grow(std::span<const std::int32_t> kv_lens, Stream stream) = 0;
   virtual Status grow_on_device(const TensorView& kv_lens, Stream stream) = 0;
   virtual Status growth_status(Stream) const { return ok_status(); }  // here refusals are grow_on_device()'s
-  virtual bool recorded() const { return false; }
+  virtual bool captured() const { return false; }
   // Of the plan: runs of plans of as many rows and of the same kind are the same launches.
   virtual int run_kind() const { return 0; }
 

@@ -277,8 +277,8 @@ fovea_status fovea_attention_run_values(fovea_attention* attention, const fovea_
   return guarded([&] { return run(attention, q, kv, out, lse, values, stream); });
 }
 
-int32_t fovea_attention_recorded(const fovea_attention* attention) {
-  return attention != nullptr && attention->attention.recorded() ? 1 : 0;
+int32_t fovea_attention_captured(const fovea_attention* attention) {
+  return attention != nullptr && attention->attention.captured() ? 1 : 0;
 }
 
 size_t fovea_attention_workspace_bytes(const fovea_attention* attention) {

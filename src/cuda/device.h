@@ -64,8 +64,8 @@ class ScopedContext {
   Status status_;
 };
 
-// Lets this thread allocate and free for as long as it lives while any stream of the process records a graph; the
-// driver would spoil the recording of a stream in global mode else.
+// Lets this thread allocate and free for as long as it lives while any stream of the process captures a graph; the
+// driver would spoil the capturing of a stream in global mode else.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver);

@@ -54,9 +54,12 @@ Status Driver::explain(int code, const char* what) const {
   api_->get_error_string(code, &text);
   return make_status(kind_of(code), "{}: {} ({}){}", what, name != nullptr ? name : fmt::format("error {}", code),
                      text != nullptr ? text : "unknown to the driver",
-                     is_lasting(code) ? "; a kernel before this call failed, and the process must start anew to use "
-                                        "the device again"
-                                      : "");
+                     !is_lasting(code) ? ""
+                     : code == kCuLaunchFailed
+                         ? "; a kernel before this call failed (an attention kernel with checks does so where it "
+                           "waited ten seconds), and the process must start anew to use the device again"
+                         : "; a kernel before this call failed, and the process must start anew to use the device "
+                           "again");
 }
 
 Result<const Driver*> Driver::load(const std::string& path) {

@@ -91,6 +91,7 @@ TEST_F(DriverTest, ResultsHaveNamesAndKinds) {
   const Status fault = d.status(700, "cuStreamSynchronize");
   EXPECT_EQ(fault.code(), StatusCode::kInternal);
   EXPECT_THAT(fault.message(), AllOf(HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"), HasSubstr("start anew")));
+  EXPECT_THAT(d.status(719, "cuCall").message(), AllOf(HasSubstr("waited ten seconds"), HasSubstr("start anew")));
   EXPECT_THAT(d.status(999, "cuCall").message(), HasSubstr("error 999"));
 }
 

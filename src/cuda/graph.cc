@@ -7,11 +7,11 @@
 namespace fovea::cuda {
 namespace {
 
-void destroy_recording(const Driver& driver, void* graph) { driver.api().graph_destroy(graph); }
-using Recording = Handle<destroy_recording>;
+void destroy_graph(const Driver& driver, void* graph) { driver.api().graph_destroy(graph); }
+using CapturedGraph = Handle<destroy_graph>;
 
-Result<Recording> record(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
-  if (stream == nullptr) return invalid_argument("the default stream cannot be recorded; pass a stream of your own");
+Result<CapturedGraph> capture_graph(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
+  if (stream == nullptr) return invalid_argument("the default stream cannot be captured; pass a stream of your own");
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   const Driver& driver = device.driver();
@@ -20,10 +20,10 @@ Result<Recording> record(const Device& device, StreamHandle stream, const std::f
   const Status enqueued = enqueue();
   CuGraph graph = nullptr;
   const Status ended = driver.status(api.stream_end_capture(stream, &graph), "cuStreamEndCapture");
-  Recording recording(device, graph);
+  CapturedGraph captured(device, graph);
   FOVEA_RETURN_IF_ERROR(enqueued);  // the cause, where both failed
   FOVEA_RETURN_IF_ERROR(ended);
-  return recording;
+  return captured;
 }
 
 Result<CuGraphExec> instantiate(const Driver& driver, CuGraph graph) {
@@ -37,10 +37,10 @@ Result<CuGraphExec> instantiate(const Driver& driver, CuGraph graph) {
 void destroy_graph(const Driver& driver, void* graph) { driver.api().graph_exec_destroy(graph); }
 
 Result<Graph> Graph::capture(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
-  FOVEA_ASSIGN_OR_RETURN(const Recording recording, record(device, stream, enqueue));
+  FOVEA_ASSIGN_OR_RETURN(const CapturedGraph captured, capture_graph(device, stream, enqueue));
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_ASSIGN_OR_RETURN(const CuGraphExec exec, instantiate(device.driver(), recording.get()));
+  FOVEA_ASSIGN_OR_RETURN(const CuGraphExec exec, instantiate(device.driver(), captured.get()));
   Graph graph;
   graph.exec_ = {device, exec};
   return graph;
@@ -49,14 +49,14 @@ Result<Graph> Graph::capture(const Device& device, StreamHandle stream, const st
 Status Graph::update(StreamHandle stream, const std::function<Status()>& enqueue) {
   if (!exec_) return invalid_argument("a graph is updated that was never captured");
   const Device device = exec_.device();
-  FOVEA_ASSIGN_OR_RETURN(const Recording recording, record(device, stream, enqueue));
+  FOVEA_ASSIGN_OR_RETURN(const CapturedGraph captured, capture_graph(device, stream, enqueue));
   const ScopedContext context(device);
   FOVEA_RETURN_IF_ERROR(context.status());
   const Driver& driver = device.driver();
   CuGraphExecUpdateResult result{};
-  const CuResult code = driver.api().graph_update(exec_.get(), recording.get(), &result);
+  const CuResult code = driver.api().graph_update(exec_.get(), captured.get(), &result);
   if (code != kCuGraphUpdateFailure) return driver.status(code, "cuGraphExecUpdate");
-  FOVEA_ASSIGN_OR_RETURN(const CuGraphExec exec, instantiate(driver, recording.get()));
+  FOVEA_ASSIGN_OR_RETURN(const CuGraphExec exec, instantiate(driver, captured.get()));
   exec_ = {device, exec};
   return ok_status();
 }

@@ -80,7 +80,7 @@ Result<const NcclFunctions*> load() {
   const std::lock_guard lock(mutex);
   if (loaded != nullptr) return loaded;
   // Multicast over NVLink has been seen to hang machines that share their switches. Buffers that graphs register need
-  // all ranks to record at the same time, which ranks with other plans do not. Both only where nobody says otherwise.
+  // all ranks to capture at the same time, which ranks with other plans do not. Both only where nobody says otherwise.
   ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   ::setenv("NCCL_GRAPH_REGISTER", "0", 0);
   for (const std::string& path : candidates()) {

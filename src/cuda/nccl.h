@@ -22,7 +22,7 @@ using NcclId = std::array<std::int32_t, 32>;
 
 enum class NcclType : int { kF16 = 6, kF32 = 7, kBF16 = 9 };
 
-// A rank of a communicator. Its calls are enqueued, and can be recorded in graphs, which must go before it.
+// A rank of a communicator. Its calls are enqueued, and can be captured in graphs, which must go before it.
 class NcclComm {
  public:
   static Result<NcclId> make_id();

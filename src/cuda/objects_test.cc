@@ -147,13 +147,13 @@ TEST_F(GraphTest, ChangesInPlaceWhereItCan) {
   EXPECT_EQ(bytes(), (std::vector<int>{1, 2, 3, 4}));
 }
 
-TEST_F(GraphTest, AFailureInARecordingEndsItAndLeavesTheGraphAsItWas) {
+TEST_F(GraphTest, AFailureInACaptureEndsItAndLeavesTheGraphAsItWas) {
   auto graph = Graph::capture(*device_, stream_.handle(), work(1, 5));
   ASSERT_TRUE(graph.ok());
   const auto refuse = [] { return Status(StatusCode::kCancelled, "no"); };
   EXPECT_EQ(Graph::capture(*device_, stream_.handle(), refuse).status().code(), StatusCode::kCancelled);
   EXPECT_EQ(graph->update(stream_.handle(), refuse).code(), StatusCode::kCancelled);
-  fail("cuMemsetD8Async", 2);  // spoils the recording too: the cause is what is told
+  fail("cuMemsetD8Async", 2);  // spoils the capture too: the cause is what is told
   EXPECT_EQ(graph->update(stream_.handle(), work(1, 6)).code(), StatusCode::kResourceExhausted);
   fake::state().failures.clear();
   for (const char* function : {"cuStreamBeginCapture_v2", "cuGraphExecUpdate_v2"}) {
@@ -169,7 +169,7 @@ TEST_F(GraphTest, AFailureInARecordingEndsItAndLeavesTheGraphAsItWas) {
   EXPECT_EQ(bytes(), (std::vector<int>{5, 0, 0, 0}));
 }
 
-TEST_F(GraphTest, WhatCannotBeRecordedOrLaunched) {
+TEST_F(GraphTest, WhatCannotBeCapturedOrLaunched) {
   EXPECT_EQ(Graph::capture(*device_, nullptr, work(1, 1)).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Graph().launch(stream_.handle()).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Graph().update(stream_.handle(), work(1, 1)).code(), StatusCode::kInvalidArgument);

@@ -42,7 +42,7 @@ class Event {
 // Until everything enqueued on the stream is done.
 Status synchronize(const Device& device, StreamHandle stream);
 
-// Whether the stream is recording a graph.
+// Whether the stream is capturing a graph.
 Result<bool> is_capturing(const Device& device, StreamHandle stream);
 
 }  // namespace fovea::cuda

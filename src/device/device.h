@@ -100,7 +100,7 @@ struct KvTarget {
   abi::PageStatsView stats{};
 };
 
-// Recordings that Device::replay keeps, and the device memory that they took.
+// Captured steps that Device::replay keeps, and the device memory that they took.
 struct DeviceGraphs {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
@@ -206,7 +206,7 @@ class Device {
   // rows [., width] f32: rank r has columns [r * step, (r + 1) * step), and then each has all of them.
   virtual Status all_gather(const TensorView& rows, std::int64_t step);
 
-  // Enqueues what `enqueue` does. A device that can records it under the key, and repeats the recording when the key
+  // Enqueues what `enqueue` does. A device that can captures it under the key, and replays that when the key
   // comes again, without a call: whoever gives a key says that the same operators follow with the same arguments, of
   // the same plans of attention or others of the same PagedAttention::run_kind().
   virtual Status replay(std::uint64_t key, const std::function<Status()>& enqueue);

@@ -1,5 +1,5 @@
 // PageLists: lists of pages that a device makes in its own memory (a list a query and KV head), for an engine whose
-// attention is planned before they are written and whose steps are recorded in graphs: plans name places, which stay
+// attention is planned before they are written and whose steps are captured in graphs: plans name places, which stay
 // where they are. Made by Device::create_page_lists for the engine's selection stage (engine/runner/selection.h), which
 // decides which queries select, which of them scan, and what they remember. Devices that read the host's memory make
 // lists there instead (Device::select_pages).

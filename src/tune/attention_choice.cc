@@ -10,7 +10,7 @@ namespace fovea::tune {
 namespace {
 
 struct Machine {
-  bool hopper;              // sm_90a: copy engine, register split
+  bool hopper;              // sm_90a: TMA, register split
   std::int64_t smem_bytes;  // that a CTA may have
 };
 
@@ -83,8 +83,8 @@ std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots, in
   const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots * slices : 8;
   const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
-  const std::int64_t near_part = std::int64_t{need.head_dim} / 16 * 512 + 32;  // of 8 rows, in floats
-  const std::int64_t others = std::int64_t{need.head_dim} * 4 + slots * 8 + near_part + 16;
+  const std::int64_t shared_part = std::int64_t{need.head_dim} / 16 * 512 + 32;  // of 8 rows, in floats
+  const std::int64_t others = std::int64_t{need.head_dim} * 4 + slots * 8 + shared_part + 16;
   return (warps * ((ring + 1023) / 1024 * 1024 + scales + records + queries + others) + 1024 + 1023) / 1024 * 1024;
 }
 
@@ -182,7 +182,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   const int warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = warps * 32;
   // A slice of 16 tokens by one box of K and one of V. Boxes may be small: every warp issues its own. Those of int4 are
-  // too small: 16 rows cost the copy engine as much time as 16 rows twice as long.
+  // too small: 16 rows cost TMA as much time as 16 rows twice as long.
   const bool whole_slices = need.page_tokens % 16 == 0;
   choice.tma = machine.hopper && whole_slices && !int4;
   choice.box_tokens = 16;

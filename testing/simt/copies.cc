@@ -1,4 +1,4 @@
-// Asynchronous copies: cp.async of single lanes here, and the copy engine's bulk copies and boxes of tensor maps. They
+// Asynchronous copies: cp.async of single lanes here, and TMA's bulk copies and boxes of tensor maps. They
 // land when the scheduler or a wait says so, not where they are issued.
 #include "testing/simt/copies.h"
 

@@ -83,6 +83,8 @@ inline void __syncthreads() { ::simt::sync_cta(); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 inline void __nanosleep(unsigned) { ::simt::rest(); }
+inline long long clock64() { return ::simt::clock(); }
+inline void __trap() { ::simt::trap(); }
 
 template <typename T>
 T atomicAdd(T* at, T x) {

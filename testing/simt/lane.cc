@@ -112,6 +112,12 @@ void sync_cta() {
 
 void rest() { machine_of(*current_lane()).poll(*current_lane(), "__nanosleep"); }
 
+std::int64_t clock() {
+  Machine& machine = *cta().machine;
+  return static_cast<std::int64_t>(++machine.clock_looks * machine.launch().clocks);
+}
+void trap() { cta().machine->fail("the kernel ends itself by __trap()"); }
+
 void before_atomic(void* at, std::size_t bytes) {
   Machine& machine = *cta().machine;
   machine.check_global(at, bytes, true);

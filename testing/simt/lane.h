@@ -27,6 +27,8 @@ std::uint32_t reduce(std::uint32_t mask, std::uint32_t x, Reduction how);
 void sync_lanes(std::uint32_t mask);
 void sync_cta();
 void rest();
+std::int64_t clock();
+[[noreturn]] void trap();
 
 // Global memory: checked, and others may go first.
 void before_atomic(void* at, std::size_t bytes);

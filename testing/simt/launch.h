@@ -36,6 +36,7 @@ struct Launch {
   std::uint64_t seed = 1;
   Landing landing = Landing::kLate;
   int fault = 0;               // what ::simt::planted() says yes to
+  std::uint64_t clocks = 1;    // that pass from one look at the clock to the next
   bool checks_proxies = true;  // shared memory that plain stores wrote must be fenced before wgmma and TMA see it
   std::vector<Buffer> buffers;
   std::vector<const void*> params;

@@ -43,7 +43,7 @@ struct LaneCopy {
   std::shared_ptr<const Clock> seen;  // at its issue
 };
 
-// A store of the copy engine that a lane issued.
+// A store of TMA that a lane issued.
 struct LaneStore {
   std::uint32_t group;
   std::function<void()> land;
@@ -189,6 +189,7 @@ class Machine {
   // Global memory a kernel asks for; fails where it may not.
   void check_global(const void* p, std::size_t bytes, bool writes);
 
+  std::uint64_t clock_looks = 0;
   std::uint64_t accesses = 0, accesses_until = 0;
 
  private:

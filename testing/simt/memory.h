@@ -42,7 +42,7 @@ class Clock {
 
 enum AccessFlags : std::uint8_t {
   kWrite = 1,
-  kAsync = 2,   // by the asynchronous proxy: the copy engine, wgmma
+  kAsync = 2,   // by the asynchronous proxy: TMA, wgmma
   kAtomic = 4,  // volatile or atomic: does not race with its like
   kSame = 8,    // a write of what was there, beside one that nothing orders it with: who sees one of them sees both
 };

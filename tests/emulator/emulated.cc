@@ -177,11 +177,19 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   std::vector<std::uint16_t> out(q.size(), 0x7fff);  // what is not written shows as NaN
   std::vector<float> lse(q.size() / static_cast<std::size_t>(o.head_dim), std::numeric_limits<float>::quiet_NaN());
 
+  std::vector<std::int32_t> page_table = c.page_table;
+  const auto list_of = [&](int r) { return page_table.data() + std::ptrdiff_t{r} * c.page_table_stride; };
+  const auto list_pages = [&](int r) {
+    return (c.spec.kv_lens[static_cast<std::size_t>(r)] + o.page_tokens - 1) / o.page_tokens;
+  };
+  if (how.bad_request >= 0) {
+    list_of(how.bad_request)[list_pages(how.bad_request) - 1] = static_cast<std::int32_t>(pool.num_pages);
+  }
   abi::AttentionArgs args{};
   args.plan = reinterpret_cast<const std::uint8_t*>(plan.data());
   args.page_entries = contiguous         ? translator.page_entries().data()
                       : budget_pages > 0 ? lists->entries.data()
-                                         : c.page_table.data();
+                                         : page_table.data();
   args.kv_lens = budget_pages > 0 ? c.spec.kv_lens.data() : nullptr;
   args.mask_bits = contiguous ? translator.contiguous_mask().data() : c.mask_bits.data();
   args.q = q.data();
@@ -212,6 +220,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   launch.seed = how.seed;
   launch.landing = how.landing;
   launch.fault = how.fault;
+  launch.clocks = how.clocks;
   launch.params = {&args, &k_map, &v_map};
   launch.buffers = {buffer("the plan", plan),
                     buffer("queries", q),
@@ -247,12 +256,16 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     }
   }
   for (int r = 0; r < c.num_requests() && !contiguous; ++r) {
-    const std::int32_t used = (c.spec.kv_lens[static_cast<std::size_t>(r)] + o.page_tokens - 1) / o.page_tokens;
-    const std::int32_t* const list = c.page_table.data() + std::ptrdiff_t{r} * c.page_table_stride;
+    const std::int32_t used = list_pages(r);
+    const std::int32_t* const list = list_of(r);
     if (budget_pages == 0) {
       launch.buffers.push_back({fmt::format("page list of request {}", r), list, static_cast<std::size_t>(used) * 4});
     }
     pages.insert(list, list + used);
+  }
+  if (how.bad_request >= 0) {  // page 0 is read instead
+    pages.erase(static_cast<std::int32_t>(pool.num_pages));
+    pages.insert(0);
   }
   const auto page_bytes = static_cast<std::size_t>(c.pool.page_stride * dtype_bits(c.spec.kv_dtype) / 8);
   for (const std::int32_t page : pages) {
@@ -273,7 +286,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     output.out.push_back(o.q_dtype == DType::kBF16 ? bf16_to_float(bits) : f16_to_float(bits));
   }
   output.lse.assign(lse.begin(), lse.end());
-  verdict.wrong = gpu_test::judge(c, instantiation.config, output);
+  if (how.bad_request < 0) verdict.wrong = gpu_test::judge(c, instantiation.config, output);
   // The next launch finds the workspace as this one did.
   const auto left = [&](const char* what, const std::vector<std::uint32_t>& words, std::uint32_t expected) {
     const auto other = std::find_if(words.begin(), words.end(), [&](std::uint32_t x) { return x != expected; });
@@ -286,6 +299,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   left("the counters of merges", merge_counters, 0);
   left("the counters of shared parts", shared_counters, 0);
   left("the counter of queues", span_counter, 0);
+  verdict.out = std::move(out);
+  verdict.lse = std::move(lse);
   return verdict;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "testing/attention_case.h"
 #include "testing/simt/launch.h"
@@ -19,6 +20,8 @@ struct Circumstances {
   bool divides = true;       // plans are cut however little that saves
   bool first_merges = true;  // see abi::AttentionArgs
   int fault = 0;
+  std::uint64_t clocks = 1;  // see simt::Launch
+  int bad_request = -1;      // its last page lies outside of the pool; results are not judged then
 };
 
 struct Verdict {
@@ -26,6 +29,8 @@ struct Verdict {
   simt::Outcome outcome;
   bool divided = false;  // some pair was
   bool shared = false;   // some run was read for several requests
+  std::vector<std::uint16_t> out;
+  std::vector<float> lse;
 };
 
 class Emulated {

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <thread>
 
+#include "base/half.h"
 #include "base/thread_pool.h"
 #include "tests/emulator/emulated.h"
 #include "tests/emulator/faults.h"
@@ -128,6 +130,73 @@ TEST(Emulator, KernelsAgreeWithTheOracle) {
     EXPECT_GT(all.divided, 10);
     EXPECT_GT(all.shared, 5);
   }
+}
+
+// Kernels with checks follow no page outside of the pool, by whatever loader: rows that would have read it are NaN, all
+// others have the bits that they have beside a good one.
+TEST(Emulator, RowsThatWouldReadOutsideOfThePoolAreNaN) {
+  std::mutex mutex;
+  on_threads(instantiations().size(), [&](std::size_t i) {
+    const Instantiation& instantiation = instantiations()[i];
+    if (!instantiation.config.options.checked || !is_wanted(instantiation.name)) return;
+    Emulated emulated(instantiation);
+    int requests_tried = 0;
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      testing::CaseSpec spec = spec_of(instantiation, seed);
+      if (spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
+      const testing::AttentionCase c = testing::make_case(spec);
+      const Verdict good = emulated.run(c, circumstances(seed));
+      const std::size_t row_halves =
+          static_cast<std::size_t>(instantiation.config.options.num_qo_heads) * instantiation.config.options.head_dim;
+      std::size_t first_row = 0;
+      for (int r = 0; r < c.num_requests(); ++r) {
+        const auto rows = static_cast<std::size_t>(spec.q_lens[static_cast<std::size_t>(r)]);
+        const std::size_t begin = first_row;
+        first_row += rows;
+        if (rows == 0 || spec.kv_lens[static_cast<std::size_t>(r)] == 0) continue;
+        Circumstances how = circumstances(seed);
+        how.bad_request = r;
+        const Verdict bad = emulated.run(c, how);
+        const std::lock_guard lock(mutex);
+        ++requests_tried;
+        const std::string what = instantiation.name + " seed " + std::to_string(seed) + ": " + c.describe();
+        ASSERT_EQ(bad.wrong, "") << what;
+        ASSERT_EQ(good.wrong, "") << what;
+        std::size_t numbers = 0, other_bits = 0;
+        for (std::size_t n = 0; n < good.out.size(); ++n) {
+          const std::size_t row = n / row_halves;
+          if (row < begin || row >= begin + rows) other_bits += good.out[n] != bad.out[n] ? 1 : 0;
+          // The last query token sees the last page.
+          if (row == begin + rows - 1) numbers += std::isnan(bf16_to_float(bad.out[n])) ? 0 : 1;
+        }
+        EXPECT_EQ(numbers, 0u) << "request " << r << " of " << what;
+        EXPECT_EQ(other_bits, 0u) << "beside request " << r << " of " << what;
+      }
+    }
+    const std::lock_guard lock(mutex);
+    EXPECT_GT(requests_tried, 5) << instantiation.name;
+  });
+}
+
+// A wait for what never comes ends the launch of a kernel with checks.
+TEST(Emulator, KernelsWithChecksDoNotWaitForGood) {
+  const auto fault = std::find_if(faults().begin(), faults().end(),
+                                  [](const Fault& f) { return f.name == std::string("a part is never written"); });
+  ASSERT_NE(fault, faults().end());
+  const Instantiation& instantiation = find_instantiation(fault->instantiation);
+  Emulated emulated(instantiation);
+  int given_up = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const testing::AttentionCase c = testing::make_case(spec_of(instantiation, seed));
+    Circumstances how = circumstances(seed);
+    how.clocks = 1000;
+    EXPECT_EQ(emulated.run(c, how).wrong, "") << "seed " << seed << ": " << c.describe();
+    how.clocks = 10'000'000;
+    how.fault = number_of(*fault);
+    const std::string wrong = emulated.run(c, how).wrong;
+    given_up += wrong.find("__trap") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GT(given_up, 2);
 }
 
 TEST(Emulator, PlantedFaultsAreCaught) {

@@ -32,7 +32,12 @@ const std::vector<Fault>& faults() {
       {"parts of other workers are merged before they are there", "kernels/attention/general/finish.cuh",
        "    while (others.some_pending()) others.load(list, first, tile_row, column);\n",
        "    while (!FAULT && others.some_pending()) others.load(list, first, tile_row, column);\n", "ctas_tma"},
-      {"parts stay in the workspace behind their merge", "kernels/attention/parts.cuh",
+      {"a part is never written", "kernels/attention/combine.cuh",
+       "  asm volatile(\"st.relaxed.gpu.global.f32 [%0], %1;\" ::\"l\"(to), \"f\"(part_word(x)) : \"memory\");\n",
+       "  if (FAULT) return;\n"
+       "  asm volatile(\"st.relaxed.gpu.global.f32 [%0], %1;\" ::\"l\"(to), \"f\"(part_word(x)) : \"memory\");\n",
+       "ctas_checked"},
+      {"parts stay in the workspace behind their merge", "kernels/attention/combine.cuh",
        "  asm volatile(\"st.relaxed.gpu.global.b32 [%0], %1;\" ::\"l\"(at), \"r\"(abi::kPartPending) : \"memory\");\n",
        "  if (FAULT) return;\n"
        "  asm volatile(\"st.relaxed.gpu.global.b32 [%0], %1;\" ::\"l\"(at), \"r\"(abi::kPartPending) : \"memory\");\n",
@@ -52,12 +57,12 @@ const std::vector<Fault>& faults() {
       {"logits are used before wgmma has made them", "kernels/attention/prefix_forest/wide.cuh",
        "    ptx::wgmma_commit();\n"
        "    ptx::wgmma_wait_all();\n"
-       "    weigh_wide(",
+       "    softmax_wide(",
        "    ptx::wgmma_commit();\n"
        "    if (!FAULT) ptx::wgmma_wait_all();\n"
-       "    weigh_wide(",
+       "    softmax_wide(",
        "trees_tma"},
-      {"weights are given to wgmma without its fence", "kernels/attention/prefix_forest/wide.cuh",
+      {"P is given to wgmma without its fence", "kernels/attention/prefix_forest/wide.cuh",
        "    ptx::wgmma_fence();\n"
        "    multiply_values_wide(",
        "    if (!FAULT) ptx::wgmma_fence();\n"
@@ -73,11 +78,12 @@ const std::vector<Fault>& faults() {
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);\n",
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (FAULT || place.sees(first + 1) ? 0xffff0000u : 0u);\n",
        "warps_tma"},
-      {"a part goes to another warp before all lanes have written it", "kernels/attention/warp_per_worker/near.cuh",
+      {"a part goes to another warp before all lanes have written it",
+       "kernels/attention/warp_per_worker/shared_parts.cuh",
        "  __syncwarp();\n"
-       "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.near_given[warp]));\n",
+       "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.part_ready[warp]));\n",
        "  if (!FAULT) __syncwarp();\n"
-       "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.near_given[warp]));\n",
+       "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.part_ready[warp]));\n",
        "warps_tma"},
       {"warps go on to the next item while the last is written", "kernels/attention/low_batch/kernel.cuh",
        "    __syncthreads();  // shared memory is read\n",

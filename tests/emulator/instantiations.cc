@@ -68,8 +68,10 @@ std::vector<Instantiation> make_all() {
       [](Instantiation& i) { i.config.options.kv_rotated = true; });
   add(make("ctas_int4", kCtas, 96, kF16, DType::kI4, 1, {1, 12}), plain);
   add(make("ctas_sm80", kCtas, 64, kF16, kF16, 8, {2, 2}), [](Instantiation& i) { i.arch = "sm_80"; });
-  add(make("ctas_checked", kCtas, 64, kBf16, kBf16, 16, {3, 1}),
-      [](Instantiation& i) { i.config.options.checked = true; });
+  const auto is_checked = [](Instantiation& i) { i.config.options.checked = true; };
+  add(make("ctas_checked", kCtas, 64, kBf16, kBf16, 16, {3, 1}), is_checked);
+  add(make("ctas_checked_tma", kCtas, 128, kBf16, kBf16, 16, {2, 2}), is_checked);
+  add(make("trees_checked", kTrees, 64, kBf16, kBf16, 5, {2, 3}), is_checked);
   add(make("trees_tma", kTrees, 128, kBf16, kBf16, 16, {2, 4}), plain);
   add(make("trees_gather", kTrees, 64, kF16, kF16, 5, {2, 7}), plain);
   add(make("warps_tma", kWarps, 128, kBf16, kBf16, 16, {2, 4}), plain);

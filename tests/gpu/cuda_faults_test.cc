@@ -133,7 +133,7 @@ TEST_F(CudaFaults, EveryCallOfTheStart) {
   EXPECT_TRUE(start().ok());
 }
 
-// Each call of the first steps of an engine: kernels meet their shapes for the first time, and graphs are recorded.
+// Each call of the first steps of an engine: kernels meet their shapes for the first time, and graphs are captured.
 TEST_F(CudaFaults, EveryCallOfFirstSteps) {
   for (const bool late : {false, true}) {
     prepare_cuda("llama31");

@@ -268,7 +268,7 @@ TEST_F(CudaOverlap, FaultsWhileAStepIsAheadEndRequestsAndNothingElse) {
     SCOPED_TRACE(function);
     prepare_cuda("llama31");
     fake::state().late = true;
-    // A kernel is launched by itself where nothing was recorded.
+    // A kernel is launched by itself where nothing was captured.
     if (function == std::string("cuLaunchKernelEx")) fake::state().failures["cuGraphInstantiateWithFlags"] = 2;
     auto engine = create_engine(path_, {}, options_);
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();

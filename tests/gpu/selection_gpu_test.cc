@@ -1,5 +1,5 @@
 // Steps of decode over long contexts on a GPU whose queries read selected pages, with heads that stream among them:
-// recorded steps give the bits of enqueued ones, and their times stand beside those of dense attention. The model's
+// captured steps give the bits of enqueued ones, and their times stand beside those of dense attention. The model's
 // weights and what is in its pages are random; contexts are there without being computed. Run by `make gpu-test`.
 // FOVEA_TEST_LAYERS: layers of a Llama-3.1-8B (2), FOVEA_TEST_CONTEXT: tokens of a context (20000), FOVEA_TEST_BATCHES.
 #include <gtest/gtest.h>
@@ -239,20 +239,20 @@ class SelectionGpuTest : public ::testing::Test {
   TensorView block_;
 };
 
-TEST_F(SelectionGpuTest, RecordedStepsHaveTheBitsOfEnqueuedOnes) {
+TEST_F(SelectionGpuTest, CapturedStepsHaveTheBitsOfEnqueuedOnes) {
   for (const bool half : {false, true}) {
     const Status loaded = load(half);
     ASSERT_TRUE(loaded.ok()) << loaded.to_string();
     for (const DType kv : {DType::kBF16, DType::kF8E4M3}) {
       for (const std::int32_t interval : {1, 4}) {
         for (const std::int32_t batch : {1, 3}) {
-          const auto recorded = decode({"recorded", kv, true, interval, true}, batch, nullptr);
+          const auto captured = decode({"captured", kv, true, interval, true}, batch, nullptr);
           const auto enqueued = decode({"enqueued", kv, true, interval, false}, batch, nullptr);
-          ASSERT_TRUE(recorded.ok()) << recorded.status().to_string();
+          ASSERT_TRUE(captured.ok()) << captured.status().to_string();
           ASSERT_TRUE(enqueued.ok()) << enqueued.status().to_string();
           int equal = 0;
           for (std::int32_t i = 0; i < kSteps; ++i) {
-            const auto& a = (*recorded)[static_cast<std::size_t>(i)];
+            const auto& a = (*captured)[static_cast<std::size_t>(i)];
             const auto& b = (*enqueued)[static_cast<std::size_t>(i)];
             equal += std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0 && std::isfinite(a[0]) ? 1 : 0;
           }

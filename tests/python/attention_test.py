@@ -120,7 +120,7 @@ def test_values_of_a_run():
     plain, attention = attention_for(batch), attention_for(batch, sinks=first)
     for each in (plain, attention):
         each.plan(batch.q_lens, batch.kv_lens, batch.indices, batch.indptr)
-        assert not each.recorded
+        assert not each.captured
     for scale in (0.5, 1.0):
         scaled = batch.dim ** -0.5 * scale
         check(plain.run(batch.q, kv, return_lse=True, logit_scale=scale), batch.oracle(sm_scale=scaled))

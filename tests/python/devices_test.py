@@ -86,7 +86,7 @@ def test_wrappers_are_for_the_device_of_the_workspace(library):
     assert library.streams("fovea_attention_plan") == [71, 70]
 
 
-def test_what_a_graph_recorded_outlives_the_plan_that_outgrows_it(library):
+def test_what_a_graph_captured_outlives_the_plan_that_outgrows_it(library):
     indices = np.zeros(64, np.int32)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(OnDevice(0))
 
@@ -96,8 +96,8 @@ def test_what_a_graph_recorded_outlives_the_plan_that_outgrows_it(library):
 
     first = plan(3)
     assert plan(16) is first
-    library.fovea_attention_recorded = lambda handle: 1
+    library.fovea_attention_captured = lambda handle: 1
     second = plan(17)
     assert second is not first and wrapper._replaced == [first]
-    library.fovea_attention_recorded = lambda handle: 0
+    library.fovea_attention_captured = lambda handle: 0
     assert plan(60) is not second and wrapper._replaced == [first]

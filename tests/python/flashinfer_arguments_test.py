@@ -53,6 +53,39 @@ def test_what_means_nothing_here_is_refused_by_name():
                          batch.dim, batch.page, q_data_type="float32", **{name: np.zeros(2, np.int32)})
 
 
+def test_what_no_kernel_computes_is_refused_by_name():
+    batch, q = Batch([1, 1], [54, 33]), np.ones((1, 4, 32), np.float32)
+    k = np.ones((8, 2, 32), np.float32)
+    prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(None)
+    ragged = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(None)
+    plans = {
+        "decode": lambda **options: plan_decode(flashinfer.BatchDecodeWithPagedKVCacheWrapper(None), batch, **options),
+        "prefill": lambda head_dim=32, **options: prefill.plan(
+            batch.qo_indptr, batch.indptr, batch.indices, batch.last_page_len, 4, 2, head_dim, batch.page,
+            **{"q_data_type": "float32", **options}),
+        "ragged": lambda head_dim=32, **options: ragged.plan(
+            np.array([0, 3], np.int32), np.array([0, 5], np.int32), 4, 2, head_dim, **{"q_data_type": "float32", **options}),
+    }
+    singles = (lambda **options: flashinfer.single_decode_with_kv_cache(q[0], k, k, **options),
+               lambda **options: flashinfer.single_prefill_with_kv_cache(q, k, k, **options))
+    for call in (*plans.values(), *singles):
+        for encoding in ("ROPE_LLAMA", "ALIBI"):
+            with pytest.raises(fovea.Unsupported, match=f"pos_encoding_mode is '{encoding}'"):
+                call(pos_encoding_mode=encoding)
+    for name in ("prefill", "ragged"):
+        with pytest.raises(fovea.Unsupported, match="head_dim_vo is 64, expected 32"):
+            plans[name](head_dim_vo=64)
+        with pytest.raises(fovea.Unsupported, match="head_dim is 512"):
+            plans[name](head_dim=512)
+    for plan in plans.values():
+        with pytest.raises(fovea.InvalidArgument, match="float8_e5m2"):
+            plan(kv_data_type="float8_e5m2")
+        with pytest.raises(fovea.Unsupported, match="fp8"):
+            plan(q_data_type="float8_e4m3fn")
+    with pytest.raises(fovea.Unsupported, match="o_dtype is float16"):
+        singles[1](o_dtype="float16")
+
+
 @pytest.mark.parametrize("options", [dict(disable_split_kv=True), dict(fixed_split_size=2048)])
 def test_splits_that_are_fixed_give_a_request_the_same_bits_in_any_batch(options):
     long, others = [3000], [700, 1, 64, 1500, 9]

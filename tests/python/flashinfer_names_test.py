@@ -81,6 +81,25 @@ def test_prefill(mask):
     check(wrapper.run(batch.q, (batch.k, batch.v), return_lse=True), batch.oracle(sees))
 
 
+@pytest.mark.parametrize("causally", [True, False])
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_batches_by_lengths(layout, causally):
+    batch = Batch([37, 1, 17, 5], [54, 12, 17, 40], layout=layout)
+    attention = flashinfer.BatchAttention(kv_layout=layout)
+    plan = lambda batch, **options: attention.plan(
+        batch.qo_indptr, batch.indptr, batch.indices, np.array(batch.kv_lens, np.int32), batch.heads, batch.kv_heads, batch.dim,
+        batch.dim, batch.page, causal=causally, q_data_type="float32", **options)
+    sees = None if causally else lambda r: np.ones((batch.q_lens[r], batch.kv_lens[r]), bool)
+    plan(batch)
+    check(attention.run(batch.q, (batch.k, batch.v)), batch.oracle(sees))
+    out, lse = attention.run(batch.q, (batch.k, batch.v), v_scale=2.0, logits_soft_cap=0.0)
+    check((out, lse), (batch.oracle(sees)[0] * 2, batch.oracle(sees)[1]))
+    with pytest.raises(fovea.Unsupported, match="logits_soft_cap is 3.0 in run"):
+        attention.run(batch.q, (batch.k, batch.v), logits_soft_cap=3.0)
+    plan(batch, logits_soft_cap=3.0)
+    check(attention.run(batch.q, (batch.k, batch.v), logits_soft_cap=3.0), batch.oracle(sees, softcap=3.0))
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_cascade(is_causal):
     """One shared run under all rows, then each request's own."""
@@ -137,3 +156,37 @@ def test_single(layout, kv_len):
     expected = batch.oracle()
     check((out[None], lse[None]), expected)
     check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, causal=True, kv_layout=layout, return_lse=True), expected)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("q_len, kv_len", [(17, 54), (5, 5)])
+def test_single_prefill_with_a_mask(q_len, kv_len, layout):
+    batch = Batch([q_len], [kv_len])
+    k, v = batch.keys[0], batch.values[0]
+    if layout == "HND":
+        k, v = k.swapaxes(0, 1).copy(), v.swapaxes(0, 1).copy()
+    for seed in range(2):  # the second call finds the object of the first
+        seen = np.random.default_rng(seed).random((q_len, kv_len)) < 0.5
+        seen[1] = False
+        expected = batch.oracle(lambda r, seen=seen: seen)
+        for mask in (dict(custom_mask=seen), dict(custom_mask=seen.reshape(-1)),
+                     dict(packed_custom_mask=flashinfer.packbits(seen, bitorder="little"))):
+            check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, kv_layout=layout, return_lse=True, **mask), expected)
+    check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, causal=True, kv_layout=layout, return_lse=True), batch.oracle())
+    check(flashinfer.single_prefill_with_kv_cache_return_lse(batch.q, k, v, kv_layout=layout, custom_mask=seen), expected)
+    check(flashinfer.single_prefill_with_kv_cache(batch.q, k, v, 0.5, None, 2.0, kv_layout=layout, custom_mask=np.ones_like(seen)),
+          batch.oracle(lambda r: np.ones_like(seen), sm_scale=batch.dim ** -0.5 * 0.5)[0] * 2)
+    with pytest.raises(fovea.InvalidArgument, match="the batch needs"):
+        flashinfer.single_prefill_with_kv_cache(batch.q, k, v, kv_layout=layout, custom_mask=seen[:1])
+
+
+@pytest.mark.parametrize("bitorder", ["big", "little"])
+def test_packed_bits(bitorder):
+    bits = np.random.default_rng(1).random(77) < 0.5
+    np.testing.assert_array_equal(flashinfer.packbits(bits, bitorder), np.packbits(bits, bitorder=bitorder))
+    packed, begins = flashinfer.segment_packbits(bits, np.array([0, 3, 3, 40, 77], np.int32), bitorder)
+    np.testing.assert_array_equal(begins, [0, 1, 1, 6, 11])
+    assert packed.dtype == np.uint8 and begins.dtype == np.int32
+    np.testing.assert_array_equal(packed[1:6], np.packbits(bits[3:40], bitorder=bitorder))
+    with pytest.raises(fovea.InvalidArgument, match="bitorder"):
+        flashinfer.packbits(bits, "middle")

@@ -70,7 +70,7 @@ class Replays {
  public:
   static Result<Replays> create(const cuda::Device& device, const cuda::Stream& stream, int calls,
                                 const std::function<Status(int call)>& enqueue) {
-    // Once before recording: what is loaded or allocated at first use must not be part of the graph.
+    // Once before capturing: what is loaded or allocated at first use must not be part of the graph.
     FOVEA_RETURN_IF_ERROR(enqueue(0));
     FOVEA_RETURN_IF_ERROR(stream.synchronize());
     FOVEA_ASSIGN_OR_RETURN(cuda::Graph graph, cuda::Graph::capture(device, stream.handle(), [&] {

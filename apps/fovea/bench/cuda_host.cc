@@ -5,11 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <numeric>
 #include <vector>
 
 #include "attention/cuda_executor.h"
+#include "attention/cuda_kernels.h"
 #include "base/status.h"
 #include "bench/device_case.h"
+#include "cuda/module.h"
+#include "jit/attention_spec.h"
 #include "jit/compiler.h"
 #include "workload/lengths.h"
 
@@ -62,6 +66,49 @@ Status bench_plans(const CudaBench& bench, BenchReport& report) {
   return ok_status();
 }
 
+// Host microseconds of a call that enqueues a kernel: the median of rounds of a few, the device idle before each, so
+// that no queue is full.
+template <typename F>
+Result<double> enqueue_us(const CudaBench& bench, F&& call) {
+  constexpr int kCalls = 32;
+  FOVEA_ASSIGN_OR_RETURN(const double us, host_us(bench, [&]() -> Status {
+                           for (int i = 0; i < kCalls; ++i) FOVEA_RETURN_IF_ERROR(call());
+                           return ok_status();
+                         }));
+  return us / kCalls;
+}
+
+// What a layer costs the host, beside a launch of a kernel that does nothing.
+Status bench_calls(const CudaBench& bench, BenchReport& report) {
+  MeasuredCase c;
+  c.suite = "plan";
+  c.q_lens = constant_lengths(64, 1);
+  c.kv_lens = constant_lengths(64, 4096);
+  FOVEA_ASSIGN_OR_RETURN(DeviceCase device, DeviceCase::create(bench, c, false));
+  const cuda::ScopedContext context(bench.device());
+  std::vector<std::int32_t> slots(64);
+  std::iota(slots.begin(), slots.end(), 0);
+  FOVEA_ASSIGN_OR_RETURN(const cuda::DeviceBuffer there,
+                         cuda::DeviceBuffer::create(bench.device(), slots.size() * sizeof(slots[0])));
+  FOVEA_RETURN_IF_ERROR(
+      cuda::copy_to_device(bench.device(), there.data(), slots.data(), there.size_bytes(), bench.stream()));
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::kernel_source("fovea_empty", bench.device().info().arch(),
+                                                                            "kernels/limits/read_limit.cuh", {}));
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function empty, cuda_kernel(bench.device(), source, "fovea_empty"));
+  cuda::LaunchConfig config;
+  config.stream = bench.stream();
+  const auto add = [&](const char* metric, double us) {
+    report.add({"plan", "B64 S4096 32/8", metric, us, "us", std::nullopt, "", std::nullopt, true});
+  };
+  FOVEA_ASSIGN_OR_RETURN(const double run, enqueue_us(bench, [&] { return device.run(0); }));
+  add("run, host", run);
+  FOVEA_ASSIGN_OR_RETURN(const double append, enqueue_us(bench, [&] { return device.append(there); }));
+  add("append, host", append);
+  FOVEA_ASSIGN_OR_RETURN(const double bare, enqueue_us(bench, [&] { return cuda::launch(empty, config, {}); }));
+  add("empty launch, host", bare);
+  return ok_status();
+}
+
 // The plain decode kernel: compiled into an empty cache, then found there by a compiler that has not seen it.
 Status bench_compile(const CudaBench& bench, BenchReport& report) {
   namespace fs = std::filesystem;
@@ -87,6 +134,7 @@ Status bench_compile(const CudaBench& bench, BenchReport& report) {
 
 Status bench_cuda_host(const CudaBench& bench, BenchReport& report) {
   FOVEA_RETURN_IF_ERROR(bench_plans(bench, report));
+  FOVEA_RETURN_IF_ERROR(bench_calls(bench, report));
   return bench_compile(bench, report);
 }
 

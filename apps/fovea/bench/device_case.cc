@@ -160,6 +160,18 @@ Status DeviceCase::run(int set) {
   return attention_->run(rows(q_), kv, rows(out_), {}, {bench_.stream()});
 }
 
+Status DeviceCase::append(const cuda::DeviceBuffer& slots) {
+  PagedKv kv;
+  kv.layout = heads_first_ ? KvLayout::kHND : KvLayout::kNHD;
+  kv.k = pool(k_.data());
+  kv.v = pool(v_.data());
+  const TensorView rows =
+      on_device(cpu_tensor(q_.data(), case_.q_dtype, batch_.num_rows(), case_.kv_heads, case_.head_dim));
+  AppendPlaces places;
+  places.slots = on_device(cpu_tensor(slots.data(), DType::kI32, batch_.num_rows()));
+  return append_paged_kv(rows, rows, places, kv, {bench_.stream()});
+}
+
 int DeviceCase::calls() const {
   const double guess = std::max({case_.kv_bytes() / 4e6, case_.flops() / 2e8, 5.0});
   return std::clamp(static_cast<int>(kGraphUs / guess), sets_, std::max(sets_, kMostCalls));

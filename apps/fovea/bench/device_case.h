@@ -33,6 +33,8 @@ class DeviceCase {
   Status keep_lists_on_device();
   // Over copy number `set` of the KV.
   Status run(int set);
+  // The queries' bits as new rows of keys and values, to the slots i32 [rows] of copy 0.
+  Status append(const cuda::DeviceBuffer& slots);
   // Median microseconds of a run, by graph replays. kInternal when the output cannot be right.
   Result<double> time_us();
   Result<CudaBench::BurstAndSoaked> burst_and_soaked_us();

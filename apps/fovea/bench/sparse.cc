@@ -91,7 +91,7 @@ class SparseStep {
     batch.page_stride = kPagesEach;
     return attention_->plan(batch, {bench_.stream()});
   }
-  // Of an object that recorded nothing yet: graphs keep the addresses of lists.
+  // Of an object that captured nothing yet: graphs keep the addresses of lists.
   Status renew() {
     const AttentionOptions o = attention_->options();
     FOVEA_ASSIGN_OR_RETURN(Attention attention, Attention::create(o));

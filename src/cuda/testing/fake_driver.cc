@@ -117,7 +117,7 @@ CuResult begin(const char* name, bool needs_context = true) {
   return g_current.empty() ? kInvalidContext : state().lost;
 }
 
-// As begin(); a failure while the stream records spoils the recording, as the driver does it.
+// As begin(); a failure while the stream captures spoils the capture, as the driver does it.
 CuResult enqueue(const char* name, CuStream stream, Work work) {
   FakeStream& s = stream_of(stream);
   if (const CuResult code = begin(name); code != 0) {
@@ -128,7 +128,7 @@ CuResult enqueue(const char* name, CuStream stream, Work work) {
   return 0;
 }
 
-// As begin(), for calls that spoil recordings in global mode unless the thread relaxed its mode.
+// As begin(), for calls that spoil captures in global mode unless the thread relaxed its mode.
 CuResult begin_unsafe(const char* name) {
   if (const CuResult code = begin(name); code != 0) return code;
   CuResult code = 0;

@@ -27,7 +27,7 @@ class Fp8Scratch {
   static constexpr std::int64_t kRows = 2048;  // of activations, at once
   static constexpr std::size_t kExpandedBytes = std::size_t{32} << 20;
 
-  // Room for rows of so many numbers; before anything is enqueued or recorded that uses it.
+  // Room for rows of so many numbers; before anything is enqueued or captured that uses it.
   Status reserve(const cuda::Device& device, std::int64_t in);
   std::uint8_t* codes() const { return codes_.as<std::uint8_t>(); }
   float* scales() const { return scales_.as<float>(); }

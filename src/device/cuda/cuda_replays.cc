@@ -20,7 +20,7 @@ Status CudaReplays::run(std::uint64_t key, const std::function<Status()>& enqueu
     const Result<std::size_t> before = device_.memory_available();
     Result<cuda::Graph> made = cuda::Graph::capture(device_, stream_, enqueue);
     if (!made.ok()) {
-      log_warning("steps are launched kernel by kernel from now on, for recording one failed: {}",
+      log_warning("steps are launched kernel by kernel from now on, for capturing one failed: {}",
                   made.status().message());
       off_ = true;
       graphs_.clear();

@@ -1,5 +1,5 @@
 // Graphs of what a CUDA device was asked to enqueue again and again (Device::replay). A key that comes first is
-// enqueued as it is, which loads kernels and chooses algorithms; the second time it is recorded. Owned by the device.
+// enqueued as it is, which loads kernels and chooses algorithms; the second time it is captured. Owned by the device.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class CudaReplays {
   CudaReplays(cuda::Device device, cuda::StreamHandle stream) : device_(std::move(device)), stream_(stream) {}
 
   Status run(std::uint64_t key, const std::function<Status()>& enqueue);
-  // Graphs that there are, and by how much the device's free memory shrank while they were recorded.
+  // Graphs that there are, and by how much the device's free memory shrank while they were captured.
   DeviceGraphs graphs() const { return taken_; }
 
  private:
@@ -29,7 +29,7 @@ class CudaReplays {
   cuda::StreamHandle stream_;
   std::unordered_map<std::uint64_t, cuda::Graph> graphs_;  // empty: the key came once
   DeviceGraphs taken_;
-  bool off_ = false;  // a recording failed
+  bool off_ = false;  // a capture failed
 };
 
 }  // namespace fovea

@@ -218,7 +218,7 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
 std::uint64_t ModelRunner::replay_key() const {
   // Steps of decode alone come again with the same sizes.
   if (!options_.repeats_steps || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
-  // What a device recorded for one runner has the addresses of that one's buffers.
+  // What a device captured for one runner has the addresses of that one's buffers.
   std::uint64_t key = hash_combine(hash_combine(number_, some_draw_ ? 2 : 1), tokens_.size());
   for (const AttentionGroup& attention : attention_) {
     key = hash_combine(key, static_cast<std::uint64_t>(attention.op->run_kind()));

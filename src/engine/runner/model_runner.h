@@ -35,7 +35,7 @@ struct ModelRunnerOptions {
   std::optional<SelectionOptions> selection;  // none: sequences must not ask for it
   StepLog* log = nullptr;                     // told what a step does; outlives the runner
   StepClock* clock = nullptr;                 // ends the parts of chunks; outlives the runner; null: there are none
-  bool repeats_steps = true;                  // by what a device recorded, where it can; else every step is enqueued
+  bool repeats_steps = true;                  // by what a device captured, where it can; else every step is enqueued
 };
 
 class ModelRunner {

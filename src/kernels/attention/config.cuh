@@ -46,7 +46,7 @@ inline constexpr int kElementBits = kInt4 ? 4 : kFp8 || kInt8 ? 8 : 16;
 inline constexpr int kRowBytes = kHeadDim * kElementBits / 8;
 inline constexpr int kBlocks = kHeadDim / 16;  // blocks of 16 dims: one k-step of Q K^T, two n-tiles of P V
 
-// In shared memory a token's row is cut into panels of at most 128 bytes, so that the copy engine's swizzle applies.
+// In shared memory a token's row is cut into panels of at most 128 bytes, so that TMA's swizzle applies.
 inline constexpr int kPanelBytes = kRowBytes % 128 == 0  ? 128
                                    : kRowBytes % 64 == 0 ? 64
                                    : kRowBytes % 32 == 0 ? 32

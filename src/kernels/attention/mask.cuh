@@ -17,7 +17,7 @@ struct Slice {
 
 // Pairs of a lane as bits: bit 4h + 2n + e is row r + 8h and token 8n + 2c + e of the slice (r = lane / 4, c = lane %
 // 4), as in the fragments of the first product.
-inline constexpr uint32_t kAllSeen = 0xff;
+inline constexpr uint32_t kAllVisible = 0xff;
 
 __device__ __forceinline__ uint32_t slice_token(uint32_t slice, uint32_t n, uint32_t e, uint32_t lane) {
   return slice + 8 * n + 2 * (lane & 3) + e;
@@ -54,7 +54,7 @@ __device__ __forceinline__ PositionRange position_range(const Row (&rows)[2]) {
 }
 
 // False when every row sees every token of the slice.
-__device__ __forceinline__ bool may_hide(const Work& work, const PositionRange& range, uint32_t slice) {
+__device__ __forceinline__ bool may_mask(const Work& work, const PositionRange& range, uint32_t slice) {
   if (slice < work.begin || slice + kSliceTokens > work.end) return true;
   if (!(work.record->item.flags & abi::kItemMasked)) return false;
   const abi::BlockRow& block_row = work.record->block_row;
@@ -65,10 +65,10 @@ __device__ __forceinline__ bool may_hide(const Work& work, const PositionRange& 
   return block_row.mask == abi::MaskKind::kWindow && first < range.high - block_row.window_left;
 }
 
-__device__ __forceinline__ uint32_t seen_pairs(const Work& work, const Row (&rows)[2], uint32_t slice) {
+__device__ __forceinline__ uint32_t visible_pairs(const Work& work, const Row (&rows)[2], uint32_t slice) {
   const abi::BlockRow& block_row = work.record->block_row;
   const abi::MaskKind mask = work.record->item.flags & abi::kItemMasked ? block_row.mask : abi::MaskKind::kNone;
-  uint32_t seen = 0;
+  uint32_t visible = 0;
 #pragma unroll
   for (uint32_t i = 0; i < 4; ++i) {
     const uint32_t token = slice_token(slice, i / 2, i % 2, work.lane);
@@ -92,10 +92,10 @@ __device__ __forceinline__ uint32_t seen_pairs(const Work& work, const Row (&row
           sees = sees && position >= rows[h].position - block_row.window_left;
         }
       }
-      if (sees) seen |= 1u << (4 * h + i);
+      if (sees) visible |= 1u << (4 * h + i);
     }
   }
-  return seen;
+  return visible;
 }
 
 }  // namespace fovea::attention

@@ -1,5 +1,5 @@
-// The worker's queue: the scout, a warp that reads the plan ahead of everybody and publishes one record an item, and
-// what the loaders take from it. The first item stands in WorkerStart, so that its data is one round trip away.
+// The worker's queue: the scheduler warp, which reads the plan ahead of all others and publishes one record an item,
+// and what the loaders take from it. The first item stands in WorkerStart, so that its data is one round trip away.
 #pragma once
 
 #include "kernels/attention/general/shared.cuh"
@@ -8,6 +8,12 @@
 namespace fovea::attention {
 
 inline constexpr uint32_t kEndOfWork = abi::kNone;  // instead of a KV head
+
+// An array of the plan, by its offset in the header.
+template <typename T>
+__device__ __forceinline__ const T* section(const abi::AttentionArgs& args, uint32_t offset) {
+  return reinterpret_cast<const T*>(args.plan + offset);
+}
 
 // The first queue of a CTA, found without reading the header.
 struct Queue {
@@ -73,7 +79,7 @@ struct RingSlot {
   __device__ __forceinline__ explicit RingSlot(uint32_t use) : index(use % kSize), parity(use / kSize & 1) {}
 };
 
-// Where the scout finds the plan's arrays; read once, in parallel with the first item.
+// Where the scheduler warp finds the plan's arrays; read once, in parallel with the first item.
 struct Sections {
   const uint8_t* block_rows;
   const uint8_t* row_indices;
@@ -87,11 +93,29 @@ struct Sections {
     block_rows = args.plan + header.block_rows;
     row_indices = args.plan + header.row_indices;
     q_pos = args.plan + header.q_pos;
-    items = reinterpret_cast<const uint4*>(args.plan + header.items);
-    queue = reinterpret_cast<const uint32_t*>(args.plan + header.queue);
+    items = section<uint4>(args, header.items);
+    queue = section<uint32_t>(args, header.queue);
     num_queues = header.num_workers;
   }
 };
+
+// In kernels with checks the scheduler warp is the watchdog of its CTA: what would hang for good, because a part or a
+// copy never comes, ends the launch with an error.
+template <class IsOver>
+__device__ __forceinline__ void watch(const IsOver& is_over) {
+  constexpr long long kMostClocks = 20'000'000'000;  // ten seconds at 2 GHz, of an item
+  const long long begin = clock64();
+  while (!is_over()) {
+    if (clock64() - begin > kMostClocks) __trap();
+  }
+}
+__device__ __forceinline__ void wait_as_scheduler(uint32_t barrier, uint32_t parity) {
+  if constexpr (kChecked) {
+    watch([=] { return ptx::mbarrier_test(barrier, parity); });
+  } else {
+    ptx::mbarrier_wait(barrier, parity);
+  }
+}
 
 // Publishes the record of the n-th item. words: of the item, see abi::WorkItem. Shared: the shared memory of a kernel
 // that has records, their barriers and loaded_items.
@@ -101,7 +125,7 @@ __device__ __forceinline__ void publish(const abi::AttentionArgs& args, const Se
                                         uint32_t length_slot, uint32_t block_row, uint32_t head, uint32_t lane) {
   const RingSlot<kRecords> slot(n);
   ItemRecord& record = shared.records[slot.index];
-  ptx::mbarrier_wait(ptx::smem_address(&shared.record_empty[slot.index]), slot.parity ^ 1);
+  wait_as_scheduler(ptx::smem_address(&shared.record_empty[slot.index]), slot.parity ^ 1);
   const auto part = [](const void* from, uint32_t i) { return static_cast<const uint8_t*>(from) + 16 * i; };
   if (lane < 4) {
     const uint8_t* from = plan.block_rows + block_row * sizeof(abi::BlockRow);
@@ -131,7 +155,7 @@ inline constexpr uint32_t kRecordArrivals = 33;  // of publish() and publish_end
 template <class Shared>
 __device__ __forceinline__ void publish_end(Shared& shared, uint32_t n, uint32_t lane) {
   const RingSlot<kRecords> slot(n);
-  ptx::mbarrier_wait(ptx::smem_address(&shared.record_empty[slot.index]), slot.parity ^ 1);
+  wait_as_scheduler(ptx::smem_address(&shared.record_empty[slot.index]), slot.parity ^ 1);
   const uint32_t full = ptx::smem_address(&shared.record_full[slot.index]);
   ptx::mbarrier_arrive_after_copies(full);
   if (lane == 0) {
@@ -179,7 +203,12 @@ __device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, Shared
   const uint32_t num_queues = plan.num_queues;
   while (num_queues > gridDim.x) {
     for (uint32_t w = 0; w < sizeof(shared.loaded_items) / sizeof(uint32_t); ++w) {
-      while (*static_cast<const volatile uint32_t*>(&shared.loaded_items[w]) != n) {
+      const auto is_loaded = [&] { return *static_cast<const volatile uint32_t*>(&shared.loaded_items[w]) == n; };
+      if constexpr (kChecked) {
+        watch(is_loaded);
+      } else {
+        while (!is_loaded()) {
+        }
       }
     }
     uint32_t claimed = 0;
@@ -194,6 +223,10 @@ __device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, Shared
     n = publish_queue(args, plan, queue, shared, n, lane);
   }
   publish_end(shared, n, lane);
+  if (kChecked && n > 0) {
+    const RingSlot<kRecords> last(n - 1);
+    wait_as_scheduler(ptx::smem_address(&shared.record_empty[last.index]), last.parity);
+  }
 }
 
 }  // namespace fovea::attention

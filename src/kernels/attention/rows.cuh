@@ -2,7 +2,7 @@
 // Used by the consumers and, for outputs, by the merge.
 #pragma once
 
-#include "kernels/attention/general/shared.cuh"
+#include "kernels/attention/queue.cuh"
 #include "kernels/attention/rotation.cuh"
 #include "kernels/ptx/mma.cuh"
 
@@ -42,8 +42,8 @@ __device__ __forceinline__ Row find_row(const Work& work, uint32_t row) {
     r.position = work.record->positions[r.token];
   } else {
     const uint32_t at = work.record->item.row_begin + r.token;
-    r.q_row = reinterpret_cast<const uint32_t*>(work.args->plan + work.header->row_indices)[at];
-    r.position = reinterpret_cast<const int32_t*>(work.args->plan + work.header->q_pos)[at];
+    r.q_row = section<uint32_t>(*work.args, work.header->row_indices)[at];
+    r.position = section<int32_t>(*work.args, work.header->q_pos)[at];
   }
   return r;
 }
@@ -52,16 +52,16 @@ __device__ __forceinline__ const VariantParams& variant_params(const abi::Attent
   return *reinterpret_cast<const VariantParams*>(args.variant_params);
 }
 
-// A logit through the variant's hooks; clears bit `bit` of `seen` where they hide it.
+// A logit through the variant's hooks; clears bit `bit` of `visible` where they mask it.
 __device__ __forceinline__ float variant_logit(const VariantParams& params, float s,
                                                const fovea::variant::LogitPlace<float>& place, uint32_t bit,
-                                               uint32_t& seen) {
+                                               uint32_t& visible) {
   if constexpr (Variant::kHasLogit) {
     s = Variant::template logit<fovea::variant::ScalarMath>(params, s, place);
     if constexpr (Variant::kSoftmax) s *= fovea::variant::kLog2e;
   }
   if constexpr (Variant::kHasVisible) {
-    if (!Variant::template visible<fovea::variant::ScalarMath>(params, place)) seen &= ~(1u << bit);
+    if (!Variant::template visible<fovea::variant::ScalarMath>(params, place)) visible &= ~(1u << bit);
   }
   return s;
 }
@@ -197,7 +197,7 @@ __device__ __forceinline__ void fill_loaded(const Row& row, const uint16_t* from
 }
 
 // Makes row h of the fragments meet stored integers, and finds what their zeros and biases add to its logits.
-__device__ __forceinline__ void meet_integers(int h, Fragments& q, Queries& out) {
+__device__ __forceinline__ void prepare_for_integers(int h, Fragments& q, Queries& out) {
   // Codes of odd half-bytes stand 16 times as high: queries that meet the others make up for it.
   constexpr float kUnit = kInt4 ? 16.0f / 16777216.0f : 1.0f / 16777216.0f;
   constexpr float kBias = kInt4 ? abi::kI4Bias : abi::kI8Bias;
@@ -268,7 +268,7 @@ __device__ __forceinline__ Queries load_queries(const abi::AttentionArgs& args, 
   Queries out;
   if constexpr (kIntegers) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) meet_integers(h, q, out);
+    for (int h = 0; h < 2; ++h) prepare_for_integers(h, q, out);
   }
 #pragma unroll
   for (int b = 0; b < kQueryBlocks; ++b) {

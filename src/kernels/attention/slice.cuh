@@ -63,13 +63,13 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, const Slice& sli
   for (int i = 0; i < 8; ++i) logits[i / 4][i % 4] += odd[i / 4][i % 4];
 }
 
-// state.o += weights V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;
+// state.o += P V. tokens: which of the lane's four tokens of V (2c, 2c + 1, 8 + 2c, 9 + 2c) exist for anybody;
 // the others may hold anything, NaN too.
-template <bool kHide>
-__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[4], const Slice& slice,
-                                                uint32_t lane, uint32_t tokens) {
+template <bool kMasked>
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&p)[4], const Slice& slice, uint32_t lane,
+                                                uint32_t tokens) {
   uint32_t keep[2];
-  if constexpr (kHide) {
+  if constexpr (kMasked) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       keep[i] = (tokens >> (2 * i) & 1 ? 0xffffu : 0u) | (tokens >> (2 * i + 1) & 1 ? 0xffff0000u : 0u);
@@ -77,12 +77,12 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
   }
   if constexpr (!kNarrow) {
     for_chunk_pairs<StageTile, Order::kTokens, true>(slice.v_tile, slice.in_stage, lane, [&]<int b>(uint32_t(&v)[4]) {
-      if constexpr (kHide) {
+      if constexpr (kMasked) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
       }
-      ptx::mma_16816<kMmaBf16>(state.o[b][0], weights, v[0], v[1]);
-      ptx::mma_16816<kMmaBf16>(state.o[b][1], weights, v[2], v[3]);
+      ptx::mma_16816<kMmaBf16>(state.o[b][0], p, v[0], v[1]);
+      ptx::mma_16816<kMmaBf16>(state.o[b][1], p, v[2], v[3]);
     });
   } else {
     // A register holds two dims of two tokens, the even ones for n-tile 0, the odd ones for n-tile 1; of int4 four, for
@@ -90,7 +90,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     for_chunks<StageTile, Order::kTokens, true>(
         slice.v_tile, slice.in_stage, lane, [&]<int c>(uint32_t first, uint32_t second) {
           const auto add = [&](int b, int n, uint32_t low, uint32_t high) {
-            ptx::mma_16816<false>(state.o[b][n], weights, low, high);
+            ptx::mma_16816<false>(state.o[b][n], p, low, high);
           };
           if constexpr (kInt4) {
             add(2 * c, 0, ptx::codes_of_half_bytes<0>(first), ptx::codes_of_half_bytes<0>(second));
@@ -101,7 +101,7 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
             add(c, 0, ptx::codes_of_even_bytes(first), ptx::codes_of_even_bytes(second));
             add(c, 1, ptx::codes_of_odd_bytes(first), ptx::codes_of_odd_bytes(second));
           } else {
-            if constexpr (kHide) {
+            if constexpr (kMasked) {
               first &= keep[0];
               second &= keep[1];
             }
@@ -133,31 +133,31 @@ struct TokenScales {
   }
 };
 
-// Weights become weight * scale * kWeightFactor, 0 where hidden, and state.zero their sum with the tokens' middles.
-template <bool kHide>
-__device__ __forceinline__ void scale_weights(State& state, float (&x)[2][4], uint32_t seen, const Slice& slice,
-                                              uint32_t lane) {
+// P becomes P * scale * kPFactor, 0 where masked, and state.zero their sum with the tokens' middles.
+template <bool kMasked>
+__device__ __forceinline__ void scale_p(State& state, float (&x)[2][4], uint32_t visible, const Slice& slice,
+                                        uint32_t lane) {
   const TokenScales of(slice.scales + 4 * kStageTokens, slice.in_stage, lane);
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int h = i / 2;
-      const bool hidden = kHide && !(seen >> (4 * h + 2 * n + i % 2) & 1);  // then the scale may be anything
+      const bool masked = kMasked && !(visible >> (4 * h + 2 * n + i % 2) & 1);  // then the scale may be anything
       if constexpr (kIntegers) {
-        state.zero[h] += hidden ? 0.0f : x[n][i] * (of.zero[n][i % 2] + kMiddle * of.scale[n][i % 2]);
+        state.zero[h] += masked ? 0.0f : x[n][i] * (of.zero[n][i % 2] + kMiddle * of.scale[n][i % 2]);
       }
-      x[n][i] = hidden ? 0.0f : x[n][i] * (of.scale[n][i % 2] * kWeightFactor);
+      x[n][i] = masked ? 0.0f : x[n][i] * (of.scale[n][i % 2] * kPFactor);
     }
   }
 }
 
-// kHide: some pair may be hidden.
-template <bool kHide>
+// kMasked: some pair may be masked.
+template <bool kMasked>
 __device__ __forceinline__ void run_slice(const Work& work, const Row (&rows)[2], const Queries& q, State& state,
                                           const Slice& slice) {
   const uint32_t lane = work.lane;
-  // Logits: products, their scales, what the mask and the variant hide.
+  // Logits: products, their scales, what the mask and the variant mask.
   float x[2][4];
   multiply_keys(q, slice, lane, x);
   [[maybe_unused]] float shifts[2][4];  // what the keys' zeros add to logits
@@ -169,8 +169,8 @@ __device__ __forceinline__ void run_slice(const Work& work, const Row (&rows)[2]
       if constexpr (kIntegers) shifts[i / 4][i % 4] = of.zero[i / 4][i % 2] * q.sum[i % 4 / 2];
     }
   }
-  uint32_t seen = kAllSeen;
-  if constexpr (kHide) seen = seen_pairs(work, rows, slice.token);
+  uint32_t visible = kAllVisible;
+  if constexpr (kMasked) visible = visible_pairs(work, rows, slice.token);
   [[maybe_unused]] const VariantParams& params = variant_params(*work.args);
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
@@ -188,15 +188,15 @@ __device__ __forceinline__ void run_slice(const Work& work, const Row (&rows)[2]
         if (token >= work.begin && token < work.end) {
           place.kv_pos = static_cast<float>(token_position(*work.args, work.record->block_row, token));
         }
-        s = variant_logit(params, s, place, 4 * h + 2 * n + i % 2, seen);
+        s = variant_logit(params, s, place, 4 * h + 2 * n + i % 2, visible);
       }
-      if constexpr (kHide || Variant::kHasVisible) {
-        if (!(seen >> (4 * h + 2 * n + i % 2) & 1)) s = kMinusInf;
+      if constexpr (kMasked || Variant::kHasVisible) {
+        if (!(visible >> (4 * h + 2 * n + i % 2) & 1)) s = kMinusInf;
       }
       x[n][i] = s;
     }
   }
-  // Weights.
+  // P.
   if constexpr (Variant::kSoftmax) {
     float shift[2];
     raise(
@@ -217,23 +217,23 @@ __device__ __forceinline__ void run_slice(const Work& work, const Row (&rows)[2]
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float w = Variant::template weight<fovea::variant::ScalarMath>(params, x[n][i]);
-        x[n][i] = seen >> (4 * (i / 2) + 2 * n + i % 2) & 1 ? w : 0.0f;
+        x[n][i] = visible >> (4 * (i / 2) + 2 * n + i % 2) & 1 ? w : 0.0f;
       }
     }
   }
-  constexpr bool kSomeHidden = kHide || Variant::kHasVisible;
-  if constexpr (kTokenScales) scale_weights<kSomeHidden>(state, x, seen, slice, lane);
-  const uint32_t weights[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
-                               ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
+  constexpr bool kSomeMasked = kMasked || Variant::kHasVisible;
+  if constexpr (kTokenScales) scale_p<kSomeMasked>(state, x, visible, slice, lane);
+  const uint32_t p[4] = {ptx::pack2<kMmaBf16>(x[0][0], x[0][1]), ptx::pack2<kMmaBf16>(x[0][2], x[0][3]),
+                         ptx::pack2<kMmaBf16>(x[1][0], x[1][1]), ptx::pack2<kMmaBf16>(x[1][2], x[1][3])};
   // Their products with values.
   uint32_t tokens = 0;
-  // Integers are finite: a weight of 0 hides them.
-  constexpr bool kSomeInfinite = kSomeHidden && !kIntegers;
+  // Integers are finite: a P of 0 masks them.
+  constexpr bool kSomeInfinite = kSomeMasked && !kIntegers;
   if constexpr (kSomeInfinite) {
-    tokens = tokens_to_multiply(rows, seen, weights, state, slice, lane);
+    tokens = tokens_to_multiply(rows, visible, p, state, slice, lane);
   }
-  if constexpr (kIntegers) ptx::mma_16816<false>(state.weights, weights, kTwoOnes, kTwoOnes);
-  multiply_values<kSomeInfinite>(state, weights, slice, lane, tokens);
+  if constexpr (kIntegers) ptx::mma_16816<false>(state.p_sums, p, kTwoOnes, kTwoOnes);
+  multiply_values<kSomeInfinite>(state, p, slice, lane, tokens);
 }
 
 // Applies the key and value hooks to the 16 tokens of a slice, in place. By the one warp that works on the slice.

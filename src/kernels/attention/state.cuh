@@ -8,11 +8,11 @@ namespace fovea::attention {
 
 inline constexpr float kMinusInf = __builtin_bit_cast(float, 0xff800000u);
 
-// Weights times scales are halves; times this they neither overflow for any scale nor become subnormal for usual ones.
-inline constexpr float kWeightFactor = kInt4 ? 4.0f : 64.0f;
+// P times scales are halves; times this they neither overflow for any scale nor become subnormal for usual ones.
+inline constexpr float kPFactor = kInt4 ? 4.0f : 64.0f;
 
-// Stored integers of values are counted from the middle of their range, half a unit below 0, and zeros follow: weights
-// that meet zeros are not rounded, those of integers are, and what a token loses by that would have one sign in all
+// Stored integers of values are counted from the middle of their range, half a unit below 0, and zeros follow: P
+// that meets zeros is not rounded, that of integers is, and what a token loses by that would have one sign in all
 // dims otherwise, which taking a rotation back gathers in dim 0.
 inline constexpr float kMiddle = -0.5f;
 // What products make of stored integers: without their bias, and as codes_of_bytes() and codes_of_half_bytes() have
@@ -28,16 +28,16 @@ struct State {
   float o[kBlocks][2][4];
   float max[2];
   float sum[2];                   // of this lane's tokens only, until finish_sums()
-  float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle) of this lane's tokens, until finish_integers()
-  float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
+  float zero[kIntegers ? 2 : 1];  // sums of P * middle (kMiddle) of this lane's tokens, until finish_integers()
+  float p_sums[4];                // integers: sums of P that values were multiplied by; rows as in o
 
   static constexpr uint32_t kFirstLane = 1, kLastLane = 2;  // bits of a lane's number in which those of a row differ
   static constexpr float kZeroFactor = 1.0f;                // what zero[] is to be divided by
   static constexpr int kPerRow = kBlocks * 4;
-  // Element i of row h, which i & kOddBit says to be an odd dim; its weights.
+  // Element i of row h, which i & kOddBit says to be an odd dim; its P.
   static constexpr int kOddBit = 2;
   __device__ __forceinline__ float& at(int h, int i) { return o[i / 4][i / 2 % 2][2 * h + i % 2]; }
-  __device__ __forceinline__ float& weight(int h, int i) { return weights[2 * h + i]; }
+  __device__ __forceinline__ float& p_sum(int h, int i) { return p_sums[2 * h + i]; }
 };
 
 // The functions below take this kernel's states and those of kernels/attention/warp_per_worker.
@@ -53,8 +53,8 @@ __device__ __forceinline__ void rescale(S& state, int h, float alpha) {
   state.sum[h] *= alpha;
   if constexpr (kIntegers) {
     state.zero[h] *= alpha;
-    state.weight(h, 0) *= alpha;
-    state.weight(h, 1) *= alpha;
+    state.p_sum(h, 0) *= alpha;
+    state.p_sum(h, 1) *= alpha;
   }
 #pragma unroll
   for (int i = 0; i < S::kPerRow; ++i) state.at(h, i) *= alpha;
@@ -62,18 +62,31 @@ __device__ __forceinline__ void rescale(S& state, int h, float alpha) {
 
 // x over the lanes that have the rows of x's.
 template <class S, class F>
-__device__ __forceinline__ float over_row(float x, const F& f) {
+__device__ __forceinline__ float reduce_row(float x, const F& f) {
 #pragma unroll
   for (uint32_t step = S::kFirstLane; step <= S::kLastLane; step *= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
   return x;
 }
 template <class S>
-__device__ __forceinline__ float most_of_row(float x) {
-  return over_row<S>(x, [](float a, float b) { return fmaxf(a, b); });
+__device__ __forceinline__ float row_max(float x) {
+  return reduce_row<S>(x, [](float a, float b) { return fmaxf(a, b); });
 }
 template <class S>
-__device__ __forceinline__ float sum_of_row(float x) {
-  return over_row<S>(x, [](float a, float b) { return a + b; });
+__device__ __forceinline__ float row_sum(float x) {
+  return reduce_row<S>(x, [](float a, float b) { return a + b; });
+}
+
+template <class F>
+__device__ __forceinline__ float reduce_warp(float x, const F& f) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = f(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+  return reduce_warp(x, [](float a, float b) { return fmaxf(a, b); });
+}
+__device__ __forceinline__ float warp_sum(float x) {
+  return reduce_warp(x, [](float a, float b) { return a + b; });
 }
 
 // The rows' maxima rise to those of the lanes' logits, most_of(h); sums and outputs follow. shift: what logits lose.
@@ -83,7 +96,7 @@ __device__ __forceinline__ void raise(State& state, const F& most_of, float (&sh
   bool moved = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float most = fmaxf(most_of_row<State>(most_of(h)), state.max[h]);
+    const float most = fmaxf(row_max<State>(most_of(h)), state.max[h]);
     shift[h] = most == kMinusInf ? 0.0f : most;
     alpha[h] = ptx::exp2_approx(state.max[h] - shift[h]);
     moved |= most != state.max[h];
@@ -98,7 +111,7 @@ __device__ __forceinline__ void raise(State& state, const F& most_of, float (&sh
 template <class S>
 __device__ __forceinline__ void finish_sums(S& state) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) state.sum[h] = sum_of_row<S>(state.sum[h]);
+  for (int h = 0; h < 2; ++h) state.sum[h] = row_sum<S>(state.sum[h]);
 }
 
 // Behind the last slice: takes factors out of outputs over integers, adds what their biases and zeros are, and rotates
@@ -109,11 +122,11 @@ __device__ __forceinline__ void finish_integers(S& state, uint32_t lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float zero =
-          sum_of_row<S>(state.zero[h]) * (1.0f / S::kZeroFactor) - state.weight(h, 0) * (kCodeBias / kWeightFactor);
+          row_sum<S>(state.zero[h]) * (1.0f / S::kZeroFactor) - state.p_sum(h, 0) * (kCodeBias / kPFactor);
       float row[S::kPerRow];
 #pragma unroll
       for (int i = 0; i < S::kPerRow; ++i) {
-        row[i] = state.at(h, i) * (1.0f / ((i & S::kOddBit ? kOddUnit : kEvenUnit) * kWeightFactor)) + zero;
+        row[i] = state.at(h, i) * (1.0f / ((i & S::kOddBit ? kOddUnit : kEvenUnit) * kPFactor)) + zero;
       }
       if constexpr (kRotated) rotate<S::kFirstLane, S::kLastLane>(row, lane);
 #pragma unroll

@@ -17,7 +17,7 @@ __device__ __forceinline__ void unrolled(const F& f) {
   }
 }
 
-// What the copy engine's swizzle adds to the 16-byte chunk index within a row of a panel, by the row in its box.
+// What TMA's swizzle adds to the 16-byte chunk index within a row of a panel, by the row in its box.
 __device__ __forceinline__ uint32_t swizzle_of(uint32_t row) {
   if constexpr (kPanelBytes == 128) return row & 7;
   if constexpr (kPanelBytes == 64) return (row >> 1) & 3;

@@ -58,8 +58,8 @@ __device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token_in_
   return {ptx::unpack_low<kMmaBf16>(word), ptx::unpack_high<kMmaBf16>(word)};
 }
 
-// Adds tokens (bits of the slice) to the rows that see them. seen, weights: of the lane, see run_slice().
-__device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32_t seen, const uint32_t (&weights)[4],
+// Adds tokens (bits of the slice) to the rows that see them. visible, P: of the lane, see run_slice().
+__device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32_t visible, const uint32_t (&p)[4],
                                            const Slice& slice, uint32_t lane) {
 #pragma unroll 1
   for (; tokens != 0; tokens &= tokens - 1) {
@@ -67,10 +67,10 @@ __device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32
     const uint32_t n = token / 8;
     const uint32_t e = token % 2;
     const uint32_t holder = (lane & ~3u) | (token % 8 / 2);
-    const uint32_t seen_there = __shfl_sync(~0u, seen, holder);
+    const uint32_t seen_there = __shfl_sync(~0u, visible, holder);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint32_t pair = __shfl_sync(~0u, n == 0 ? weights[h] : weights[2 + h], holder);
+      const uint32_t pair = __shfl_sync(~0u, n == 0 ? p[h] : p[2 + h], holder);
       if (!(seen_there >> (4 * h + 2 * n + e) & 1)) continue;
       const float weight = e == 0 ? ptx::unpack_low<kMmaBf16>(pair) : ptx::unpack_high<kMmaBf16>(pair);
 #pragma unroll
@@ -94,11 +94,10 @@ __device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32
 
 // Which of the lane's four tokens the product is to take: those that some row sees, without those that it would leak to
 // rows which do not; these are added here.
-__device__ __forceinline__ uint32_t tokens_to_multiply(const Row (&rows)[2], uint32_t seen,
-                                                       const uint32_t (&weights)[4], State& state, const Slice& slice,
-                                                       uint32_t lane) {
-  const uint32_t unseen = ~seen & ((rows[0].valid ? 0x0fu : 0u) | (rows[1].valid ? 0xf0u : 0u));
-  uint32_t both = ((seen | seen >> 4) & 0xf) | ((unseen | unseen >> 4) & 0xf) << 4;
+__device__ __forceinline__ uint32_t tokens_to_multiply(const Row (&rows)[2], uint32_t visible, const uint32_t (&p)[4],
+                                                       State& state, const Slice& slice, uint32_t lane) {
+  const uint32_t unseen = ~visible & ((rows[0].valid ? 0x0fu : 0u) | (rows[1].valid ? 0xf0u : 0u));
+  uint32_t both = ((visible | visible >> 4) & 0xf) | ((unseen | unseen >> 4) & 0xf) << 4;
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) both |= __shfl_xor_sync(~0u, both, step);
   uint32_t tokens = both & 0xf;
@@ -107,7 +106,7 @@ __device__ __forceinline__ uint32_t tokens_to_multiply(const Row (&rows)[2], uin
     const uint32_t leaking = not_finite_tokens(slice, lane) & __reduce_or_sync(~0u, as_slice_bits(divided, lane));
     if (leaking != 0) {
       tokens &= ~as_own_bits(leaking, lane);
-      add_tokens(state, leaking, seen, weights, slice, lane);
+      add_tokens(state, leaking, visible, p, slice, lane);
     }
   }
   return tokens;

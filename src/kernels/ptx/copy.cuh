@@ -1,4 +1,4 @@
-// Asynchronous copies from global to shared memory: cp.async for single rows, the copy engine for boxes of a tensor
+// Asynchronous copies from global to shared memory: cp.async for single rows, TMA for boxes of a tensor
 // map. Used by the loaders of the kernels.
 #pragma once
 

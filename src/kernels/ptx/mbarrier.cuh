@@ -15,7 +15,7 @@ __device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t count) 
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
 }
 
-// Makes initialized barriers visible to the copy engine; a barrier of the CTA must follow.
+// Makes initialized barriers visible to TMA; a barrier of the CTA must follow.
 __device__ __forceinline__ void fence_mbarrier_init() {
 #if FOVEA_ARCH >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

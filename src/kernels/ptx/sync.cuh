@@ -41,7 +41,7 @@ __device__ __forceinline__ void give_registers() {
 #endif
 }
 
-// What ordinary instructions wrote to shared memory is seen by copies of the copy engine that follow a barrier.
+// What ordinary instructions wrote to shared memory is seen by copies of TMA that follow a barrier.
 __device__ __forceinline__ void fence_before_async_copies() {
 #if FOVEA_ARCH >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

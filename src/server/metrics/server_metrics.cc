@@ -86,9 +86,9 @@ ServerMetrics::ServerMetrics(const Engine& engine, const OtlpExporter* traces)
           [](Stats s) { return s.kv_store_errors; });
   gauge("fovea_prompt_chunk_tokens", "Prompt tokens that the latest step with prompts could hold",
         [](Stats s) { return s.prompt_chunk_tokens; });
-  gauge("fovea_device_graphs", "Steps that the GPU repeats as they were recorded",
+  gauge("fovea_device_graphs", "Steps that the GPU repeats as they were captured",
         [](Stats s) { return s.device_graphs; });
-  gauge("fovea_device_graph_bytes", "GPU memory that recording them took",
+  gauge("fovea_device_graph_bytes", "GPU memory that capturing them took",
         [](Stats s) { return s.device_graph_bytes; });
   gauge("fovea_healthy", "1 while the engine is healthy", [](Stats s) { return s.healthy ? 1 : 0; });
   const char* requests_help = "Requests that ended, by outcome";

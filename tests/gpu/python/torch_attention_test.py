@@ -164,7 +164,7 @@ def test_page_lists_stay_where_a_graph_reads_them():
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         attention.run(batch.cq, (batch.ck, batch.cv), out)
     for elsewhere in (batch.indices, batch.cindices.clone()):
-        with pytest.raises(fovea.InvalidArgument, match="a graph recorded run"):
+        with pytest.raises(fovea.InvalidArgument, match="a graph captured run"):
             attention.plan(batch.q_lens, batch.kv_lens, elsewhere, batch.indptr)
     attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
     batch.check(attention.run(batch.cq, (batch.ck, batch.cv)))
@@ -342,7 +342,7 @@ def test_host_lists_of_a_side_stream():
     batch.check(out)
 
 
-def test_plans_are_for_the_kernel_that_a_graph_recorded():
+def test_plans_are_for_the_kernel_that_a_graph_captured():
     few = TorchBatch([1] * 4, [900, 30, 500, 64], dim=64)
     attention, out = few.attention(max_rows=16), torch.zeros_like(few.cq)
     attention.plan(few.q_lens, few.kv_lens, few.cindices, few.indptr)
@@ -413,7 +413,7 @@ def test_errors():
         fovea.Attention(num_qo_heads=64, num_kv_heads=8, head_dim=128, device="cuda", max_mask_bytes=1 << 40)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        with pytest.raises(fovea.InvalidArgument, match="recording a graph"):
+        with pytest.raises(fovea.InvalidArgument, match="capturing a graph"):
             attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
     attention.plan(batch.q_lens, batch.kv_lens, batch.cindices, batch.indptr)
     batch.check(attention.run(batch.cq, (batch.ck, batch.cv)))

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels/attention/general/merge.cuh"
-#include "kernels/attention/queue.cuh"
 
 namespace fovea::attention {
 
@@ -55,7 +54,7 @@ __device__ __forceinline__ void run_slices(const Work& work, const Division& div
         if constexpr (kTransformsKv) {
           transform_slice(work, slice, shared.kv[slot.index][0], shared.kv[slot.index][1], scratch);
         }
-        if (may_hide(work, range, slice.token)) {
+        if (may_mask(work, range, slice.token)) {
           run_slice<true>(work, rows, q, state, slice);
         } else {
           run_slice<false>(work, rows, q, state, slice);
@@ -67,7 +66,7 @@ __device__ __forceinline__ void run_slices(const Work& work, const Division& div
   }
   if constexpr (kFp8 && kTokenScales) {
 #pragma unroll
-    for (int i = 0; i < 2 * State::kPerRow; ++i) state.at(i % 2, i / 2) *= 1.0f / kWeightFactor;
+    for (int i = 0; i < 2 * State::kPerRow; ++i) state.at(i % 2, i / 2) *= 1.0f / kPFactor;
   }
   finish_integers(state, work.lane);
 }
@@ -82,7 +81,7 @@ __device__ __forceinline__ void finish_item(const Work& work, SharedMemory& shar
     if (counted) count.arrive(work, ending);
   };
   if (ending.alone || ending.row_blocks == kConsumerWarps) {
-    if (counted && !ending.alone) team_barrier();  // nobody waits in a merge any more
+    if (counted && !ending.alone) team_barrier();  // no warp waits in a merge any more
     arrive();
     write_alone(work, rows, ending.to, state);
   } else {

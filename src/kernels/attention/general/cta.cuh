@@ -13,7 +13,7 @@ namespace fovea::attention {
 __device__ __forceinline__ void init_barriers(SharedMemory& shared, uint32_t thread) {
   if (thread < kStages) {
     shared.armed[thread] = 0;
-    // The copy engine's bytes count by themselves, behind one arrival; copies of a warp arrive thread by thread.
+    // Bytes that TMA brings count by themselves, behind one arrival; copies of a warp arrive thread by thread.
     ptx::mbarrier_init(ptx::smem_address(&shared.full[thread]), kTma ? 1 : kChecked ? 33 : 32);
     ptx::mbarrier_init(ptx::smem_address(&shared.empty[thread]), kConsumerWarps);
   } else if (thread < kStages + kRecords) {

@@ -2,52 +2,65 @@
 // consumers and the merge.
 #pragma once
 
-#include "kernels/attention/parts.cuh"
+#include "kernels/attention/combine.cuh"
 
 namespace fovea::attention {
 
-// What a row's running output is divided by, and its base-2 log-sum-exp.
-struct RowResult {
-  float divisor;
-  float lse;
+// Who merges the rows of an item.
+enum class MergeRule : uint32_t {
+  kNone,     // they are finished: written directly, or a part that the worker of another one waits for
+  kFirst,    // this worker: it holds the first part, and waits for the others
+  kCounted,  // whoever writes a row's last part
 };
 
-// A row that saw nothing keeps output 0 and has log-sum-exp -inf. extra: base-2 logit without a value (a sink), or
-// -inf.
-__device__ __forceinline__ RowResult finish_row(float max, float sum, float extra) {
-  if constexpr (!Variant::kSoftmax) return {1.0f, 0.0f};
-  if (extra == kMinusInf) {
-    if (max == kMinusInf) return {1.0f, kMinusInf};
-    return {sum, max + log2f(sum)};
+__device__ __forceinline__ MergeRule merge_rule(const Work& work) {
+  const uint32_t flags = work.record->item.flags;
+  if (flags & abi::kItemDirect) return MergeRule::kNone;
+  // Where queues are claimed, a worker might wait for one that stands behind it in the same CTA.
+  const bool first_merges = work.args->first_merges != 0 && (flags & abi::kItemSingleHead) &&
+                            (work.record->block_row.flags & abi::kRowsSolo) && work.header->num_workers <= gridDim.x;
+  if (!first_merges) return MergeRule::kCounted;
+  return flags & abi::kItemFirstPart ? MergeRule::kFirst : MergeRule::kNone;
+}
+
+// One merge of the plan: its number, kNone where there is none, and its entry. Looked up one after the other while
+// other work goes on.
+struct MergeSlot {
+  uint32_t index;
+  abi::MergeEntry entry;
+};
+
+// token: of the item, or beyond it.
+__device__ __forceinline__ uint32_t find_merge(const Work& work, uint32_t token) {
+  if (token >= work.record->item.row_count) return abi::kNone;
+  return section<uint32_t>(*work.args, work.header->merge_of_partial)[own_part(work) / work.group + token];
+}
+__device__ __forceinline__ abi::MergeEntry find_entry(const Work& work, uint32_t index) {
+  if (index == abi::kNone) return abi::MergeEntry{};
+  return section<abi::MergeEntry>(*work.args, work.header->merges)[index];
+}
+// The parts that a merge is made of, in order.
+struct PartList {
+  const abi::AttentionArgs* args;
+  const uint32_t* first_rows;
+  uint32_t count;
+
+  __device__ __forceinline__ PartList(const Work& work, const abi::MergeEntry& entry)
+      : args(work.args),
+        first_rows(section<uint32_t>(*args, work.header->merge_parts) + entry.parts_begin),
+        count(entry.num_parts) {}
+  // Brings the list into the first-level cache.
+  __device__ __forceinline__ void touch(uint32_t lane) const {
+    if (8 * lane < count) asm volatile("prefetch.global.L1 [%0];" ::"l"(first_rows + 8 * lane));
   }
-  if (max == kMinusInf) return {1.0f, extra};
-  const float most = fmaxf(max, extra);
-  return {sum + exp2f(extra - max), most + log2f(sum * exp2f(max - most) + exp2f(extra - most))};
-}
-
-__device__ __forceinline__ float extra_logit(const abi::AttentionArgs& args, uint32_t q_head) {
-  if constexpr (!Variant::kHasExtraLogit) return kMinusInf;
-  return Variant::extra_logit(variant_params(args), static_cast<int>(q_head)) * fovea::variant::kLog2e;
-}
-
-// Two neighbouring columns of a row of the output, finished.
-__device__ __forceinline__ void write_output(const abi::AttentionArgs& args, uint32_t q_row, uint32_t q_head,
-                                             int32_t position, uint32_t column, float2 value) {
-  if constexpr (Variant::kHasOutput) {
-    const fovea::variant::RowPlace place{position, static_cast<int>(q_head), kHeadDim};
-    value.x = Variant::output(variant_params(args), value.x, static_cast<int>(column), place);
-    value.y = Variant::output(variant_params(args), value.y, static_cast<int>(column) + 1, place);
+  // Addresses of a row of part i; in_part: behind the first.
+  __device__ __forceinline__ float* values(uint32_t i, uint32_t in_part) const {
+    return partial_at(*args, first_rows[i] + in_part);
   }
-  auto* to = static_cast<uint16_t*>(args.out) + static_cast<long long>(q_row) * args.out_row_stride +
-             static_cast<long long>(q_head) * args.out_head_stride + column;
-  *reinterpret_cast<uint32_t*>(to) = ptx::pack2<kQueryBf16>(value.x, value.y);
-}
-
-// Where a row's log-sum-exp goes, if args.lse asks for them.
-__device__ __forceinline__ float& lse_at(const abi::AttentionArgs& args, uint32_t q_row, uint32_t q_heads,
-                                         uint32_t q_head) {
-  return args.lse[static_cast<uint64_t>(q_row) * q_heads + q_head];
-}
+  __device__ __forceinline__ float* lse(uint32_t i, uint32_t in_part) const {
+    return args->partial_lse + first_rows[i] + in_part;
+  }
+};
 
 // Where the rows of an item go: finished to the output, as parts to the workspace, or to the output with the other
 // parts merged in.
@@ -63,9 +76,7 @@ struct RowTarget {
 
   // Of column 0.
   __device__ __forceinline__ uint64_t address(const abi::AttentionArgs& args) const {
-    if (to == Destination::kPart) {
-      return reinterpret_cast<uint64_t>(args.partial_out + static_cast<uint64_t>(partial) * kHeadDim);
-    }
+    if (to == Destination::kPart) return reinterpret_cast<uint64_t>(partial_at(args, partial));
     return reinterpret_cast<uint64_t>(static_cast<uint16_t*>(args.out) +
                                       static_cast<long long>(row.q_row) * args.out_row_stride +
                                       static_cast<long long>(row.q_head) * args.out_head_stride);
@@ -76,7 +87,7 @@ struct RowTarget {
     if (to == Destination::kOutput) {
       write_output(args, row.q_row, row.q_head, row.position, column, value);
     } else {
-      store_part(args.partial_out + static_cast<uint64_t>(partial) * kHeadDim + column, value);
+      store_part(partial_at(args, partial) + column, value);
     }
   }
 };
@@ -89,20 +100,14 @@ __device__ __forceinline__ RowTarget target_of(const Work& work, Destination to,
   target.row = row;
   target.to = to;
   const float extra = to == Destination::kOutput ? extra_logit(args, row.q_head) : kMinusInf;
-  RowResult result = finish_row(max, sum, extra);
-  if constexpr (kChecked) {
-    if (work.record->bad_pages != 0) result.divisor = result.lse = __int_as_float(0x7fffffff);
-  }
+  const RowResult result = finish_row(work, max, sum, extra);
   target.factor = 1.0f / result.divisor;
-  if constexpr (kFp8 && !kTokenScales) {
-    if (args.pool.v_scale != nullptr) target.factor *= static_cast<const float*>(args.pool.v_scale)[work.record->head];
-  }
+  apply_value_scale(args, work.record->head, target.factor);
   target.lse = result.lse;
   if (to == Destination::kOutput) {
     if (writes_lse && args.lse != nullptr) lse_at(args, row.q_row, work.q_heads, row.q_head) = result.lse;
   } else if (to == Destination::kPart) {
-    target.partial =
-        abi::partial_row(work.record->item, work.record->block_row, work.record->head, work.group) + tile_row;
+    target.partial = own_part(work) + tile_row;
     if (Variant::kSoftmax && writes_lse) store_part(args.partial_lse + target.partial, result.lse);
   }
   return target;
@@ -137,8 +142,8 @@ __device__ __forceinline__ float ask_for_lse(const Work& work, const PartList& l
 // Weights of the parts of the rows of an item whose first part this worker holds, into shared memory; the rows'
 // log-sum- exps; and the pattern behind the parts' ones. Rows go to the warps in turns. own: log-sum-exps of the lane's
 // rows, of which every warp has all 16. asked: ask_for_lse() of the warp's first row.
-__device__ __forceinline__ void weigh_parts(const Work& work, SharedMemory& shared, const PartList& list,
-                                            const float (&own)[2], float asked) {
+__device__ __forceinline__ void find_part_weights(const Work& work, SharedMemory& shared, const PartList& list,
+                                                  const float (&own)[2], float asked) {
   const uint32_t lane = work.lane;
 #pragma unroll 1
   for (uint32_t r = work.warp; r < work.rows; r += kConsumerWarps) {
@@ -158,14 +163,12 @@ __device__ __forceinline__ void weigh_parts(const Work& work, SharedMemory& shar
       most = fmaxf(most, lse);
     }
     __syncwarp();
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    most = warp_max(most);
     float sum = 0.0f;
 #pragma unroll 1
     for (uint32_t i = lane; i < list.count; i += 32) sum += weights[i] = part_weight(weights[i], most);
     __syncwarp();
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    sum = warp_sum(sum);
     if (extra != kMinusInf) sum += exp2f(extra - most);
     const float factor = merged_factor(sum);
 #pragma unroll 1
@@ -367,7 +370,7 @@ __device__ __forceinline__ void write_together(const Work& work, SharedMemory& s
     if constexpr (Variant::kSoftmax) weight[h] *= ptx::exp2_approx(state.max[h] - shift);
     if (writes) shared.row_targets[tile_row] = target.address(*work.args);
   }
-  if (merged) weigh_parts(work, shared, list, lse, asked);
+  if (merged) find_part_weights(work, shared, list, lse, asked);
   sum_rows(work, shared, ending, others, state, weight);
 }
 

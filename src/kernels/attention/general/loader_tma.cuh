@@ -1,4 +1,4 @@
-// The loader that fills stages by the copy engine: one warp, one box of K or V a lane. Boxes are whole pieces of a
+// The loader that fills stages by TMA: one warp, one box of K or V a lane. Boxes are whole pieces of a
 // page, all panels of a row at once.
 #pragma once
 
@@ -20,7 +20,7 @@ __device__ __forceinline__ void load_stage(const abi::AttentionArgs& args, const
   const uint32_t entry = wanted ? token / entry_tokens : window.first;
   int32_t page = window.get(entry);
   int32_t in_page = static_cast<int32_t>(token - entry * entry_tokens);
-  // The copy engine fills with zeros what lies outside of the map.
+  // TMA fills with zeros what lies outside of the map.
   [[maybe_unused]] const bool bad =
       wanted && static_cast<uint32_t>(page) >= args.num_pages * static_cast<uint32_t>(args.pool.entries_per_page);
   find_page(args.pool, page, in_page);

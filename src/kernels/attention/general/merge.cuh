@@ -48,8 +48,7 @@ __device__ __forceinline__ void merge_row(const Work& work, const PartList& list
 #pragma unroll 1
   for (uint32_t i = lane; i < list.count; i += 32) most = fmaxf(most, lse_of(i));
   __syncwarp();
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+  most = warp_max(most);
   float sum = extra == kMinusInf ? 0.0f : exp2f(extra - most);
   float2 value[kPerLane];
 #pragma unroll

@@ -6,7 +6,7 @@
 
 namespace fovea::attention {
 
-// One item as the scout hands it to the other warps: the plan's records, copied as they are.
+// One item as the scheduler warp hands it to the other warps: the plan's records, copied as they are.
 struct ItemRecord {
   abi::WorkItem item;
   abi::BlockRow block_row;

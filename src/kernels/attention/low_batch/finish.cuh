@@ -1,6 +1,6 @@
 // The end of an item: what the warps of the CTA found, each of its own tokens, is summed up through shared memory
 // behind one barrier, two columns of a row a thread; where cuts divided the pair, the CTA of the first part then adds
-// the other parts, whose words say for themselves whether they are there (kernels/attention/parts.cuh).
+// the other parts, whose words say for themselves whether they are there (kernels/attention/combine.cuh).
 #pragma once
 
 #include "kernels/attention/low_batch/slice.cuh"
@@ -11,7 +11,7 @@ inline constexpr uint32_t kWarps = FOVEA_FEW_WARPS;
 inline constexpr uint32_t kThreads = kWarps * 32;
 inline constexpr uint32_t kPitch = kHeadDim + 4;      // floats from row to row
 inline constexpr uint32_t kRowChunks = kHeadDim / 4;  // of 16 bytes
-inline constexpr uint32_t kMeet = 16;                 // parts that are brought together at a time, the own one too
+inline constexpr uint32_t kPartsAtOnce = 16;          // parts that are brought together at a time, the own one too
 
 inline constexpr uint32_t kGroup = FOVEA_FEW_ROWS;  // query heads a KV head: rows of an item
 static_assert(kGroup >= 1 && kGroup <= kRows);
@@ -31,8 +31,8 @@ struct SharedMemory {
   alignas(16) float o[kWarps][kGroup][kPitch];
   float2 states[kWarps][kRows];  // maximum and sum of every row
   Rows rows;                     // of the item, for its end
-  alignas(16) float4 parts[kMeet][kGroup][kRowChunks];
-  float lse[kMeet][kGroup];
+  alignas(16) float4 parts[kPartsAtOnce][kGroup][kRowChunks];
+  float lse[kPartsAtOnce][kGroup];
   float value_scale;  // fp8: what outputs are multiplied by
   ItemRecord records[Variant::kHasLogit || Variant::kHasVisible ? kWarps : 1];
 };
@@ -66,9 +66,6 @@ struct Sum {
   float most;
   float total;
 };
-__device__ __forceinline__ void add(float4& to, float weight, const float4& x) {
-  to = {to.x + weight * x.x, to.y + weight * x.y, to.z + weight * x.z, to.w + weight * x.w};
-}
 __device__ __forceinline__ Sum sum_warps(const SharedMemory& shared, uint32_t row, uint32_t column) {
   float2 states[kWarps];
 #pragma unroll
@@ -91,7 +88,7 @@ __device__ __forceinline__ Sum sum_warps(const SharedMemory& shared, uint32_t ro
 // the pattern behind. They lie one behind the other.
 class Fetch {
  public:
-  static_assert(kMeet * kGroup <= kThreads, "a thread has the log-sum-exp of a row");
+  static_assert(kPartsAtOnce * kGroup <= kThreads, "a thread has the log-sum-exp of a row");
   __device__ __forceinline__ Fetch(const abi::AttentionArgs& args, SharedMemory& shared, uint64_t first_row,
                                    uint32_t count, uint32_t thread)
       : from_(args.partial_out + first_row * kHeadDim),
@@ -188,7 +185,7 @@ __device__ __forceinline__ void merge_parts(const abi::AttentionArgs& args, Shar
 __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t thread) {
   const Rows rows = shared.rows;
   const auto fetch_at = [&](uint32_t first) {
-    return Fetch(args, shared, rows.own + first * kGroup, min(kMeet - 1, rows.parts - first), thread);
+    return Fetch(args, shared, rows.own + first * kGroup, min(kPartsAtOnce - 1, rows.parts - first), thread);
   };
   float lse = 0.0f;
   if (rows.parts > 1) lse = fetch_at(1).ask();  // on their way while this part's sum is made
@@ -208,15 +205,15 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, Share
       shared.parts[0][row][column / 4] = value;
       if (column == 0) shared.lse[0][row] = result.lse;
     } else {
-      float* const to = args.partial_out + static_cast<uint64_t>(rows.own + row) * kHeadDim + column;
+      float* const to = partial_at(args, rows.own + row) + column;
       store_part(to, {value.x, value.y});
       store_part(to + 2, {value.z, value.w});
       if (Variant::kSoftmax && column == 0) store_part(args.partial_lse + rows.own + row, result.lse);
     }
   }
 #pragma unroll 1
-  for (uint32_t first = 1; first < rows.parts; first += kMeet - 1) {
-    const uint32_t count = min(kMeet - 1, rows.parts - first);
+  for (uint32_t first = 1; first < rows.parts; first += kPartsAtOnce - 1) {
+    const uint32_t count = min(kPartsAtOnce - 1, rows.parts - first);
     const bool last = first + count == rows.parts;
     if (first != 1) lse = fetch_at(first).ask();
     fetch_at(first).wait(lse);

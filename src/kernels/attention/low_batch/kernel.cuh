@@ -50,9 +50,8 @@ __device__ __forceinline__ Rows find_rows(const abi::AttentionArgs& args, const 
   rows.own = item.partial_slot;  // divided pairs stand under one KV head each
   rows.parts = 1;
   if (!rows.direct && (item.flags & abi::kItemFirstPart)) {
-    const auto* const of_partial = reinterpret_cast<const uint32_t*>(args.plan + header.merge_of_partial);
-    const auto* const merges = reinterpret_cast<const abi::MergeEntry*>(args.plan + header.merges);
-    rows.parts = merges[of_partial[rows.own / kGroup]].num_parts;
+    const uint32_t merge = section<uint32_t>(args, header.merge_of_partial)[rows.own / kGroup];
+    rows.parts = section<abi::MergeEntry>(args, header.merges)[merge].num_parts;
   }
   return rows;
 }
@@ -73,9 +72,9 @@ __device__ __forceinline__ void prepare_queries(const abi::AttentionArgs& args, 
 __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const abi::DevicePlanHeader& header,
                                          const abi::WorkItem& item, uint32_t head, SharedMemory& shared, bool first,
                                          uint32_t warp, uint32_t lane) {
-  const auto& block_row = reinterpret_cast<const abi::BlockRow*>(args.plan + header.block_rows)[item.block_row];
-  const uint32_t q_row = reinterpret_cast<const uint32_t*>(args.plan + header.row_indices)[item.row_begin];
-  const int32_t position = reinterpret_cast<const int32_t*>(args.plan + header.q_pos)[item.row_begin];
+  const abi::BlockRow& block_row = section<abi::BlockRow>(args, header.block_rows)[item.block_row];
+  const uint32_t q_row = section<uint32_t>(args, header.row_indices)[item.row_begin];
+  const int32_t position = section<int32_t>(args, header.q_pos)[item.row_begin];
   if (threadIdx.x == kThreads - 32) shared.rows = find_rows(args, header, item, head, q_row, position);
   // Page lists of the caller, and lengths beside them, may be written until then.
   if (first && !args.lists_fixed) ptx::wait_for_previous_kernels();
@@ -114,7 +113,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
 #pragma unroll 1
     for (uint32_t next = token;; next += kTokens) {
       warp_per_worker::Logits logits[kSlices];
-      uint32_t weights[kSlices][2];
+      uint32_t p[kSlices][2];
       if (loaded) {
 #pragma unroll
         for (uint32_t s = 0; s < kSlices; ++s) multiply_keys(q, keys.of[s], logits[s].x);
@@ -128,10 +127,10 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
         for (uint32_t s = 0; s < kSlices; ++s) {
           warp_per_worker::finish_logits(args, place, token + 16 * s, false, kGroup, lane, logits[s]);
         }
-        warp_per_worker::weigh(args, state, logits, weights);
+        warp_per_worker::softmax(args, state, logits, p);
 #pragma unroll
         for (uint32_t s = 0; s < kSlices; ++s) {
-          multiply_values(state, weights[s], values.of[s], place, token + 16 * s, lane);
+          multiply_values(state, p[s], values.of[s], place, token + 16 * s, lane);
         }
         token = next;
       }
@@ -168,8 +167,8 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, Share
   for (uint32_t at = begin;;) {
     run_item(args, *queue.header, item, head, shared, at == begin, warp, lane);
     if (++at == end) return;
-    const uint32_t entry = reinterpret_cast<const uint32_t*>(args.plan + queue.header->queue)[at];
-    item = load_item(reinterpret_cast<const abi::WorkItem*>(args.plan + queue.header->items) + abi::queue_item(entry));
+    const uint32_t entry = section<uint32_t>(args, queue.header->queue)[at];
+    item = load_item(section<abi::WorkItem>(args, queue.header->items) + abi::queue_item(entry));
     head = abi::queue_head(entry);
     __syncthreads();  // shared memory is read
   }

@@ -226,9 +226,9 @@ __device__ __forceinline__ uint32_t output_dim(int b, uint32_t lane) {
   return b / 4 * 64 + lane / 4 * 8 + b % 4 * 2;
 }
 
-// state.o += V^T weights of a slice, whose first token is `token`. Values outside of [begin, end) are those of a token
-// inside, of which only an infinite one shows under a weight of 0; fp8 has none.
-__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[2],
+// state.o += V^T P of a slice, whose first token is `token`. Values outside of [begin, end) are those of a token
+// inside, of which only an infinite one shows under a P of 0; fp8 has none.
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&p)[2],
                                                 const uint32_t (&values)[4][kValueChunks][kValueWords],
                                                 const Place& place, uint32_t token, uint32_t lane) {
   uint32_t keep[2];
@@ -248,13 +248,13 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
         uint32_t v[4];
         ptx::halves_of_e4m3(__byte_perm(a, b, bytes), v[0], v[1]);
         ptx::halves_of_e4m3(__byte_perm(c, d, bytes), v[2], v[3]);
-        ptx::mma_16816<kMmaBf16>(state.o[2 * n + half], v, weights[0], weights[1]);
+        ptx::mma_16816<kMmaBf16>(state.o[2 * n + half], v, p[0], p[1]);
       }
     } else {
       ptx::mma_16816<kMmaBf16>(state.o[n],
                                {__byte_perm(a, b, 0x5410) & keep[0], __byte_perm(a, b, 0x7632) & keep[0],
                                 __byte_perm(c, d, 0x5410) & keep[1], __byte_perm(c, d, 0x7632) & keep[1]},
-                               weights[0], weights[1]);
+                               p[0], p[1]);
     }
   }
 }

@@ -4,25 +4,22 @@
 // prefix_forest/units.cuh.
 #pragma once
 
-#include "kernels/attention/general/finish.cuh"
+#include "kernels/attention/combine.cuh"
 
 namespace fovea::attention::prefix_forest {
 
-// The merge of a lane's row, looked up while loads are on their way. Parts 0 .. 3 of the list stand with the four lanes
-// that share the row.
+using attention::own_part;
+
+// The merge of a lane's row. Parts 0 .. 3 of its list stand with the four lanes that share the row.
 struct RowMerge {
-  uint32_t index;  // kNone: the row is written directly, or is none
+  uint32_t index;
   uint32_t num_parts;
   uint32_t parts_begin;
   uint32_t part;  // first partial row of part lane % 4
 };
 
-__device__ __forceinline__ uint32_t own_part(const Work& work) {
-  return abi::partial_row(work.record->item, work.record->block_row, work.record->head, work.group);
-}
-
 __device__ __forceinline__ void find_merges(const Work& work, const Row (&rows)[2], RowMerge (&merges)[2]) {
-  const auto* of_partial = reinterpret_cast<const uint32_t*>(work.args->plan + work.header->merge_of_partial);
+  const auto* of_partial = section<uint32_t>(*work.args, work.header->merge_of_partial);
   const bool direct = (work.record->item.flags & abi::kItemDirect) != 0;
   const uint32_t first = direct ? 0 : own_part(work) / work.group;
 #pragma unroll
@@ -32,7 +29,7 @@ __device__ __forceinline__ void find_merges(const Work& work, const Row (&rows)[
   }
 }
 __device__ __forceinline__ void find_entries(const Work& work, RowMerge (&merges)[2]) {
-  const auto* entries = reinterpret_cast<const abi::MergeEntry*>(work.args->plan + work.header->merges);
+  const auto* entries = section<abi::MergeEntry>(*work.args, work.header->merges);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (merges[h].index == abi::kNone) continue;
@@ -42,7 +39,7 @@ __device__ __forceinline__ void find_entries(const Work& work, RowMerge (&merges
   }
 }
 __device__ __forceinline__ uint32_t find_part(const Work& work, const RowMerge& merge, uint32_t i) {
-  const auto* parts = reinterpret_cast<const uint32_t*>(work.args->plan + work.header->merge_parts);
+  const auto* parts = section<uint32_t>(*work.args, work.header->merge_parts);
   return i < merge.num_parts ? parts[merge.parts_begin + i] : 0;
 }
 __device__ __forceinline__ void find_parts(const Work& work, RowMerge (&merges)[2]) {
@@ -112,8 +109,7 @@ __device__ __forceinline__ void merge_rows(const Work& work, const Row& row, con
   const float extra = due ? extra_logit(args, row.q_head) : kMinusInf;
   float most = fmaxf(extra, first_lse);
   for (uint32_t first = 4; first < most_parts; first += 4) most = fmaxf(most, lse_of(first, part_of(first)));
-  most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-  most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+  most = row_max<State>(most);
   float sum = extra == kMinusInf ? 0.0f : exp2f(extra - most);
   const float own_factor = 1.0f / own.divisor;
   float4 value[kBlocks];
@@ -137,12 +133,7 @@ __device__ __forceinline__ void merge_rows(const Work& work, const Row& row, con
       sum += weight;
       if (weight == 0.0f) continue;
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        value[b].x += weight * o[b].x;
-        value[b].y += weight * o[b].y;
-        value[b].z += weight * o[b].z;
-        value[b].w += weight * o[b].w;
-      }
+      for (int b = 0; b < kBlocks; ++b) add(value[b], weight, o[b]);
     }
   }
   if (!due) return;
@@ -157,11 +148,8 @@ __device__ __forceinline__ void end_rows(const Work& work, const Row& row, const
   const uint32_t lane = work.lane;
   if (!__any_sync(~0u, row.valid)) return;
   const bool direct = (work.record->item.flags & abi::kItemDirect) != 0;
-  RowResult own =
-      finish_row(state.max[h], state.sum[h], direct && row.valid ? extra_logit(args, row.q_head) : kMinusInf);
-  if constexpr (kChecked) {
-    if (work.record->bad_pages != 0) own.divisor = own.lse = __int_as_float(0x7fffffff);
-  }
+  const RowResult own =
+      finish_row(work, state.max[h], state.sum[h], direct && row.valid ? extra_logit(args, row.q_head) : kMinusInf);
   if (direct) {
     if (!row.valid) return;
     float4 values[kBlocks];

@@ -1,6 +1,6 @@
-// The warps that compute plans with shared prefixes: many items, short leaves and tall nodes in one queue. Nobody waits
-// for the CTA: a unit of work belongs to one warp (16 rows of a short item) or one warpgroup (64 rows), units go to the
-// warps in turns, and what one of them does at the end of its item passes while the others go on.
+// The warps that compute plans with shared prefixes: many items, short leaves and tall nodes in one queue. No warp
+// waits for the whole CTA: a unit of work belongs to one warp (16 rows of a short item) or one warpgroup (64 rows),
+// units go to the warps in turns, and what one of them does at the end of its item passes while the others go on.
 #pragma once
 
 #include "kernels/attention/general/consumer.cuh"

@@ -19,7 +19,7 @@ static_assert(Variant::kSoftmax && !Variant::kHasLogit && !Variant::kHasVisible 
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kHeadDim == 64 || kHeadDim == 128) && kBoxTokens >= 16);
 static_assert(kConsumerWarps == 8 && kStageTokens == 64 && kPanelBytes == 128);
 
-// Zeros in the values of the stage's tokens outside of the run, whose memory may hold NaN: their weights are 0. By a
+// Zeros in the values of the stage's tokens outside of the run, whose memory may hold NaN: P is 0 there. By a
 // warpgroup; barrier: of its threads.
 __device__ __forceinline__ void clear_values(uint8_t* v_tile, const Work& work, uint32_t stage_token, uint32_t thread,
                                              uint32_t barrier) {
@@ -47,22 +47,21 @@ __device__ __forceinline__ void multiply_keys_wide(const Queries& q, uint32_t k_
   });
 }
 
-// state.o += weights V.
-__device__ __forceinline__ void multiply_values_wide(State& state, const uint32_t (&weights)[kSlices][4],
-                                                     uint32_t v_tile) {
+// state.o += P V.
+__device__ __forceinline__ void multiply_values_wide(State& state, const uint32_t (&p)[kSlices][4], uint32_t v_tile) {
   auto& o = reinterpret_cast<float(&)[kHeadDim / 2]>(state.o);
 #pragma unroll
   for (int s = 0; s < kSlices; ++s) {
     constexpr int kPerBox = kBoxTokens / kSliceTokens;
     const uint32_t at = v_tile + s / kPerBox * kBoxBytes + s % kPerBox * kSliceTokens * kPanelBytes;
-    ptx::wgmma<kMmaBf16, true>(o, weights[s], ptx::wgmma_matrix(at, StageTile::kPanelStride), 0);
+    ptx::wgmma<kMmaBf16, true>(o, p[s], ptx::wgmma_matrix(at, StageTile::kPanelStride), 0);
   }
 }
 
-// Logits become weights, the state's maxima and sums move on. partial: some token of the stage is outside of the run.
-__device__ __forceinline__ void weigh_wide(const Work& work, const Queries& q, State& state,
-                                           float (&x)[kStageTokens / 2], uint32_t stage_token, bool partial,
-                                           uint32_t lane) {
+// Logits become P, the state's maxima and sums move on. partial: some token of the stage is outside of the run.
+__device__ __forceinline__ void softmax_wide(const Work& work, const Queries& q, State& state,
+                                             float (&x)[kStageTokens / 2], uint32_t stage_token, bool partial,
+                                             uint32_t lane) {
 #pragma unroll
   for (int i = 0; i < kStageTokens / 2; ++i) x[i] *= q.scale[kScaleRows ? i / 2 % 2 : 0];
   if (partial) {
@@ -103,7 +102,7 @@ __device__ __forceinline__ void run_wide(const Work& work, const Queries& q, Sta
   for (uint32_t k = 0; k < stages.count; ++k) {
     const RingSlot<kStages> slot(stages.use + k);
     wait_for_stage(shared, slot.index, slot.parity, stages.use + k);
-    // What threads copied is not yet visible to the products; what the copy engine brought is.
+    // What threads copied is not yet visible to the products; what TMA brought is.
     if constexpr (!kTma) ptx::fence_before_async_copies();
     const uint32_t stage_token = stages.base + k * kStageTokens;
     const bool partial = stage_token < work.begin || stage_token + kStageTokens > work.end;
@@ -115,15 +114,15 @@ __device__ __forceinline__ void run_wide(const Work& work, const Queries& q, Sta
     multiply_keys_wide(q, k_tile, reinterpret_cast<float(&)[kBoxes][kBoxTokens / 2]>(x));
     ptx::wgmma_commit();
     ptx::wgmma_wait_all();
-    weigh_wide(work, q, state, x, stage_token, partial, lane);
-    uint32_t weights[kSlices][4];
+    softmax_wide(work, q, state, x, stage_token, partial, lane);
+    uint32_t p[kSlices][4];
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) weights[s][i] = ptx::pack2<kMmaBf16>(x[8 * s + 2 * i], x[8 * s + 2 * i + 1]);
+      for (int i = 0; i < 4; ++i) p[s][i] = ptx::pack2<kMmaBf16>(x[8 * s + 2 * i], x[8 * s + 2 * i + 1]);
     }
     ptx::wgmma_fence();
-    multiply_values_wide(state, weights, k_tile + kTileBytes);
+    multiply_values_wide(state, p, k_tile + kTileBytes);
     ptx::wgmma_commit();
     ptx::wgmma_wait_all();
     __syncwarp();

@@ -1,9 +1,9 @@
-// The end of an item: its state becomes rows of the output, or a part that meets the other parts of its pair. Words of
-// parts say for themselves whether they are there (kernels/attention/parts.cuh).
+// The end of an item: its state becomes rows of the output, or a part that is combined with the others of its pair.
+// Words of parts say for themselves whether they are there (kernels/attention/combine.cuh).
 #pragma once
 
 #include "kernels/attention/warp_per_worker/loader.cuh"
-#include "kernels/attention/warp_per_worker/near.cuh"
+#include "kernels/attention/warp_per_worker/shared_parts.cuh"
 #include "kernels/attention/warp_per_worker/slice.cuh"
 
 namespace fovea::attention::warp_per_worker {
@@ -16,28 +16,27 @@ struct Part {
   uint32_t shift;  // part i is an item of warp (i + shift) % kWarps of its CTA; 0 where idle workers are between them
 };
 
-// Looks that up in the plan, one step a slice, so that nobody waits for the four trips to memory that it takes.
+// Looks that up in the plan, one step a slice, so that no warp waits for the four trips to memory that it takes.
 class PartFinder {
  public:
   __device__ __forceinline__ PartFinder(const abi::AttentionArgs& args, const Work& work, uint32_t worker)
       : args_(args), work_(work), worker_(worker) {
-    const abi::WorkItem& item = work.record->item;
-    if (item.flags & abi::kItemDirect) {
+    if (work.record->item.flags & abi::kItemDirect) {
       steps_ = kSteps;
       return;
     }
-    part_.own = abi::partial_row(item, work.record->block_row, work.record->head, work.group);
+    part_.own = own_part(work);
   }
   __device__ __forceinline__ void step() {
     if (steps_ >= kSteps) return;
     if (steps_ == 0) {
-      merge_ = section<uint32_t>(work_.header->merge_of_partial)[part_.own / work_.group];
+      merge_ = section<uint32_t>(args_, work_.header->merge_of_partial)[part_.own / work_.group];
     } else if (steps_ == 1) {
-      const abi::MergeEntry& entry = section<abi::MergeEntry>(work_.header->merges)[merge_];
+      const abi::MergeEntry& entry = section<abi::MergeEntry>(args_, work_.header->merges)[merge_];
       part_.count = entry.num_parts;
       merge_ = entry.parts_begin;
     } else if (steps_ == 2) {
-      part_.first = section<uint32_t>(work_.header->merge_parts)[merge_];
+      part_.first = section<uint32_t>(args_, work_.header->merge_parts)[merge_];
     } else {
       find_shift();
     }
@@ -51,12 +50,8 @@ class PartFinder {
  private:
   static constexpr uint32_t kSteps = 4;
 
-  template <typename T>
-  __device__ __forceinline__ const T* section(uint32_t offset) const {
-    return reinterpret_cast<const T*>(args_.plan + offset);
-  }
   // Parts follow one another from worker to worker, where none between them is idle (cuts that would have fallen too
-  // close leave such workers). If so, part 1 and the last one are where counting from here says, and somebody busy is
+  // close leave such workers). If so, part 1 and the last one are where counting from here says, and a busy one is
   // before part 1; if not, none of the parts finds it so.
   __device__ __forceinline__ void find_shift() {
     const uint32_t second = worker_ - (part_.own - part_.first) / work_.group + 1;
@@ -109,11 +104,7 @@ __device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, con
     const RowResult result = finish_row(state.max[j], state.sum[j], direct ? extra_logit(args, q_head) : kMinusInf);
     factor[j] = 1.0f / result.divisor;
     if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kFactor;
-    if constexpr (kFp8 && !kTokenScales) {
-      if (args.pool.v_scale != nullptr) {
-        factor[j] *= static_cast<const float*>(args.pool.v_scale)[place.record->head];
-      }
-    }
+    apply_value_scale(args, place.record->head, factor[j]);
     to.lse[j] = result.lse;
   }
   pairs_of(state, factor, lane, to.pairs);
@@ -147,10 +138,8 @@ __device__ __forceinline__ void write_direct(const abi::AttentionArgs& args, con
 
 __device__ __forceinline__ void write_part(const abi::AttentionArgs& args, const Part& part, const Result& result,
                                            uint32_t group, uint32_t lane) {
-  for_each_pair(result, group, lane, [&](uint32_t row, uint32_t dim, float2 x) {
-    float* const to = args.partial_out + static_cast<uint64_t>(part.own + row) * kHeadDim + dim;
-    store_part(to, x);
-  });
+  for_each_pair(result, group, lane,
+                [&](uint32_t row, uint32_t dim, float2 x) { store_part(partial_at(args, part.own + row) + dim, x); });
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     if (lane >= 4 || 2 * lane + j >= group) continue;
@@ -160,8 +149,8 @@ __device__ __forceinline__ void write_part(const abi::AttentionArgs& args, const
 
 // Adds parts of the workspace to the result: those whose first rows are first_row, first_row + step, .., `count` of
 // them, in this order. Waits until they are there and leaves their words pending again; `rows` are the item's.
-__device__ __forceinline__ void take_far(const abi::AttentionArgs& args, uint32_t first_row, uint32_t step,
-                                         uint32_t count, uint32_t rows, Result& result, uint32_t lane) {
+__device__ __forceinline__ void add_global_parts(const abi::AttentionArgs& args, uint32_t first_row, uint32_t step,
+                                                 uint32_t count, uint32_t rows, Result& result, uint32_t lane) {
   constexpr int kAtOnce = kBlocks <= 8 ? 2 : 1;  // parts, and of a part pairs j, that are on their way together
   constexpr int kPairs = kBlocks <= 8 ? 2 : 1;
 #pragma unroll 1
@@ -184,7 +173,7 @@ __device__ __forceinline__ void take_far(const abi::AttentionArgs& args, uint32_
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
           const uint32_t row = pair_row(first + j, lane);
-          float* const at = args.partial_out + static_cast<uint64_t>(first_row + p * step + row) * kHeadDim;
+          float* const at = partial_at(args, first_row + p * step + row);
 #pragma unroll
           for (int b = 0; b < kBlocks; ++b) {
             if (p < count && row < rows) f(at + pair_dim(b, first + j, lane), values[p][j][b]);
@@ -227,7 +216,7 @@ __device__ __forceinline__ void take_far(const abi::AttentionArgs& args, uint32_
   }
 }
 
-// An extra logit counts once, where the parts of a pair have met.
+// An extra logit counts once, where the parts of a pair are combined.
 __device__ __forceinline__ void add_extra_logit(const abi::AttentionArgs& args, const Place& place, uint32_t group,
                                                 uint32_t lane, Result& result) {
   if constexpr (Variant::kHasExtraLogit) {
@@ -243,51 +232,57 @@ __device__ __forceinline__ void add_extra_logit(const abi::AttentionArgs& args, 
   }
 }
 
-// Brings the part together with those it takes; true: that are all of the pair, and the result is the output's.
+// Adds to the part those that it is to be combined with; true: that are all of the pair, and the result is the
+// output's.
 //
-// The parts that one CTA holds are a group. Its first part takes the others, through shared memory, and writes what
-// comes out into the workspace. The parts of the pair's first group take those of the other groups, as many each,
-// before they go to part 0. A part with parts behind it in the pair is the last item of its queue, and those are the
-// first items of higher queues: nobody waits for who waits for him.
+// The parts that one CTA holds are a group. Its first part adds the others, through shared memory, and writes the sum
+// into the workspace. The parts of the pair's first group share the sums of the other groups, before they go to part 0.
+// With kWarps 4 and part 0 in warp 1 (shift 1), "a <- b": part a adds part b:
 //
-// Where workers between the parts are idle, groups are of kWarps parts, wherever those are; what is not in the same CTA
-// then goes through the workspace too.
-__device__ __forceinline__ bool meet(const abi::AttentionArgs& args, SharedMemory& shared, const Place& place,
-                                     const Part& part, Result& result, uint32_t rows, uint32_t warp, uint32_t lane) {
+//             CTA 0: parts 0 1 2     CTA 1: 3 4 5 6     CTA 2: 7 8 9 10
+//   shared memory                           3 <- 4 5 6         7 <- 8 9 10
+//   workspace        1 <- 3,  2 <- 7
+//   shared memory    0 <- 1 2
+//
+// A part with parts behind it in the pair is the last item of its queue, and those are the first items of higher
+// queues: no worker waits for one that waits for it. Where workers between the parts are idle, groups are of kWarps
+// parts, wherever those are; what is not in the same CTA then goes through the workspace too.
+__device__ __forceinline__ bool combine(const abi::AttentionArgs& args, SharedMemory& shared, const Place& place,
+                                        const Part& part, Result& result, uint32_t rows, uint32_t warp, uint32_t lane) {
   const uint32_t index = (part.own - part.first) / rows;
   const uint32_t nth = (index + part.shift) % kWarps;  // of the group
   const uint32_t leader = index - min(index, nth);
-  struct Far {
+  struct PartRange {
     uint32_t first, step, count;  // of parts
-  } far[2] = {};
+  } elsewhere[2] = {};
   const uint32_t in_first = kWarps - part.shift;  // parts of the first group
   const uint32_t groups = (part.count + part.shift + kWarps - 1) / kWarps;
-  uint32_t near[2] = {};  // those that have parts of other groups with them come last
+  uint32_t in_cta[2] = {};  // those that have parts of other groups with them come last
   if (index == leader) {
     const uint32_t others = min(part.count - index, kWarps - nth) - 1;
-    near[0] = warps_with(shared, part.own + rows, others, rows, lane);
-    const uint32_t taken = __popc(near[0]);
-    far[0] = {index + 1 + taken, 1, others - taken};
-    for (uint32_t i = 1; index == 0 && i < groups && near[0] != 0; ++i) {
-      near[1] |= near[0] & -near[0];
-      near[0] &= near[0] - 1;
+    in_cta[0] = warps_with(shared, part.own + rows, others, rows, lane);
+    const uint32_t taken = __popc(in_cta[0]);
+    elsewhere[0] = {index + 1 + taken, 1, others - taken};
+    for (uint32_t i = 1; index == 0 && i < groups && in_cta[0] != 0; ++i) {
+      in_cta[1] |= in_cta[0] & -in_cta[0];
+      in_cta[0] &= in_cta[0] - 1;
     }
   }
   if (index < in_first) {
     const uint32_t mine = index == 0 ? in_first : index;  // and every in_first-th behind it
     if (mine < groups) {
-      far[1] = {mine * kWarps - part.shift, in_first * kWarps, (groups - mine + in_first - 1) / in_first};
+      elsewhere[1] = {mine * kWarps - part.shift, in_first * kWarps, (groups - mine + in_first - 1) / in_first};
     }
   }
 #pragma unroll 1
   for (int i = 0; i < 2; ++i) {
-    const uint32_t from_near = i == 0 ? near[0] : near[1];
-    if (from_near != 0) take_near(shared, from_near, result, lane);
-    const Far from = i == 0 ? far[0] : far[1];
-    take_far(args, part.first + from.first * rows, from.step * rows, from.count, rows, result, lane);
+    const uint32_t from_shared = i == 0 ? in_cta[0] : in_cta[1];
+    if (from_shared != 0) add_shared_parts(shared, from_shared, result, lane);
+    const PartRange from = i == 0 ? elsewhere[0] : elsewhere[1];
+    add_global_parts(args, part.first + from.first * rows, from.step * rows, from.count, rows, result, lane);
   }
-  if (index != leader && part_before_is_near(shared, part.first + (leader + 1) * rows, rows, lane)) {
-    give_near(shared, result, warp, lane);
+  if (index != leader && part_before_in_cta(shared, part.first + (leader + 1) * rows, rows, lane)) {
+    publish_part(shared, result, warp, lane);
     return false;
   }
   if (index != 0) {

@@ -1,11 +1,11 @@
 // The attention kernel whose workers are warps: every warp runs a queue of its own, with its own ring, state and
-// loader, and waits for no other but where parts of a pair meet at the end of queues. For plans of decode: items of one
-// query token with up to 8 query heads a KV head, none shared, no mask but by position, one queue a worker. Worker w is
-// warp w % kWarps of CTA w / kWarps. Grid: a warp a worker; block: kWarps warps; dynamic shared memory:
-// sizeof(SharedMemory), see tune/attention_choice.h. docs/kernels/warp-per-worker.md has the design and the figures.
+// loader, and waits for no other but where parts of a pair are combined at the end of queues. For plans of decode:
+// items of one query token with up to 8 query heads a KV head, none shared, no mask but by position, one queue a
+// worker. Worker w is warp w % kWarps of CTA w / kWarps. Grid: a warp a worker; block: kWarps warps; dynamic shared
+// memory: sizeof(SharedMemory), see tune/attention_choice.h. docs/kernels/warp-per-worker.md has the design and the
+// figures.
 #pragma once
 
-#include "kernels/attention/general/consumer.cuh"
 #include "kernels/attention/warp_per_worker/finish.cuh"
 
 namespace fovea::attention::warp_per_worker {
@@ -125,11 +125,11 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         for (int s = 0; s < kSlotSlices; ++s) {
           finish_logits(args, place, token + s * kTokens, whole, group, lane, slices[s]);
         }
-        uint32_t weights[kSlotSlices][2];
-        weigh(args, state, slices, weights);
+        uint32_t p[kSlotSlices][2];
+        softmax(args, state, slices, p);
 #pragma unroll
         for (int s = 0; s < kSlotSlices; ++s) {
-          multiply_values(state, weights[s], tile + (2 * s + 1) * kTile, place, token + s * kTokens, lane);
+          multiply_values(state, p[s], tile + (2 * s + 1) * kTile, place, token + s * kTokens, lane);
         }
       }
       __syncwarp();
@@ -144,7 +144,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     Result result;
     finish_state(args, place, state, direct, group, lane, result);
     const Row token_row = find_row(work, 0);
-    if (direct || meet(args, shared, place, part.find(), result, group, warp, lane)) {
+    if (direct || combine(args, shared, place, part.find(), result, group, warp, lane)) {
       write_direct(args, place, token_row, result, group, q_heads, lane);
     }
     __syncwarp();

@@ -1,10 +1,10 @@
 // A warp's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
-// and prepares the records that the arithmetic reads. By the copy engine where pages hold whole slices, else 16 bytes a
+// and prepares the records that the arithmetic reads. By TMA where pages hold whole slices, else 16 bytes a
 // thread. Nothing here waits for another warp.
 #pragma once
 
 #include "kernels/attention/pages.cuh"
-#include "kernels/attention/warp_per_worker/near.cuh"
+#include "kernels/attention/warp_per_worker/shared_parts.cuh"
 
 namespace fovea::attention::warp_per_worker {
 
@@ -29,7 +29,7 @@ struct RowWindow {
 };
 
 __device__ __forceinline__ const abi::WarpStart* starts_of(const abi::AttentionArgs& args) {
-  return reinterpret_cast<const abi::WarpStart*>(args.plan + abi::kWorkerStartOffset);
+  return section<abi::WarpStart>(args, abi::kWorkerStartOffset);
 }
 
 // What a lane copies of a slot whose slices lie in one page each: chunks of every kRows-th row of one slice, and its
@@ -107,7 +107,7 @@ class Loader {
     return first_part_;
   }
 
-  // Brings the next slot, and commits one group of copies: those of its bytes (unless the copy engine brings them) and
+  // Brings the next slot, and commits one group of copies: those of its bytes (unless TMA brings them) and
   // of the record that came before it. Without work left it only commits.
   __device__ __forceinline__ void load() {
     if (token_ >= run_.end && run_.head != kEndOfWork) next_item();
@@ -121,13 +121,12 @@ class Loader {
  private:
   __device__ __forceinline__ const uint32_t* items() const {
     const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    return reinterpret_cast<const uint32_t*>(args_.plan + header.items);
+    return section<uint32_t>(args_, header.items);
   }
   // The queue's entries from at_ on, a lane each.
   __device__ __forceinline__ uint32_t queue_entries() const {
     const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    const auto* queue = reinterpret_cast<const uint32_t*>(args_.plan + header.queue);
-    return at_ + lane_ < end_ ? queue[at_ + lane_] : 0;
+    return at_ + lane_ < end_ ? section<uint32_t>(args_, header.queue)[at_ + lane_] : 0;
   }
 
   __device__ __forceinline__ const uint32_t* next_item_words() const {
@@ -150,7 +149,7 @@ class Loader {
     const auto of = [&](int i) { return __shfl_sync(~0u, next_word_, i); };  // see abi::WorkItem
     if (!first) run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
     const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    const auto* const block_rows = reinterpret_cast<const abi::BlockRow*>(args_.plan + header.block_rows);
+    const auto* const block_rows = section<abi::BlockRow>(args_, header.block_rows);
     if (args_.kv_lens != nullptr) {
       const uint32_t flags = of(1) >> 24, length_slot = of(5);
       if ((flags & abi::kItemOpenEnd) != 0 && length_slot != abi::kNone) {

@@ -18,8 +18,8 @@ struct WarpMemory {
   alignas(1024) uint8_t ring[kSlots][kSlotSlices][2][kTile];  // [..][K, V][panel][token][kPanelBytes], swizzled
 };
 
-// A part of a divided pair on its way from one warp to another of the CTA, as it lies in registers (near.cuh).
-struct NearPart {
+// A part of a divided pair on its way from one warp to another of the CTA, as it lies in registers (shared_parts.cuh).
+struct SharedPart {
   float2 values[2 * kBlocks][32];
   float lse[kRows];
 };
@@ -30,9 +30,10 @@ struct SharedMemory {
   alignas(16) uint4 queries[kBlocks > kQueryBlocks ? kWarps : 1][kBlocks > kQueryBlocks ? kBlocks - kQueryBlocks : 1]
                            [kBlocks > kQueryBlocks ? 32 : 1];
   float hook_rows[Variant::kHasQuery ? kWarps : 1][Variant::kHasQuery ? kHeadDim : 1];
-  alignas(16) NearPart near_parts[kWarps];
-  uint64_t near_given[kWarps];   // barriers: the warp's near part is there
-  uint32_t first_parts[kWarps];  // what the warp's queue begins with: a part's first partial row, or see near.cuh
+  alignas(16) SharedPart parts[kWarps];
+  uint64_t part_ready[kWarps];  // barriers: the warp's part is there
+  uint32_t
+      first_parts[kWarps];  // what the warp's queue begins with: a part's first partial row, or see shared_parts.cuh
   // abi::KvScale of each token of a slot, of K and of V.
   alignas(8) uint32_t scales[kTokenScales ? kWarps : 1][kTokenScales ? kSlots : 1][kSlotTokens][2];
   uint64_t full[kTma ? kWarps : 1][kSlots];

@@ -1,6 +1,6 @@
 // One warp's arithmetic: up to 8 rows (query heads of one token) against 16 tokens, transposed, so that tokens fill the
 // 16 rows of a product and query rows its 8 columns: S^T = K Q^T, O^T = V^T P^T. Half the products and accumulators of
-// the decode kernel's tile, and the weights need two `movmatrix` to become the second product's operand.
+// the decode kernel's tile, and P needs two `movmatrix` to become the second product's operand.
 //
 // Lane l, r = l / 4, c = l % 4: logits (token r or r + 8, row 2c or 2c + 1); outputs (dim r or r + 8 of a block, row 2c
 // or 2c + 1), for KV of a byte (dim 2r or 2r + 1), for int4 (of two blocks: 4r or 4r + 1, and 4r + 2 or 4r + 3).
@@ -10,31 +10,31 @@
 
 namespace fovea::attention::warp_per_worker {
 
-// What weights are multiplied by: with a scale a token, see kWeightFactor.
-inline constexpr float kFactor = kTokenScales ? kWeightFactor : 1.0f;
+// What P is multiplied by: with a scale a token, see kPFactor.
+inline constexpr float kFactor = kTokenScales ? kPFactor : 1.0f;
 inline constexpr float kLogFactor = !kTokenScales ? 0.0f : kInt4 ? 2.0f : 6.0f;
 static_assert(kFactor == static_cast<float>(1 << static_cast<int>(kLogFactor)));
 
 struct State {
   float o[kBlocks][4];
-  float max[2];    // of rows 2c and 2c + 1 so far, so that the weight of a row's greatest logit is exactly kFactor
-  float shift[2];  // with a scale a token: what logits lose before they become weights
+  float max[2];    // of rows 2c and 2c + 1 so far, so that the P of a row's greatest logit is exactly kFactor
+  float shift[2];  // with a scale a token: what logits lose before they become P
   float sum[2];    // of this lane's tokens only, until finish_sums()
-  float zero[kIntegers ? 2 : 1];  // sums of weight * middle (kMiddle), as sum
-  float weights[4];               // integers: sums of the weights that values were multiplied by; rows as in o
+  float zero[kIntegers ? 2 : 1];  // sums of P * middle (kMiddle), as sum
+  float p_sums[4];                // integers: sums of P that values were multiplied by; rows as in o
 
   // As in the other State (kernels/attention/state.cuh).
   static constexpr uint32_t kFirstLane = 4, kLastLane = 16;
   static constexpr float kZeroFactor = kFactor;
   static constexpr int kPerRow = kBlocks * 2, kOddBit = 1;
   __device__ __forceinline__ float& at(int j, int i) { return o[i / 2][i % 2 * 2 + j]; }
-  __device__ __forceinline__ float& weight(int j, int i) { return weights[2 * i + j]; }
+  __device__ __forceinline__ float& p_sum(int j, int i) { return p_sums[2 * i + j]; }
 };
 
 // What the warp works on: one query token, the rows of one KV head.
 struct Place {
   const ItemRecord* record;
-  uint32_t begin;  // tokens of the run that are seen
+  uint32_t begin;  // visible tokens of the run
   uint32_t end;
   float scale[2];  // of the logits of rows 2c and 2c + 1
   // Integers: see Queries, of the same rows.
@@ -58,7 +58,7 @@ struct SliceScales {
 // What a lane has of a slice between the products.
 struct Logits {
   float x[4];
-  uint32_t seen;  // bit i: x[i] is of a token that the query sees
+  uint32_t visible;  // bit i: x[i] is of a token that the query sees
   SliceScales scales;
 };
 
@@ -100,9 +100,9 @@ __device__ __forceinline__ void multiply_keys(const Queries& q, const Place& pla
   for (int i = 0; i < 4; ++i) logits[i] += odd[i];
 }
 
-// state.o += V^T weights. Tokens outside of [begin, end) may hold anything, NaN too. token: the slice's first.
-__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&weights)[2], uint32_t tile,
-                                                const Place& place, uint32_t token, uint32_t lane) {
+// state.o += V^T P. Tokens outside of [begin, end) may hold anything, NaN too. token: the slice's first.
+__device__ __forceinline__ void multiply_values(State& state, const uint32_t (&p)[2], uint32_t tile, const Place& place,
+                                                uint32_t token, uint32_t lane) {
   uint32_t keep[2];
 #pragma unroll
   for (uint32_t i = 0; i < 2; ++i) {
@@ -113,17 +113,15 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
     for_chunk_pairs<SliceTile, Order::kChunks, true>(tile, 0, lane, [&]<int b>(uint32_t(&v)[4]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[i] &= keep[i / 2];
-      ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
+      ptx::mma_16816<kMmaBf16>(state.o[b], v, p[0], p[1]);
     });
   } else {
     // A register holds two (int4: four) dims of two tokens; rows 0 to 7 of the product get the even dims, the others
-    // the odd ones. Integers are finite: a weight of 0 hides them.
-    const auto product = [&](int b, const uint32_t(&v)[4]) {
-      ptx::mma_16816<kMmaBf16>(state.o[b], v, weights[0], weights[1]);
-    };
+    // the odd ones. Integers are finite: a P of 0 masks them.
+    const auto product = [&](int b, const uint32_t(&v)[4]) { ptx::mma_16816<kMmaBf16>(state.o[b], v, p[0], p[1]); };
     if constexpr (kIntegers) {
       const uint32_t ones[4] = {kTwoOnes, kTwoOnes, kTwoOnes, kTwoOnes};
-      ptx::mma_16816<false>(state.weights, ones, weights[0], weights[1]);
+      ptx::mma_16816<false>(state.p_sums, ones, p[0], p[1]);
     }
     for_chunks<SliceTile, Order::kTokens, true>(tile, 0, lane, [&]<int c>(uint32_t first, uint32_t second) {
       if constexpr (kInt4) {
@@ -146,14 +144,14 @@ __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&w
   }
 }
 
-// Logits of the slice as softmax takes them: scaled, through the variant, hidden ones -inf, and the scales of values of
-// hidden tokens 0. whole: the query sees all of the slice's tokens, from `token` on.
+// Logits of the slice as softmax takes them: scaled, through the variant, masked ones -inf, and the scales of values of
+// masked tokens 0. whole: the query sees all of the slice's tokens, from `token` on.
 __device__ __forceinline__ void finish_logits(const abi::AttentionArgs& args, const Place& place, uint32_t token,
                                               bool whole, uint32_t group, uint32_t lane, Logits& logits) {
   [[maybe_unused]] const VariantParams& params = variant_params(args);
   float(&x)[4] = logits.x;
-  uint32_t& seen = logits.seen;
-  seen = 0xf;
+  uint32_t& visible = logits.visible;
+  visible = 0xf;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const uint32_t at = token + lane / 4 + 8 * (i / 2);
@@ -172,7 +170,7 @@ __device__ __forceinline__ void finish_logits(const abi::AttentionArgs& args, co
       where.kv_head = static_cast<int>(place.record->head);
       if (whole || place.sees(at))
         where.kv_pos = static_cast<float>(place.record->block_row.position_base + static_cast<int32_t>(at));
-      s = variant_logit(params, s, where, i, seen);
+      s = variant_logit(params, s, where, i, visible);
     }
     x[i] = s;
   }
@@ -180,17 +178,17 @@ __device__ __forceinline__ void finish_logits(const abi::AttentionArgs& args, co
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (!place.sees(token + lane / 4 + 8 * (i / 2))) {
-        seen &= ~(1u << i);
+        visible &= ~(1u << i);
         logits.scales.of[i / 2].y = 0;
       }
-      if (!(seen >> i & 1)) x[i] = kMinusInf;
+      if (!(visible >> i & 1)) x[i] = kMinusInf;
     }
   }
 }
 
-// Weights of the slices as the second product's operand; brings the state up to them.
-__device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& state, Logits (&slices)[kSlotSlices],
-                                      uint32_t (&weights)[kSlotSlices][2]) {
+// P of the slices as the second product's operand; brings the state up to them.
+__device__ __forceinline__ void softmax(const abi::AttentionArgs& args, State& state, Logits (&slices)[kSlotSlices],
+                                        uint32_t (&p)[kSlotSlices][2]) {
   if constexpr (Variant::kSoftmax) {
     float most[2] = {kMinusInf, kMinusInf};
 #pragma unroll
@@ -201,7 +199,7 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
     if (__any_sync(~0u, most[0] > state.max[0] || most[1] > state.max[1])) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        most[j] = fmaxf(state.max[j], most_of_row<State>(most[j]));
+        most[j] = fmaxf(state.max[j], row_max<State>(most[j]));
         const float alpha = most[j] == kMinusInf ? 1.0f : ptx::exp2_approx(state.max[j] - most[j]);
         state.max[j] = most[j];
         state.shift[j] = most[j] == kMinusInf ? 0.0f : most[j] - kLogFactor;
@@ -212,7 +210,7 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
 #pragma unroll
   for (int s = 0; s < kSlotSlices; ++s) {
     float(&x)[4] = slices[s].x;
-    [[maybe_unused]] const uint32_t seen = slices[s].seen;
+    [[maybe_unused]] const uint32_t visible = slices[s].visible;
     if constexpr (Variant::kSoftmax) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -225,23 +223,23 @@ __device__ __forceinline__ void weigh(const abi::AttentionArgs& args, State& sta
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float w = Variant::template weight<fovea::variant::ScalarMath>(variant_params(args), x[i]);
-        x[i] = seen >> i & 1 ? w * kFactor : 0.0f;
+        x[i] = visible >> i & 1 ? w * kFactor : 0.0f;
       }
     }
     if constexpr (kTokenScales) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t word = slices[s].scales.of[i / 2].y;
-        const bool hidden = Variant::kHasVisible && !(seen >> i & 1);  // then the scale may be anything
+        const bool masked = Variant::kHasVisible && !(visible >> i & 1);  // then the scale may be anything
         const float scale = ptx::unpack_low<false>(word);
         if constexpr (kIntegers) {
-          state.zero[i % 2] += hidden ? 0.0f : x[i] * (ptx::unpack_high<false>(word) + kMiddle * scale);
+          state.zero[i % 2] += masked ? 0.0f : x[i] * (ptx::unpack_high<false>(word) + kMiddle * scale);
         }
-        x[i] = hidden ? 0.0f : x[i] * scale;
+        x[i] = masked ? 0.0f : x[i] * scale;
       }
     }
-    weights[s][0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
-    weights[s][1] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[2], x[3]));
+    p[s][0] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[0], x[1]));
+    p[s][1] = ptx::movmatrix_trans(ptx::pack2<kMmaBf16>(x[2], x[3]));
   }
 }
 

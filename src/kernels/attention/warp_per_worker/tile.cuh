@@ -2,7 +2,7 @@
 // tune/attention_choice.cc: slices that the arithmetic takes together.
 #pragma once
 
-#include "kernels/attention/general/finish.cuh"
+#include "kernels/attention/combine.cuh"
 
 namespace fovea::attention::warp_per_worker {
 

@@ -1,5 +1,5 @@
-// Runs of one Attention that graphs recorded, and what they ask of later plans: a replay launches the kernel that it
-// recorded over whatever plan lies in device memory by then. Owned by cuda_attention.cc.
+// Runs of one Attention that graphs captured, and what they ask of later plans: a replay launches the kernel that it
+// captured over whatever plan lies in device memory by then. Owned by cuda_attention.cc.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace fovea {
 
-class RecordedRuns {
+class CapturedRuns {
  public:
   // by_rows: AttentionOptions::graphs_by_rows.
-  explicit RecordedRuns(bool by_rows) : by_rows_(by_rows) {}
+  explicit CapturedRuns(bool by_rows) : by_rows_(by_rows) {}
 
   bool empty() const { return runs_.empty(); }
 
@@ -45,19 +45,20 @@ class RecordedRuns {
   Status check_rows(std::int64_t rows) const {
     if (by_rows_ || runs_.empty() || rows <= most_rows_) return ok_status();
     return out_of_range(
-        "a plan of {} rows, but graphs recorded run() with tensors of {} rows at most, which their replays read and "
-        "write; use another Attention, or set graphs_by_rows and replay each graph for as many rows as it recorded",
+        "a plan of {} rows, but graphs captured run() with tensors of {} rows at most, which their replays read and "
+        "write; use another Attention, or set graphs_by_rows and replay each graph for as many rows as it captured",
         rows, most_rows_);
   }
 
-  // The batch is not for the kernel that was recorded.
+  // The batch is not for the kernel that was captured.
   Status refusal(std::uint32_t rows) const {
     return unsupported(
-        "a graph recorded run() with a kernel for decode, which cannot run this plan of {} rows (block rows or bit "
+        "a graph captured run() with a kernel for decode, which cannot run this plan of {} rows (block rows or bit "
         "masks); "
-        "record it with decode_kernel kGeneral, use another Attention, or set graphs_by_rows and replay each graph for "
+        "capture it with decode_kernel kGeneral, use another Attention, or set graphs_by_rows and replay each graph "
+        "for "
         "as "
-        "many rows as it recorded",
+        "many rows as it captured",
         rows);
   }
 

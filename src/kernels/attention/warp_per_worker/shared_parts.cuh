@@ -1,10 +1,9 @@
-// Parts of a divided pair that warps of one CTA hold meet in shared memory. Workers of a CTA follow one another in the
-// plan, so the parts of a pair are the last item of one warp and the first items of the warps behind it. Which warps
-// those are is found from what every warp says its queue begins with; it depends on the plan alone, and so do the bits.
-// Used by finish.cuh, kernel.cuh.
+// Parts of a divided pair that warps of one CTA hold are combined through shared memory. Workers of a CTA follow one
+// another in the plan, so the parts of a pair are the last item of one warp and the first items of the warps behind it.
+// Which warps those are is found from what every warp says its queue begins with; it depends on the plan alone, and so
+// do the bits. Used by finish.cuh, kernel.cuh.
 #pragma once
 
-#include "kernels/attention/parts.cuh"
 #include "kernels/attention/warp_per_worker/memory.cuh"
 
 namespace fovea::attention::warp_per_worker {
@@ -101,7 +100,7 @@ inline constexpr uint32_t kNoWork = abi::kNone - 1;
 __device__ __forceinline__ void announce(SharedMemory& shared, uint32_t first_part, uint32_t warp, uint32_t lane) {
   if (lane != 0) return;
   shared.first_parts[warp] = first_part;
-  ptx::mbarrier_init(ptx::smem_address(&shared.near_given[warp]), 1);
+  ptx::mbarrier_init(ptx::smem_address(&shared.part_ready[warp]), 1);
 }
 
 // Warps of this CTA that begin with one of `count` parts from partial row `row` on: a bit each, in the order of parts.
@@ -111,16 +110,16 @@ __device__ __forceinline__ uint32_t warps_with(const SharedMemory& shared, uint3
 }
 
 // Whether part i of a pair and part i - 1 are both items of this CTA. row: the first partial row of part i, i > 0.
-__device__ __forceinline__ bool part_before_is_near(const SharedMemory& shared, uint32_t row, uint32_t group,
-                                                    uint32_t lane) {
+__device__ __forceinline__ bool part_before_in_cta(const SharedMemory& shared, uint32_t row, uint32_t group,
+                                                   uint32_t lane) {
   const uint32_t holder = warps_with(shared, row, 1, group, lane);
   const uint32_t busy = __ballot_sync(~0u, lane < kWarps && shared.first_parts[lane % kWarps] != kNoWork);
   return holder != 0 && (busy & (holder - 1)) != 0;
 }
 
 // The warp's first item, for the warp that takes it.
-__device__ __forceinline__ void give_near(SharedMemory& shared, const Result& result, uint32_t warp, uint32_t lane) {
-  NearPart& part = shared.near_parts[warp];
+__device__ __forceinline__ void publish_part(SharedMemory& shared, const Result& result, uint32_t warp, uint32_t lane) {
+  SharedPart& part = shared.parts[warp];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
@@ -131,11 +130,11 @@ __device__ __forceinline__ void give_near(SharedMemory& shared, const Result& re
     for (int j = 0; j < 2; ++j) part.lse[2 * lane + j] = result.lse[j];
   }
   __syncwarp();
-  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.near_given[warp]));
+  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.part_ready[warp]));
 }
 
-// Adds the near parts of `warps`, a bit each, in their order.
-__device__ __forceinline__ void take_near(SharedMemory& shared, uint32_t warps, Result& result, uint32_t lane) {
+// Adds the parts in shared memory of `warps`, a bit each, in their order.
+__device__ __forceinline__ void add_shared_parts(SharedMemory& shared, uint32_t warps, Result& result, uint32_t lane) {
   const auto each = [warps](const auto& f) {
 #pragma unroll 1
     for (uint32_t left = warps; left != 0; left &= left - 1) f(static_cast<uint32_t>(__ffs(left)) - 1);
@@ -143,18 +142,18 @@ __device__ __forceinline__ void take_near(SharedMemory& shared, uint32_t warps, 
   const uint32_t row = 2 * (lane & 3);
   float most[2] = {result.lse[0], result.lse[1]};
   each([&](uint32_t w) {
-    ptx::mbarrier_wait(ptx::smem_address(&shared.near_given[w]), 0);
+    ptx::mbarrier_wait(ptx::smem_address(&shared.part_ready[w]), 0);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], shared.near_parts[w].lse[row + r]);
+    for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], shared.parts[w].lse[row + r]);
   });
   Weights weights(result.lse, most);
   each([&](uint32_t w) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) weights.total[r] += weights.of(shared.near_parts[w].lse[row + r], r);
+    for (int r = 0; r < 2; ++r) weights.total[r] += weights.of(shared.parts[w].lse[row + r], r);
   });
   weights.scale(result, lane);
   each([&](uint32_t w) {
-    const NearPart& part = shared.near_parts[w];
+    const SharedPart& part = shared.parts[w];
     const float lse[2] = {part.lse[row], part.lse[row + 1]};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
