@@ -22,6 +22,7 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar>) {}
 GrammarMatcher::~GrammarMatcher() = default;
 Result<std::span<const std::int32_t>> GrammarMatcher::allowed() { return std::span<const std::int32_t>(); }
 Result<bool> GrammarMatcher::accept(std::int32_t) { return true; }
+std::string GrammarMatcher::forced() { return ""; }
 bool GrammarMatcher::finished() const { return false; }
 
 }  // namespace fovea
