@@ -62,6 +62,8 @@ class GrammarMatcher {
   Result<bool> accept(std::int32_t token);
   // The text that must come next; often empty.
   std::string forced();
+  // How many of these tokens may come one after the other; where counts are kept to, perhaps fewer.
+  std::size_t fitting(std::span<const std::int32_t> tokens);
   // Nothing may follow.
   bool finished() const;
 

@@ -368,6 +368,20 @@ TEST(Grammar, TellsWhatMustComeNext) {
   EXPECT_EQ(forced({GrammarKind::kEbnf, "root ::= \"a\" root"}, "").size(), 64u);  // it has no end
 }
 
+TEST(Grammar, TellsHowManyTokensFit) {
+  GrammarCompiler compiler = make_compiler();
+  const auto grammar = compiler.compile({GrammarKind::kRegex, "a(b|c)d"});
+  ASSERT_TRUE(grammar.ok());
+  GrammarMatcher matcher(*grammar);
+  const std::int32_t all[] = {'a', 'c', 'd', kEnd, 'a'};
+  EXPECT_EQ(matcher.fitting(all), 4u);
+  EXPECT_EQ(matcher.fitting(std::span(all).subspan(1)), 0u);
+  EXPECT_EQ(matcher.fitting(std::vector<std::int32_t>{'a', 'd'}), 1u);
+  EXPECT_EQ(matcher.fitting(std::vector<std::int32_t>{kSpecial}), 0u);
+  EXPECT_EQ(matcher.fitting({}), 0u);
+  EXPECT_EQ(feed(matcher, "abd"), 3u);  // nothing was taken
+}
+
 // While one thread compiles what takes long, another is done with what does not.
 TEST(Grammar, CompilesSeveralAtOnce) {
   GrammarCompiler compiler = make_compiler();

@@ -183,6 +183,17 @@ std::string GrammarMatcher::forced() {
   return text;
 }
 
+std::size_t GrammarMatcher::fitting(std::span<const std::int32_t> tokens) {
+  std::size_t count = 0;
+  if (finished()) return 0;
+  (void)impl_->run([&] {
+    xgrammar::GrammarMatcher& matcher = impl_->matcher;
+    while (count < tokens.size() && !matcher.IsTerminated() && matcher.AcceptToken(tokens[count])) ++count;
+    matcher.Rollback(static_cast<int>(count));
+  });
+  return count;
+}
+
 bool GrammarMatcher::finished() const { return impl_->matcher.IsTerminated(); }
 
 }  // namespace fovea
