@@ -1,5 +1,5 @@
-// Feeds bytes to the grammars of requests: JSON schemas, regular expressions, EBNF and structural tags, of which the first
-// byte chooses one. What compiles is followed along tokens that it allows; xgrammar itself is compiled without
+// Feeds bytes to the grammars of requests: JSON schemas, regular expressions, EBNF and structural tags, of which the
+// first byte chooses one. What compiles is followed along tokens that it allows; xgrammar itself is compiled without
 // sanitizers, so that they see what this project does around it.
 #include <cstdint>
 #include <cstdlib>
