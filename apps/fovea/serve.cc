@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
+#include "end_on_signal.h"
 #include "engine_flags.h"
 #include "server/events/event_publisher.h"
 #include "server/server.h"
@@ -161,7 +162,10 @@ int run_serve(ServeState& state, const Options& options) {
     state.server.service.traces = traces.get();
   }
   const auto begin = std::chrono::steady_clock::now();
-  auto engine = state.engine.create();
+  auto engine = [&] {
+    const EndOnSignal end("fovea: ended while the model was loading\n");
+    return state.engine.create();
+  }();
   if (!engine.ok()) return fail(engine.status());
   const double loaded = 1e3 * seconds_since(begin);
   auto server = server::Server::start(**engine, state.server);

@@ -114,6 +114,7 @@ class EngineCore final : public Engine {
     bool draws_on_host = false;     // one of its tokens: its logits must stay
     double begin = 0.0;
   };
+  std::vector<std::int32_t> forced_tokens(Choice& choice) const;
   void run_step();
   const Step& schedule();
   // Why no step may be launched before the results of this one are read, or null: all that decides about it.
@@ -122,6 +123,8 @@ class EngineCore final : public Engine {
   Status launch(const Step& step, std::span<const std::int32_t> token_rows);
   // The step behind this one, from tokens that the device has and we do not; becomes flight_.
   Status launch_ahead(Flight& flight);
+  // While the device computes: what grammars allow next.
+  void prepare_masks(const Flight& flight);
   void finish(const Flight& flight);
   void fail_step(const Flight& flight, const Status& status);
   // From a step that was followed, by the token that is not known: it is computed again.

@@ -90,6 +90,83 @@ TEST(EngineGrammar, HoldsForEveryChoiceThroughRetractions) {
   EXPECT_GT((*engine)->stats().retractions, 0u);
 }
 
+// What a grammar forces is verified several tokens a step, greedy and sampled, and the answers are the same.
+TEST(EngineGrammar, ForcedTokensTakeFewerSteps) {
+  std::vector<Texts> plain;
+  std::uint64_t steps = 0;
+  for (const char* speculate : {"off", "ngram"}) {
+    EngineOptions options;
+    options.kv_cache_bytes = 16 << 20;
+    options.batch_invariant = true;
+    options.speculate = speculate;
+    auto engine = Engine::create(options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    const auto record =
+        (*engine)->compile_grammar({GrammarKind::kJsonSchema,
+                                    R"({"type":"object","properties":{"the place where it was found":{"type":"boolean"},
+         "how many of them there are":{"type":"integer","minimum":1,"maximum":9},"a word for it":{"enum":["lantern"]}},
+         "required":["the place where it was found","how many of them there are","a word for it"]})"});
+    ASSERT_TRUE(record.ok()) << record.status().message();
+    std::vector<GenerateRequest> requests;
+    for (int i = 0; i < 4; ++i) {
+      requests.push_back(request_of(**engine, "A record:", *record));
+      requests.back().sampling.temperature = i % 2 == 0 ? 0.0f : 0.7f;
+      requests.back().n = i == 3 ? 3 : 1;
+    }
+    std::vector<Texts> runs = run_all(**engine, requests);
+    const EngineStats stats = (*engine)->stats();
+    if (plain.empty()) {
+      plain = std::move(runs);
+      steps = stats.steps;
+      EXPECT_EQ(stats.draft_tokens, 0u);
+      continue;
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_EQ(runs[i].texts, plain[i].texts) << i;
+    EXPECT_FALSE(Json::parse(runs[0].texts[0], nullptr, false).is_discarded()) << runs[0].texts[0];
+    EXPECT_GT(stats.accepted_tokens, 0u);
+    EXPECT_LT(3 * stats.steps, 2 * steps);
+  }
+}
+
+// A grammar that is followed in ever more ways ends its answer with the reason; those beside it go on.
+TEST(EngineGrammar, AnAnswerThatTakesTooMuchWorkEndsAlone) {
+  EngineOptions options;
+  options.kv_cache_bytes = 64 << 20;
+  auto engine = Engine::create(options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto ambiguous = (*engine)->compile_grammar({GrammarKind::kEbnf, "root ::= s \"?\"\ns ::= s s | \"a\""});
+  ASSERT_TRUE(ambiguous.ok()) << ambiguous.status().message();
+  const std::vector<std::int32_t> end_tokens = *(*engine)->encode("?", false);
+  std::mutex mutex;
+  std::condition_variable changed;
+  Status end;
+  int open = 2;
+  std::int32_t beside = 0;
+  const auto submit = [&](std::shared_ptr<const Grammar> grammar, const auto& on_event) {
+    GenerateRequest request = request_of(**engine, "Say a:", std::move(grammar));
+    request.sampling.max_tokens = 4000;
+    request.sampling.ignore_eos = true;
+    for (const std::int32_t token : end_tokens) request.sampling.logit_bias.emplace_back(token, -100.0f);
+    const auto id = (*engine)->submit(request, [&, on_event](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex);
+      on_event(event);
+      if (event.finish == FinishReason::kNone) return;
+      --open;
+      changed.notify_all();
+    });
+    EXPECT_TRUE(id.ok()) << id.status().to_string();
+    if (!id.ok()) --open;
+  };
+  submit(*ambiguous, [&](const GenerationEvent& event) { end = event.error; });
+  submit(nullptr, [&](const GenerationEvent& event) { beside += static_cast<std::int32_t>(event.tokens.size()); });
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return open == 0; });
+  EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end.to_string();
+  EXPECT_NE(end.message().find("too much work"), std::string::npos) << end.message();
+  EXPECT_EQ(beside, 4000);
+  EXPECT_EQ((*engine)->stats().pages_free + (*engine)->stats().pages_cached, (*engine)->stats().pages_total);
+}
+
 TEST(EngineGrammar, RefusesWhatCannotBeKeptTo) {
   EngineOptions options;
   options.kv_cache_bytes = 16 << 20;

@@ -26,8 +26,28 @@ void EngineCore::make_drafts() {
       if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
       // The step gives a token beyond those guessed.
       const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
-      choice->draft = choice->drafter.draft(choice->tokens, most);
+      choice->draft = choice->drafter.draft(choice->tokens, most, forced_tokens(*choice));
+      if (choice->grammar.has_value()) choice->draft.resize(choice->grammar->fitting(choice->draft));
     }
+  }
+}
+
+// Of the text that a grammar leaves no choice about. Another division of it into tokens is as right, so they are
+// guesses too.
+std::vector<std::int32_t> EngineCore::forced_tokens(Choice& choice) const {
+  if (!choice.grammar.has_value()) return {};
+  const std::string text = choice.grammar->forced();
+  if (text.empty()) return {};
+  auto tokens = parts_.tokenizer->encode(text, {.add_special_tokens = false, .parse_special = false});
+  return tokens.ok() ? *std::move(tokens) : std::vector<std::int32_t>();
+}
+
+void EngineCore::prepare_masks(const Flight& flight) {
+  for (const StepItem& item : flight.items) {
+    if (item.sequence == nullptr || !item.sample || item.part) continue;
+    auto& choice = *static_cast<Choice*>(item.sequence);
+    // What is wrong is said again where the token is sampled.
+    if (choice.grammar.has_value()) (void)choice.grammar->allowed();
   }
 }
 
@@ -127,6 +147,7 @@ void EngineCore::run_step() {
     if (!status.ok()) return fail_step(flight, status);
   }
   const Status ahead = may_run_ahead(flight) ? launch_ahead(flight) : ok_status();
+  prepare_masks(flight);
   finish(flight);
   if (!ahead.ok() && flight_.has_value()) fail_step(*std::exchange(flight_, std::nullopt), ahead);
   const bool was_left = !flight.items.empty() && flight.items.back().part && !flight.items.back().whole;

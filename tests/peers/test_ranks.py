@@ -2,6 +2,7 @@
 torchrun and mpirun do; the same answers; and deaths that end everybody with a message."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -90,3 +91,14 @@ def test_the_server_ends_its_ranks(server):
     _, err = process.communicate(timeout=20)
     assert process.returncode == 0, err
     assert not alive(rank)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_still_loads_ends_at_once(number):
+    # For a rank that never comes.
+    process = start("serve", "--port", "0", "--tp", "2", RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    status = Path(f"/proc/{process.pid}/status")
+    assert wait_until(lambda: int(re.search(r"SigBlk:\s+(\w+)", status.read_text()).group(1), 16) >> (number - 1) & 1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert process.returncode == 0 and "while the model was loading" in err and out == "", err

@@ -35,6 +35,9 @@ async def ask(port: int, body: dict) -> tuple[int, float, str]:
         writer.close()
 
 
+MOST_GROWTH = 32 << 20  # bytes, of half an overload
+
+
 async def closed_loop(port: int, body: dict, clients: int, seconds: float) -> float:
     """Answers a second that so many clients get, each asking again at once."""
     deadline = time.monotonic() + seconds
@@ -61,25 +64,32 @@ async def open_loop(port: int, body: dict, rate: float, seconds: float) -> list:
 
 def overload(server: Server, factor: float, seconds: float) -> tuple[dict, list[str]]:
     """The server's rate is measured, then asked for `factor` times as much. Each request must get its answer, or 429 or 503
-    with Retry-After; memory must stay where it was in the middle."""
+    with Retry-After; memory must stay where it was in the middle. A machine that is busy with something else may let more
+    connections come together in the second half than ever before, whose buffers stay: then there is another half, as what
+    leaks does so in each."""
     body = {"prompt": [11] * 200, "max_tokens": 16, "ignore_eos": True}
     server.ask()
     descriptors = server.descriptors()
+    wrong = []
     capacity = asyncio.run(closed_loop(server.port, body, 16, min(5.0, seconds)))
     asyncio.run(open_loop(server.port, body, factor * capacity, seconds / 2))
-    middle = server.memory()
-    answers = asyncio.run(open_loop(server.port, body, factor * capacity, seconds / 2))
+    answers = []
+    for _ in range(4):
+        middle = server.memory()
+        answers += asyncio.run(open_loop(server.port, body, factor * capacity, seconds / 2))
+        growth = server.memory() - middle
+        if growth <= MOST_GROWTH:
+            break
+    else:
+        wrong.append(f"memory grew by {growth >> 20} MiB again and again")
     counts = collections.Counter(a[0] if isinstance(a, tuple) else repr(a) for a in answers)
     admitted = [a[1] for a in answers if isinstance(a, tuple) and a[0] == 200]
-    wrong = [f"{count} requests got {status}" for status, count in counts.items() if status not in (200, 429, 503)]
+    wrong += [f"{count} requests got {status}" for status, count in counts.items() if status not in (200, 429, 503)]
     silent = sum(isinstance(a, tuple) and a[0] in (429, 503) and not a[2] for a in answers)
     if silent:
         wrong.append(f"{silent} refusals without Retry-After")
     if not admitted:
         wrong.append("no request was answered")
-    growth = server.memory() - middle
-    if growth > 32 << 20:
-        wrong.append(f"memory grew by {growth >> 20} MiB in the second half")
     figures = {"capacity": capacity, "asked": factor * capacity, "answered": counts[200], "refused": counts[429] + counts[503],
                "p99_s": percentile(admitted, 0.99), "growth_mib": growth / 2**20}
     return figures, wrong + server.leaks(descriptors)

@@ -55,10 +55,15 @@ class GrammarMatcher {
 
   // A bit a token (bit id % 32 of word id / 32), set where the token may come next; empty: any token may. Valid until
   // accept(). Where something may be repeated so many times only, more bits may be set than should be.
+  // kInvalidArgument, from then on: following the answer takes too much work.
   Result<std::span<const std::int32_t>> allowed();
   // False when the token may not come all the same: nothing has changed but allowed(), which leaves it out from now on.
   // kInternal when it was not allowed.
   Result<bool> accept(std::int32_t token);
+  // The text that must come next; often empty.
+  std::string forced();
+  // How many of these tokens may come one after the other; where counts are kept to, perhaps fewer.
+  std::size_t fitting(std::span<const std::int32_t> tokens);
   // Nothing may follow.
   bool finished() const;
 

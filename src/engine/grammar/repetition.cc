@@ -149,6 +149,11 @@ std::string without_counts(std::string_view text, bool quoted, std::uint64_t mos
 
 Status check_repetitions(std::string_view text, bool quoted) { return written_out(text, quoted).status(); }
 
+bool repeats_groups(std::string_view regex) {
+  const std::vector<int> depth = repeated_depth(regex, false);
+  return std::any_of(depth.begin(), depth.end(), [](int groups) { return groups > 0; });
+}
+
 std::string without_costly_counts(std::string_view text, bool quoted) {
   std::string bare = without_counts(text, quoted, 0);
   const auto rest = written_out(bare, quoted);

@@ -21,4 +21,7 @@ Status check_repetitions(std::string_view text, bool quoted);
 // The same without the counts that cost: a* for a{2,500}. It matches all that the text does, and more.
 std::string without_costly_counts(std::string_view text, bool quoted);
 
+// Whether a group is repeated in the regular expression: then there may be many ways to read a text.
+bool repeats_groups(std::string_view regex);
+
 }  // namespace fovea

@@ -17,6 +17,8 @@ constexpr std::int64_t kGrowth = 4;
 // Of chunks that are left: longer ones save nothing, and shorter ones cost too much.
 constexpr std::int32_t kMostChunk = 512;
 constexpr std::int32_t kLeastChunk = 128;
+// Of the time between two tokens at the client: the rest is their way there, past the next step's threads.
+constexpr double kOfTarget = 0.85;
 constexpr double kChunkSteps = 12.0;  // steps that such a chunk takes, at most
 
 // Amounts near 1 where each part matters, so that errors are spread over the rates in proportion.
@@ -96,7 +98,7 @@ double StepPacer::tokens_in(double seconds, double position, double limit) const
 }
 
 double StepPacer::step_seconds(const StepWork& decodes) const {
-  double seconds = target_ > 0.0 ? target_ : std::numeric_limits<double>::infinity();
+  double seconds = target_ > 0.0 ? kOfTarget * target_ : std::numeric_limits<double>::infinity();
   if (stretch_ > 0.0 && decode_.measured()) {
     seconds = std::min(seconds, stretch_ * decode_.predict(decode_amounts(decodes)));
   }

@@ -39,10 +39,15 @@ std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std
   return guesses;
 }
 
-std::vector<std::int32_t> NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t most) {
+std::vector<std::int32_t> NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t most,
+                                              std::span<const std::int32_t> sure) {
   if (pause_ > 0) {
     --pause_;
     return {};
+  }
+  if (!sure.empty() && most > 0) {
+    const auto count = std::min(sure.size(), static_cast<std::size_t>(std::min(most, kMostTokens)));
+    return {sure.begin(), sure.begin() + static_cast<std::ptrdiff_t>(count)};
   }
   return lookup_draft(tokens, std::min(most, length_), std::min(most, kMostTokens));
 }

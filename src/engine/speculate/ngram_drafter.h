@@ -24,8 +24,9 @@ class NgramDrafter {
   static constexpr std::int32_t kMostTokens = 6;
   static constexpr std::int32_t kFirstPause = 8;
 
-  // At most `most` guesses after `tokens`; none in a pause. Once a step.
-  std::vector<std::int32_t> draft(std::span<const std::int32_t> tokens, std::int32_t most);
+  // At most `most` guesses after `tokens`: of `sure`, where somebody else knows better; none in a pause. Once a step.
+  std::vector<std::int32_t> draft(std::span<const std::int32_t> tokens, std::int32_t most,
+                                  std::span<const std::int32_t> sure = {});
   // Of the latest draft, so many were verified, and the first `accepted` of them right.
   void verified(std::int32_t drafted, std::int32_t accepted);
 

@@ -50,6 +50,16 @@ TEST(NgramDrafter, DraftsMostAfterALongMatch) {
   EXPECT_EQ(drafter.draft(std::span(text).first(text.size() - 1), 100).size(), 2u);
 }
 
+TEST(NgramDrafter, TakesWhatSomebodyElseIsSureOf) {
+  const Tokens loop(50, 7), sure = {1, 2, 3, 4, 5, 6, 7, 8};
+  NgramDrafter drafter;
+  EXPECT_EQ(drafter.draft(loop, 100, sure), (Tokens{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(drafter.draft(loop, 2, sure), (Tokens{1, 2}));
+  EXPECT_TRUE(drafter.draft(loop, 0, sure).empty());
+  for (int i = 0; i < 3; ++i) drafter.verified(6, 0);
+  EXPECT_TRUE(drafter.draft(loop, 100, sure).empty());
+}
+
 TEST(NgramDrafter, StopsForLongerAndLongerWhereItIsWrong) {
   const Tokens loop(50, 7);
   NgramDrafter drafter;

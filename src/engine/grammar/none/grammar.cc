@@ -22,6 +22,8 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar>) {}
 GrammarMatcher::~GrammarMatcher() = default;
 Result<std::span<const std::int32_t>> GrammarMatcher::allowed() { return std::span<const std::int32_t>(); }
 Result<bool> GrammarMatcher::accept(std::int32_t) { return true; }
+std::string GrammarMatcher::forced() { return ""; }
+std::size_t GrammarMatcher::fitting(std::span<const std::int32_t> tokens) { return tokens.size(); }
 bool GrammarMatcher::finished() const { return false; }
 
 }  // namespace fovea

@@ -16,6 +16,7 @@
 #include "engine/grammar/repetition.h"
 #include "engine/grammar/xgrammar/compiled.h"
 #include "engine/grammar/xgrammar/json_strings.h"
+#include "engine/grammar/xgrammar/work.h"
 
 namespace fovea {
 namespace {
@@ -53,7 +54,24 @@ void change_schemas_of_tag(nlohmann::ordered_json* format) {
   }
 }
 
-// What xgrammar is given: `exact`, and in masks its place is taken by `loose`, if there is one, which costs less.
+// What xgrammar is given.
+struct Source {
+  GrammarKind kind;
+  std::string text;
+};
+
+// A regular expression in EBNF, as what xgrammar makes an automaton of and not rules: an automaton is in the same state
+// whichever way a text was read, rules keep each.
+Source as_automaton(std::string_view regex) {
+  std::string text = "root ::= Regex(\"";
+  for (const char c : regex) {
+    if (c == '"' || c == '\\') text += '\\';
+    c == '\n' ? text += "\\n" : text += c;
+  }
+  return {GrammarKind::kEbnf, text + "\")"};
+}
+
+// `exact`, and in masks its place is taken by `loose`, if there is one, which costs less.
 struct Texts {
   std::string exact, loose;
 };
@@ -169,28 +187,49 @@ struct GrammarCompiler::Impl {
   }
 
   // Of that vocabulary. A compiler holds but what it is making: one each is what lets threads work at once.
-  static xgrammar::CompiledGrammar run(const xgrammar::TokenizerInfo& info, GrammarKind kind, const std::string& text) {
+  static xgrammar::CompiledGrammar run(const xgrammar::TokenizerInfo& info, const Source& source) {
     xgrammar::GrammarCompiler compiler(info, /*max_threads=*/1, /*cache_enabled=*/false);
-    switch (kind) {
+    switch (source.kind) {
       // Whitespace as json.dumps() writes it: free whitespace has no end, and models lose themselves in it.
-      case GrammarKind::kJsonSchema: return compiler.CompileJSONSchema(text, /*any_whitespace=*/false);
-      case GrammarKind::kRegex: return compiler.CompileRegex(text);
-      case GrammarKind::kEbnf: return compiler.CompileGrammar(text, "root");
-      case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(text);
+      case GrammarKind::kJsonSchema: return compiler.CompileJSONSchema(source.text, /*any_whitespace=*/false);
+      case GrammarKind::kRegex: return compiler.CompileRegex(source.text);
+      case GrammarKind::kEbnf: return compiler.CompileGrammar(source.text, "root");
+      case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(source.text);
     }
     throw std::runtime_error("unknown kind of grammar");
   }
 
   // What the time to compile over all tokens grows with, 50 to 100 ms a MB here with 128k of them: the grammar's
   // states, and far more what tokens add to these.
-  std::size_t cost_of(GrammarKind kind, const std::string& text) const {
-    const std::size_t states = run(tokens->bytes, kind, text).MemorySizeBytes();
+  std::size_t cost_of(const Source& source) const {
+    const std::size_t states = run(tokens->bytes, source).MemorySizeBytes();
     if (states > kMaxCost) return states;
-    return states + 64 * (std::max(states, run(tokens->sample, kind, text).MemorySizeBytes()) - states);
+    return states + 64 * (std::max(states, run(tokens->sample, source).MemorySizeBytes()) - states);
+  }
+
+  // The automaton of a regular expression, where rules may cost ever more and it does not cost too much itself.
+  Source source_of(GrammarKind kind, const std::string& text) const {
+    const Source rules{kind, text};
+    if (kind != GrammarKind::kRegex || !repeats_groups(text)) return rules;
+    (void)xgrammar::Grammar::FromRegex(text);  // what is wrong is said in its terms
+    try {
+      const WorkBudget budget(kWorkToCompile / 8);
+      Source automaton = as_automaton(text);
+      return cost_of(automaton) > kMaxCost ? rules : automaton;
+    } catch (const std::exception&) {
+      return rules;
+    }
+  }
+
+  // What takes too much work from the start is refused here, and matchers begin without.
+  static Status check_first_mask(const std::shared_ptr<const Grammar>& grammar) {
+    const WorkBudget budget(kWorkAtOnce);
+    return GrammarMatcher(grammar).allowed().status();
   }
 
   Result<std::shared_ptr<const Grammar>> make(const GrammarSpec& spec) {
     FOVEA_RETURN_IF_ERROR(check_spec(spec));
+    const WorkBudget budget(kWorkToCompile);
     try {
       std::call_once(asked, [this] { tokens = std::make_shared<const GrammarTokens>(vocabulary(), stop_tokens); });
       first_warning.clear();
@@ -198,9 +237,9 @@ struct GrammarCompiler::Impl {
       if (!texts.loose.empty() && stop_tokens.empty()) texts.loose.clear();  // the loose one would end too early
       // Over few tokens first: what is wrong is found at once, and so is what would take long.
       std::optional<xgrammar::CompiledGrammar> exact;
-      if (!texts.loose.empty()) exact.emplace(run(tokens->bytes, spec.kind, texts.exact));
-      const std::string& text = texts.loose.empty() ? texts.exact : texts.loose;
-      const std::size_t cost = cost_of(spec.kind, text);
+      if (!texts.loose.empty()) exact.emplace(run(tokens->bytes, source_of(spec.kind, texts.exact)));
+      const Source source = source_of(spec.kind, texts.loose.empty() ? texts.exact : texts.loose);
+      const std::size_t cost = cost_of(source);
       if (!first_warning.empty()) {
         return invalid_argument("the grammar cannot be kept to: {}", readable_grammar_error(first_warning));
       }
@@ -211,8 +250,15 @@ struct GrammarCompiler::Impl {
             "and fewer places where anything may stand, make it smaller",
             cost >> 10, kMaxCost >> 10);
       }
-      return std::make_shared<const Grammar>(std::make_unique<Grammar::Compiled>(
-          Grammar::Compiled{run(tokens->info, spec.kind, text), std::move(exact), tokens}));
+      auto grammar = std::make_shared<const Grammar>(
+          std::make_unique<Grammar::Compiled>(Grammar::Compiled{run(tokens->info, source), std::move(exact), tokens}));
+      FOVEA_RETURN_IF_ERROR(check_first_mask(grammar));
+      return std::shared_ptr<const Grammar>(std::move(grammar));
+    } catch (const WorkExceeded&) {
+      return invalid_argument(
+          "the grammar would take too long to compile; fewer things that may be left out or repeated behind one "
+          "another "
+          "make that shorter");
     } catch (const std::bad_alloc&) {
       return resource_exhausted("out of memory while a grammar was compiled");
     } catch (const std::exception& error) {

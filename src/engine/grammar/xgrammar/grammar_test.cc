@@ -287,6 +287,12 @@ TEST(Grammar, RefusesWhatWouldTakeLongAndSaysTheLimit) {
   const auto refused = compiler.compile({GrammarKind::kRegex, wide});
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.status().message(), HasSubstr("at most 32768 are allowed"));
+  std::string ambiguous;
+  while (ambiguous.size() < 19'000) ambiguous += "(a|b?)";
+  const auto pattern =
+      compiler.compile({GrammarKind::kJsonSchema, fmt::format(R"({{"type":"string","pattern":"^{}$"}})", ambiguous)});
+  EXPECT_EQ(pattern.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(pattern.status().message(), HasSubstr("too long to compile"));
   const auto counted = compiler.compile({GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^[a-z]{3,9999}$"})"});
   EXPECT_THAT(counted.status().message(), HasSubstr("at most 2000 are allowed"));
   std::string many;
@@ -301,6 +307,79 @@ TEST(Grammar, RefusesWhatWouldTakeLongAndSaysTheLimit) {
         compiler.compile({GrammarKind::kStructuralTag, fmt::format(R"({{"type":"structural_tag","format":{}}})", tag)});
     EXPECT_THAT(in_tag.status().message(), HasSubstr("written out")) << tag;
   }
+}
+
+// Many ways to read a text, one automaton.
+TEST(Grammar, RepetitionsInOneAnotherCostWhatOneDoes) {
+  GrammarCompiler compiler = make_compiler();
+  for (const char* regex : {"([a-z]+)+x", "(a|b)*(a|b)*(a|b)*x", "([a-z]+ ?)+x", "((a+b*)+)*x"}) {
+    const auto grammar = compiler.compile({GrammarKind::kRegex, regex});
+    ASSERT_TRUE(grammar.ok()) << regex << grammar.status().to_string();
+    GrammarMatcher matcher(*grammar);
+    std::string text;
+    for (int i = 0; i < 2000; ++i) text += i % 3 == 0 ? 'b' : 'a';
+    EXPECT_EQ(feed(matcher, "a" + text + "x"), text.size() + 2) << regex;
+    EXPECT_TRUE(bit(*matcher.allowed(), kEnd)) << regex;
+  }
+  // What is wrong, and what cannot be kept to, is so for an automaton too.
+  EXPECT_FALSE(compiler.compile({GrammarKind::kRegex, "(a(?=b)b)*"}).ok());
+  EXPECT_FALSE(compiler.compile({GrammarKind::kRegex, "(a$b)+"}).ok());
+  EXPECT_TRUE(matches(compiler, {GrammarKind::kRegex, R"((\.|\\|"|[^a-z])+)"}, ".\\\"\n."));
+  EXPECT_FALSE(matches(compiler, {GrammarKind::kRegex, R"((\.|\\|")+)"}, ".a"));
+}
+
+// Rules that can be read in ever more ways end the answer that they are for.
+TEST(Grammar, EndsAnAnswerThatTakesTooMuchWork) {
+  GrammarCompiler compiler = make_compiler();
+  const auto grammar = compiler.compile({GrammarKind::kEbnf, "root ::= s\ns ::= s s | \"a\""});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+  GrammarMatcher matcher(*grammar);
+  Status end;
+  int tokens = 0;
+  for (; end.ok() && tokens < 5000; ++tokens) end = matcher.accept('a').status();
+  EXPECT_GT(tokens, 100);
+  EXPECT_EQ(end.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(end.message(), HasSubstr("too much work to follow at token"));
+  EXPECT_EQ(matcher.allowed().status().message(), end.message());
+  EXPECT_EQ(matcher.forced(), "");
+  // Another answer of the same grammar goes on.
+  GrammarMatcher other(*grammar);
+  EXPECT_EQ(feed(other, "aaaa"), 4u);
+}
+
+TEST(Grammar, TellsWhatMustComeNext) {
+  GrammarCompiler compiler = make_compiler();
+  const auto forced = [&](const GrammarSpec& spec, std::string_view after) {
+    const auto grammar = compiler.compile(spec);
+    EXPECT_TRUE(grammar.ok()) << grammar.status().to_string();
+    GrammarMatcher matcher(*grammar);
+    EXPECT_EQ(feed(matcher, after), after.size());
+    const std::string text = matcher.forced();
+    EXPECT_EQ(matcher.forced(), text);
+    EXPECT_EQ(feed(matcher, text), text.size());  // nothing was taken
+    return text;
+  };
+  const GrammarSpec schema = {GrammarKind::kJsonSchema, R"({"type":"object","properties":{"name":{"type":"integer"},
+      "size":{"enum":["small","smart"]}},"required":["name","size"]})"};
+  EXPECT_EQ(forced(schema, ""), R"({"name": )");
+  EXPECT_EQ(forced(schema, R"({"name": 1)"), "");
+  EXPECT_EQ(forced(schema, R"({"name": 1,)"), R"( "size": "sma)");
+  EXPECT_EQ(forced({GrammarKind::kRegex, "ab?"}, "a"), "");
+  EXPECT_EQ(forced({GrammarKind::kEbnf, "root ::= \"a\" root"}, "").size(), 64u);  // it has no end
+}
+
+TEST(Grammar, TellsHowManyTokensFit) {
+  GrammarCompiler compiler = make_compiler();
+  const auto grammar = compiler.compile({GrammarKind::kRegex, "a(b|c)d"});
+  ASSERT_TRUE(grammar.ok());
+  GrammarMatcher matcher(*grammar);
+  const std::int32_t all[] = {'a', 'c', 'd', kEnd, 'a'};
+  EXPECT_EQ(matcher.fitting(all), 4u);
+  EXPECT_EQ(matcher.fitting(std::span(all).subspan(1)), 0u);
+  EXPECT_EQ(matcher.fitting(std::vector<std::int32_t>{'a', 'd'}), 1u);
+  EXPECT_EQ(matcher.fitting(std::vector<std::int32_t>{kSpecial}), 0u);
+  EXPECT_EQ(matcher.fitting({}), 0u);
+  EXPECT_EQ(feed(matcher, "abd"), 3u);  // nothing was taken
 }
 
 // While one thread compiles what takes long, another is done with what does not.

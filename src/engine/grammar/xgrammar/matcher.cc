@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "engine/grammar/xgrammar/compiled.h"
+#include "engine/grammar/xgrammar/work.h"
 
 namespace fovea {
 namespace {
@@ -29,6 +30,9 @@ struct GrammarMatcher::Impl {
   bool filled = false;
   bool needed = false;  // the mask forbids something
   int refusals = 0;     // since the latest token
+  std::uint64_t work_left = kWorkAtOnce;
+  std::size_t accepted = 0;  // tokens
+  Status failure;            // xgrammar threw, and cannot go on from where it was
 
   const GrammarTokens& tokens() const { return *grammar->compiled().tokens; }
   bool is_stop(std::int32_t token) const {
@@ -39,6 +43,25 @@ struct GrammarMatcher::Impl {
   }
   void forbid(std::int32_t token) {
     mask[static_cast<std::size_t>(token / 32)] &= ~static_cast<std::int32_t>(1u << (token % 32));
+  }
+
+  template <typename Work>
+  Status run(const Work& work) {
+    if (!failure.ok()) return failure;
+    WorkBudget budget(work_left);
+    try {
+      work();
+    } catch (const WorkExceeded&) {
+      failure = invalid_argument(
+          "the grammar takes too much work to follow at token {} of the answer, as there are ever more ways to read "
+          "it; "
+          "repetitions in one another, such as ([a-z]+)+, do that: write one of them",
+          accepted + 1);
+    } catch (const std::exception& error) {
+      failure = internal_error("the grammar failed: {}", readable_grammar_error(error.what()));
+    }
+    work_left -= budget.spent();
+    return failure;
   }
 
   // How many of the text's bytes from `begin` on may come next; they are accepted.
@@ -123,14 +146,12 @@ GrammarMatcher::~GrammarMatcher() = default;
 Result<std::span<const std::int32_t>> GrammarMatcher::allowed() {
   Impl& impl = *impl_;
   if (!impl.filled) {
-    try {
+    FOVEA_RETURN_IF_ERROR(impl.run([&] {
       std::int64_t shape[] = {static_cast<std::int64_t>(impl.mask.size())};
       DLTensor tensor{impl.mask.data(), {kDLCPU, 0}, 1, {kDLInt, 32, 1}, shape, nullptr, 0};
       impl.needed = impl.matcher.FillNextTokenBitmask(&tensor);
       impl.filled = true;
-    } catch (const std::exception& error) {
-      return internal_error("the grammar failed: {}", readable_grammar_error(error.what()));
-    }
+    }));
   }
   return impl.needed ? std::span<const std::int32_t>(impl.mask) : std::span<const std::int32_t>();
 }
@@ -138,18 +159,39 @@ Result<std::span<const std::int32_t>> GrammarMatcher::allowed() {
 Result<bool> GrammarMatcher::accept(std::int32_t token) {
   Impl& impl = *impl_;
   FOVEA_RETURN_IF_ERROR(allowed().status());
-  try {
+  bool fits = true, accepted = false;
+  FOVEA_RETURN_IF_ERROR(impl.run([&] {
     if (impl.exact.has_value() && (!impl.needed || impl.may_come(token))) {
       if (!std::exchange(impl.needed, true)) std::fill(impl.mask.begin(), impl.mask.end(), -1);
-      if (!impl.fits(token)) return false;
+      fits = impl.fits(token);
+      if (!fits) return;
     }
     impl.refusals = 0;
     impl.filled = false;
-    if (impl.matcher.AcceptToken(token)) return true;
-  } catch (const std::exception& error) {
-    return internal_error("the grammar failed: {}", readable_grammar_error(error.what()));
-  }
-  return internal_error("token {} was sampled, which the grammar does not allow", token);
+    accepted = impl.matcher.AcceptToken(token);
+  }));
+  if (!fits) return false;
+  if (!accepted) return internal_error("token {} was sampled, which the grammar does not allow", token);
+  ++impl.accepted;
+  impl.work_left = std::min(impl.work_left + kWorkPerToken, kWorkAtOnce);
+  return true;
+}
+
+std::string GrammarMatcher::forced() {
+  std::string text;
+  if (!finished()) (void)impl_->run([&] { text = impl_->matcher.FindJumpForwardString(); });
+  return text;
+}
+
+std::size_t GrammarMatcher::fitting(std::span<const std::int32_t> tokens) {
+  std::size_t count = 0;
+  if (finished()) return 0;
+  (void)impl_->run([&] {
+    xgrammar::GrammarMatcher& matcher = impl_->matcher;
+    while (count < tokens.size() && !matcher.IsTerminated() && matcher.AcceptToken(tokens[count])) ++count;
+    matcher.Rollback(static_cast<int>(count));
+  });
+  return count;
 }
 
 bool GrammarMatcher::finished() const { return impl_->matcher.IsTerminated(); }
