@@ -95,22 +95,21 @@ const std::vector<Fault>& faults() {
        "  if (!FAULT) __syncthreads();\n",
        "ctas_fp8"},
       {"logits of a tile are used before wgmma has made them", "kernels/attention/prefill/kernel.cuh",
-       "  ptx::wgmma_wait<1>();\n", "  if (!FAULT) ptx::wgmma_wait<1>();\n", "prefill_tma"},
-      {"warps that have seen no token yet leave the loop of whole tiles", "kernels/attention/prefill/kernel.cuh",
-       "  if (tile >= places.plain_end) return;\n",
-       "  if ((FAULT && !sums.now.settled) || tile >= places.plain_end) return;\n", "prefill_wide"},
-      {"warps that count weights anew multiply by themselves", "kernels/attention/prefill/kernel.cuh",
-       "    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);\n",
-       "    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);\n"
+       "  pass_turn(group);\n  ptx::wgmma_wait<1>();\n",
+       "  pass_turn(group);\n  if (!FAULT) ptx::wgmma_wait<1>();\n", "prefill_tma"},
+      {"a row of a tile sees a token too many", "kernels/attention/prefill/queries.cuh",
+       "          high = abi::clamp_token(last + 1, run.begin, run.end);\n",
+       "          high = abi::clamp_token(last + (FAULT ? 2 : 1), run.begin, run.end);\n", "prefill_wide"},
+      {"warps that start a tile over multiply by themselves", "kernels/attention/prefill/kernel.cuh",
+       "    if (!done) start_over(args, shared, group, item, tile, scale, sums);\n",
+       "    if (!done) start_over(args, shared, group, item, tile, scale, sums);\n"
        "    if (FAULT && !done) {\n"
-       "      pack_weights(sums.s, sums.p);\n"
-       "      wait_full(shared.k_ring, group.k_use);\n"
-       "      wait_full(shared.v_ring, group.k_use - 1);\n"
-       "      multiply_tile(shared, group, at, sums);\n"
+       "      pack(sums.s, sums.p);\n"
+       "      multiply_tile(shared, group, at, false, sums);\n"
        "      continue;\n"
        "    }\n",
        "prefill_tma"},
-      {"queries are not fenced for wgmma", "kernels/attention/prefill/loader.cuh",
+      {"queries are not fenced for wgmma", "kernels/attention/prefill/queries.cuh",
        "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
        "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
       {"parts are counted before they are written", "kernels/attention/prefix_forest/parts.cuh",

@@ -14,29 +14,30 @@ __device__ __forceinline__ void scale_values(const abi::AttentionArgs& args, uin
   }
 }
 
-// Finished rows of a warp. region: of the item's queries, whose rows of this warp are free.
+// Finished rows of a warp, through the shared memory of their queries.
 __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                           const Item& item, const Rows& rows, const State& state, uint32_t region) {
-  const Work work = work_of(args, shared, group, item);
+                                           const Item& item, const State& state) {
+  const TileRows& tile_rows = rows_here(shared, group);
+  const uint32_t region = ptx::smem_address(shared.q[group.q_use % kQuerySlots]);
   uint32_t lane = group.lane;
   uint32_t first_row = group.first_row();
   asm volatile(""
                : "+r"(lane), "+r"(first_row));  // offsets are worked out here: kept from item to item, they would spill
   float factor[2];
-  uint64_t to[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const Row& row = rows.row[h];
-    RowResult result = finish_row(state.max[h], state.sum[h], row.valid ? extra_logit(args, row.q_head) : kMinusInf);
+  for (uint32_t h = 0; h < 2; ++h) {
+    const uint32_t row = first_row + lane / 4 + 8 * h;
+    float extra = kMinusInf;
+    if constexpr (Variant::kHasExtraLogit) {
+      const uint32_t heads = header_here(args)->counts.group;
+      extra = extra_logit(args, record_of(shared, item).head * heads + row % heads);
+    }
+    const RowResult result = finish_row(state.max[h], state.sum[h], extra);
     factor[h] = 1.0f / result.divisor;
-    scale_values(args, work.record->head, factor[h]);
-    to[h] = 0;
-    if (!row.valid) continue;
-    to[h] = reinterpret_cast<uint64_t>(static_cast<uint16_t*>(args.out) +
-                                       static_cast<long long>(row.q_row) * args.out_row_stride +
-                                       static_cast<long long>(row.q_head) * args.out_head_stride);
-    prefix_forest::write_lse(args, work, row, result.lse, lane);
+    if (args.lse != nullptr && (lane & 3) == 0 && tile_rows.out[row] != 0) args.lse[tile_rows.row[row]] = result.lse;
   }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) scale_values(args, record_of(shared, item).head, factor[h]);
   // Row and matrix whose address this lane gives: those of the other blocks differ in bits of the chunk.
   const uint32_t own = region + tile_offset(first_row + (lane & 15), lane >> 4, kQueryPanelBytes);
 #pragma unroll
@@ -56,7 +57,7 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
     const uint32_t nth = i * 32 + lane;
     const uint32_t row = nth / kRowChunks;
     const uint32_t chunk = nth % kRowChunks;
-    const uint64_t at = __shfl_sync(~0u, to[i * 32 / kRowChunks / 8], row % 8 * 4);
+    const uint64_t at = tile_rows.out[first_row + row];
     uint32_t words[4];
     ptx::load_shared_16(words, region + tile_offset(first_row + row, chunk, kQueryPanelBytes));
     if (at == 0) continue;
@@ -67,7 +68,8 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
 // Parts of rows go to the workspace; who writes a row's last part merges all of them, in the plan's order (see
 // kernels/attention/prefix_forest/parts.cuh). Registers are few here, so that its own part is read back too.
 __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                          const Item& item, const Rows& rows, const State& state) {
+                                          const Item& item, const State& state) {
+  const Rows rows = rows_of(args, shared, group, item);
   const Work work = work_of(args, shared, group, item);
   uint32_t lane = group.lane;
   asm volatile("" : "+r"(lane));  // see write_rows()
@@ -139,14 +141,14 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
 // The rows of an item without tokens.
 __device__ __forceinline__ void end_nothing(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                             const Item& item) {
-  const Work work = work_of(args, shared, group, item);
-  const Rows rows = rows_of(args, shared, group, item);
   if (!is_direct(shared, item)) {
     State state;
     clear(state);
-    end_parts(args, shared, group, item, rows, state);
+    end_parts(args, shared, group, item, state);
     return;
   }
+  const Work work = work_of(args, shared, group, item);
+  const Rows rows = rows_of(args, shared, group, item);
   float4 zeros[kBlocks] = {};
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {

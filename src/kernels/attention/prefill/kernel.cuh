@@ -9,26 +9,27 @@
 #include "kernels/attention/prefill/config.cuh"
 #include "kernels/attention/prefill/finish.cuh"
 #include "kernels/attention/prefill/loader.cuh"
+#include "kernels/attention/prefill/queries.cuh"
 #include "kernels/ptx/wgmma_tile.cuh"
 
 namespace fovea::attention::prefill {
 
 inline constexpr uint32_t kGroupBarrier = 1;  // by name, of the warps of a warpgroup; one for each
+inline constexpr uint32_t kTurnBarrier = 3;   // of both warpgroups: one waits for its turn, the other one gives it
+
+// The warpgroups take turns at issuing products, one turn each for every tile of keys: while one multiplies, the other is
+// at its softmax (FlashAttention-3, section 3.1). Left alone, waiting for tiles brings both in step.
+__device__ __forceinline__ void wait_turn(const Group& group) {
+  ptx::barrier_sync(kTurnBarrier + group.index, kGroups * kGroupThreads);
+}
+__device__ __forceinline__ void pass_turn(const Group& group) {
+  ptx::barrier_arrive(kTurnBarrier + (group.index ^ 1), kGroups * kGroupThreads);
+}
 
 template <int kSlots>
 __device__ __forceinline__ void wait_full(const TileBarriers<kSlots>& ring, uint32_t use) {
   const RingSlot<kSlots> slot(use);
   ptx::mbarrier_wait(ptx::smem_address(&ring.full[slot.index]), slot.parity);
-}
-// Of both at once: their answers take as long as one.
-template <int kFirst, int kSecond>
-__device__ __forceinline__ bool both_full(const TileBarriers<kFirst>& first, uint32_t first_use,
-                                          const TileBarriers<kSecond>& second, uint32_t second_use) {
-  const RingSlot<kFirst> a(first_use);
-  const RingSlot<kSecond> b(second_use);
-  const bool a_full = ptx::mbarrier_test(ptx::smem_address(&first.full[a.index]), a.parity);
-  const bool b_full = ptx::mbarrier_test(ptx::smem_address(&second.full[b.index]), b.parity);
-  return a_full && b_full;
 }
 template <int kSlots>
 __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
@@ -36,16 +37,21 @@ __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32
   if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
 }
 
-// Where the products of a tile find their matrices.
+// Where the products of a tile find their matrices: low words of descriptors, the same in all lanes.
 struct Operands {
   uint32_t q, k, v;
 
-  // Of the logits of the k_use-th tile, and of the outputs of the one before it.
+  // Of the logits of the k_use-th tile, and of the outputs of the one before it. One shuffle tells the compiler that
+  // all of it is for the uniform datapath.
   __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
                                                 uint32_t k_use) {
-    const uint32_t rows = ptx::smem_address(shared.q[q_use % kQuerySlots]) + group.index * kGroupRows * 128;
-    return {ptx::wgmma_base(rows), ptx::wgmma_base(ptx::smem_address(shared.k[k_use % kKvSlots])),
-            ptx::wgmma_base(ptx::smem_address(shared.v[(k_use - 1) % kKvSlots]), kKvPanelBytes)};
+    const uint32_t uses = __shfl_sync(~0u, group.index | q_use % kQuerySlots << 8 | k_use % kKvSlots << 16, 0);
+    const uint32_t q_slot = uses >> 8 & 0xff, k_slot = uses >> 16;
+    const uint32_t rows = ptx::smem_address(shared.q[q_slot]) + (uses & 0xff) * kGroupRows * 128;
+    return {static_cast<uint32_t>(ptx::wgmma_matrix(rows)),
+            static_cast<uint32_t>(ptx::wgmma_matrix(ptx::smem_address(shared.k[k_slot]))),
+            static_cast<uint32_t>(
+                ptx::wgmma_matrix(ptx::smem_address(shared.v[(k_slot + kKvSlots - 1) % kKvSlots]), kKvPanelBytes))};
   }
 };
 
@@ -61,13 +67,13 @@ __device__ __forceinline__ void issue_logits(const Operands& at, float (&s)[kLog
   ptx::wgmma_commit();
 }
 
-// o += P V of a tile.
-__device__ __forceinline__ void issue_outputs(const Operands& at, const Weights& p, State& state) {
+// o += P V of a tile; fresh: o = P V.
+__device__ __forceinline__ void issue_outputs(const Operands& at, const Probabilities& p, State& state, bool fresh) {
   auto& o = reinterpret_cast<float(&)[kHeadDim / 2]>(state.o);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kBlockTokens / 16; ++step) {
-    ptx::wgmma<kMmaBf16, true>(o, p[step], ptx::wgmma_at(at.v, step * 16 * 128), 0);
+    ptx::wgmma<kMmaBf16, true>(o, p[step], ptx::wgmma_at(at.v, step * 16 * 128), step == 0 && fresh);
   }
   ptx::wgmma_commit();
 }
@@ -92,7 +98,7 @@ __device__ __forceinline__ void clear_values(Memory& shared, const Group& group,
   ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);
 }
 
-// Logits of a tile that a mask divides, or that a hook or the scale changes, as weigh() takes them.
+// Logits of a tile that a mask divides, or that a hook or the scale changes, as exponentiate_below_max() takes them.
 __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                                const Item& item, uint32_t tile, const LogitScale& scale,
                                                float (&s)[kLogits]) {
@@ -102,8 +108,8 @@ __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, c
     for (int i = 0; i < kLogits; ++i) s[i] = -s[i];
   }
   const Run run = run_of(args, record_of(shared, item));
-  const Places& places = shared.places[group.thread()];
-  if (tile < places.plain_begin || tile >= places.plain_end) hide(args, shared, group, item, token_of(run, tile), s);
+  const TileRows& rows = rows_here(shared, group);
+  if (tile < rows.plain_begin[group.index] || tile >= rows.plain_end[group.index]) hide(args, shared, group, item, token_of(run, tile), s);
 }
 
 // What a warpgroup holds of the items it works on.
@@ -111,19 +117,8 @@ struct Sums {
   State state;
   Running now;
   float s[kLogits];  // logits of a tile
-  Weights p;         // weights of the tile before, as products read them
+  Probabilities p;   // of the tile before, as products read them
 };
-
-// Logits become weights. Returns whether they are counted from larger logits than those before, which sums are by then.
-__device__ __forceinline__ bool find_weights(const Memory& shared, const Group& group, bool idle,
-                                             const RowFactors& scale, float (&alpha)[2], Sums& sums) {
-  const bool small = find_exponents(sums.s, sums.now, idle, scale);
-  const bool raised = !small || !sums.now.settled;
-  if (raised) raise<false>(sums.s, shared.places[group.thread()], sums.now, alpha);
-  weigh(sums.s, sums.now);
-  if (raised) make_room(sums.s, sums.now, alpha);
-  return raised;
-}
 
 // Until no outputs are under way: their values and weights are free then.
 __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies) {
@@ -132,9 +127,12 @@ __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& g
 }
 
 // The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
-__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, Sums& sums) {
+__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, bool fresh,
+                                              Sums& sums) {
+  wait_turn(group);
   issue_logits(at, sums.s);
-  issue_outputs(at, sums.p, sums.state);
+  issue_outputs(at, sums.p, sums.state, fresh);
+  pass_turn(group);
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
   release(shared.k_ring, group.k_use++, group.lane);
@@ -178,62 +176,45 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
   }
 }
 
-// What weigh_at_once() leaves where a token outweighs all before it, or where rows wait for their first token, while no
-// outputs are under way: weights counted anew, from logits where they are beyond what a float holds. counted: there are
-// weights, not logits.
-__device__ __forceinline__ void weigh_anew(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                           const Item& item, uint32_t tile, const RowFactors& scale, bool counted,
-                                           Sums& sums) {
-  float alpha[2] = {1.0f, 1.0f};
-  if (counted) {
-    float most = 0.0f;
+// Where a token outweighs all before it, while no outputs are under way: P relative to that one.
+__device__ __forceinline__ void start_over(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                           const Item& item, uint32_t tile, const RowFactors& scale, Sums& sums) {
+  float alpha[2];
+  float most = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
-    counted = __all_sync(~0u, most < 1e30f);
-    if (!counted) find_logits_again(args, shared, group, item, tile, sums.s);
-  }
-  if (counted) {
-    raise<true>(sums.s, shared.places[group.thread()], sums.now, alpha);
-#pragma unroll
-    for (int i = 0; i < kLogits; ++i) sums.now.sum[i / 2 % 2] += sums.s[i];
-    make_room(sums.s, sums.now, alpha);
+  for (int i = 0; i < kLogits; ++i) most = fmaxf(most, sums.s[i]);
+  if (__all_sync(~0u, most < 1e30f)) {
+    lower(sums.s, sums.now, alpha);
   } else {
-    (void)find_weights(shared, group, (item.flags & kIdle) != 0, scale, alpha, sums);
+    find_logits_again(args, shared, group, item, tile, sums.s);
+    (void)exponentiate_below_max(sums.s, sums.now, scale, alpha);
   }
   scale_outputs(sums.state, alpha);
 }
 
-// Tiles from `tile` down that all rows see whole. The warps of a group must not part here, whatever each of them has
-// seen: products are one instruction of all four.
+// Tiles from `tile` down that all rows see whole, and before which all have seen a token. The warps of a group must not
+// part here: products are one instruction of all four.
 __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, const Memory& shared, Group& group,
                                                 const Item& item, const RowFactors& factor, uint32_t& tile,
                                                 Sums& sums) {
-  const Places& places = shared.places[group.thread()];
-  const uint32_t end = max(places.plain_begin, 1u);  // the item's last tile is issued with the next item's first
-  if (tile >= places.plain_end) return;
+  const TileRows& rows = rows_here(shared, group);
+  const uint32_t end = max(rows.plain_begin[group.index], 1u);  // the item's last is issued with the next item's first
+  if (tile >= rows.plain_end[group.index]) return;
   const RowFactors scale = factor.here(shared, group);
 #pragma unroll 1
   for (; tile >= end; --tile) {
-    // What the next products need is found first, so that exponentials hide how long that takes; not of halves, whose
-    // maxima and factors leave no registers.
-    Operands at{};
-    bool there = false;
-    if constexpr (kMmaBf16) {
-      at = Operands::of(shared, group, group.q_use, group.k_use);
-      there = both_full(shared.k_ring, group.k_use, shared.v_ring, group.k_use - 1);
-    }
-    const bool settled = sums.now.settled;
-    const bool done = settled && weigh_at_once(sums.s, sums.now, (item.flags & kIdle) != 0, scale);
+    // The next keys are there, as a rule; values come later. Waiting for both is under the exponentials and the outputs
+    // of the tile before.
+    wait_full(shared.k_ring, group.k_use);
+    const Operands at = Operands::of(shared, group, group.q_use, group.k_use);
+    const bool done = exponentiate(sums.s, sums.now, scale);
+    wait_full(shared.v_ring, group.k_use - 1);
     end_outputs(shared, group, true);
     settle(sums.state);
-    if (!done) weigh_anew(args, shared, group, item, tile, scale, settled, sums);
-    pack_weights(sums.s, sums.p);
-    if constexpr (!kMmaBf16) at = Operands::of(shared, group, group.q_use, group.k_use);
-    if (!there) {
-      wait_full(shared.k_ring, group.k_use);
-      wait_full(shared.v_ring, group.k_use - 1);
-    }
-    multiply_tile(shared, group, at, sums);
+    if (!done) start_over(args, shared, group, item, tile, scale, sums);
+    ptx::wgmma_settle(sums.s);
+    pack(sums.s, sums.p);
+    multiply_tile(shared, group, at, false, sums);
   }
 }
 
@@ -244,6 +225,8 @@ __device__ __forceinline__ void pass_tiles(const Memory& shared, Group& group, u
   for (uint32_t j = 0; j <= count; ++j) {
     if (j < count) {
       wait_full(shared.k_ring, group.k_use);
+      wait_turn(group);
+      pass_turn(group);
       release(shared.k_ring, group.k_use++, group.lane);
     }
     if (j == 0) continue;
@@ -288,14 +271,17 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     scale = find_scale(args);
     factor.factor[0] = Variant::kHasLogit ? 1.0f : scale.factor;
   }
+  if (group.index == 1) pass_turn(group);  // the first begins
   Item item{};
   for (uint32_t n = 0; next_item(args, shared, group, n, item); n = item.nth + 1) {
     Sums sums;
     // 1. The first logits of an item, with nothing beside them.
     wait_full(shared.q_ring, group.q_use);
     wait_full(shared.k_ring, group.k_use);
+    wait_turn(group);
     issue_logits(Operands::of(shared, group, group.q_use, group.k_use), sums.s);
-    find_limits(args, shared, group, item);
+    pass_turn(group);
+    find_hooked(args, shared, group, item);
     clear(sums.state);
     ptx::wgmma_wait<0>();
     ptx::wgmma_settle(sums.s);
@@ -307,12 +293,11 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       const bool last = tile == 0;
       prepare_logits(args, shared, group, item, tile, scale, sums.s);
       float alpha[2];
-      const bool raised =
-          find_weights(shared, group, (item.flags & kIdle) != 0, factor.here(shared, group), alpha, sums);
+      const bool moved = exponentiate_below_max(sums.s, sums.now, factor.here(shared, group), alpha);
       end_outputs(shared, group, tile + 1 != item.tiles);
       settle(sums.state);
-      if (raised) scale_outputs(sums.state, alpha);
-      pack_weights(sums.s, sums.p);
+      if (moved) scale_outputs(sums.state, alpha);
+      pack(sums.s, sums.p);
       const Run run = run_of(args, record_of(shared, item));
       const uint32_t token = token_of(run, tile);
       if (token < run.begin || token + kBlockTokens > run.end) {
@@ -320,51 +305,54 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
         clear_values(shared, group, run, token);
       }
       if (last) {
-        if (kQuerySlots == 1 || !is_direct(shared, item) || !touch_item(args, shared, group, item.nth + 1)) break;
+        if (kQuerySlots == 1 || !is_direct(shared, item) || !works_on(args, shared, group, item.nth + 1)) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
       const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
       wait_full(shared.k_ring, group.k_use);
       wait_full(shared.v_ring, group.k_use - 1);
-      multiply_tile(shared, group, at, sums);
       if (!last) {
+        multiply_tile(shared, group, at, tile + 1 == item.tiles, sums);
         --tile;
         continue;
       }
-      // 4. The rows of an item behind which another one follows, whose first logits are there. What is to be known of
-      // that one is found while the last outputs are under way.
-      Item next{};
-      (void)open_item(args, shared, group, item.nth + 1, next);
-      find_limits(args, shared, group, next);
-      const Rows rows = rows_of(args, shared, group, item);
-      ptx::wgmma_wait<0>();
+      // 4. The rows of an item behind which another one follows, while that one's first logits are under way.
+      wait_turn(group);
+      issue_outputs(at, sums.p, sums.state, item.tiles == 1);
+      issue_logits(at, sums.s);
+      pass_turn(group);
+      ptx::wgmma_wait<1>();
       settle(sums.state);
-      release(shared.v_ring, group.k_use - 2, group.lane);
+      release(shared.v_ring, group.k_use - 1, group.lane);
       close(sums.now, sums.state);
-      write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
+      write_rows(args, shared, group, item, sums.state);
       release(shared.q_ring, group.q_use++, group.lane);
       release_record(shared, item.nth, group.lane);
-      item = next;
+      (void)open_item(args, shared, group, item.nth + 1, item);
+      find_hooked(args, shared, group, item);
       tile = item.tiles - 1;
       sums.now = Running();
-      clear(sums.state);
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_settle(sums.s);
+      release(shared.k_ring, group.k_use++, group.lane);
     }
     // 5. The last outputs, and their rows.
     wait_full(shared.v_ring, group.k_use - 1);
-    issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state);
+    issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state, item.tiles == 1);
     ptx::wgmma_wait<0>();
     settle(sums.state);
     release(shared.v_ring, group.k_use - 1, group.lane);
     const Rows rows = rows_of(args, shared, group, item);
     close(sums.now, sums.state);
     if (is_direct(shared, item)) {
-      write_rows(args, shared, group, item, rows, sums.state, ptx::smem_address(shared.q[group.q_use % kQuerySlots]));
+      write_rows(args, shared, group, item, sums.state);
     } else {
-      end_parts(args, shared, group, item, rows, sums.state);
+      end_parts(args, shared, group, item, sums.state);
     }
     release(shared.q_ring, group.q_use++, group.lane);
     release_record(shared, item.nth, group.lane);
   }
+  if (group.index == 0) wait_turn(group);  // the last turn of the second
 }
 
 __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
@@ -431,7 +419,6 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
   } else {
     ptx::take_registers<kComputeRegisters>();
     const Group group{warp / 4, warp % 4, lane};
-    fill_places(args, shared, group);
     run_group(args, shared, group);
   }
 }

@@ -13,17 +13,13 @@ struct TileBarriers {
   uint64_t empty[kSlots];
 };
 
-// Of a thread that computes: where its two rows are in every tile, its group's query tokens, and what its rows see of
-// the item, which few tiles ask for.
-struct Places {
-  uint16_t token[2];  // query token of the tile
-  uint16_t head[2];   // of those of the KV head
-  uint16_t first_token, last_token;
-  uint32_t heads;  // query heads a KV head
-  // Tokens [low, high) of the run that each row sees; not where the mask is listed.
-  uint32_t low[2], high[2];
-  // Tiles [plain_begin, plain_end) are seen whole by all rows of the group.
-  uint32_t plain_begin, plain_end;
+// The rows of a tile of queries, by the warp that loads them.
+struct TileRows {
+  uint64_t out[kBlockRows];                    // where a row's output begins; 0: no such row
+  uint32_t row[kBlockRows];                    // of log-sum-exps
+  uint32_t low[kBlockRows], high[kBlockRows];  // tokens [low, high) of the run that it sees, if no list says so
+  // Tiles [plain_begin, plain_end) are seen whole by all rows of a warpgroup, each of which sees a token behind them.
+  uint32_t plain_begin[kGroups], plain_end[kGroups];
 };
 
 struct Memory {
@@ -33,7 +29,7 @@ struct Memory {
   alignas(16) ItemRecord records[kRecords];
   TileBarriers<kQuerySlots> q_ring;
   TileBarriers<kKvSlots> k_ring, v_ring;
-  Places places[kGroups * kGroupThreads];
+  TileRows rows[kQuerySlots];
   uint64_t record_full[kRecords];
   uint64_t record_empty[kRecords];
   // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.

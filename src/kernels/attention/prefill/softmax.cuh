@@ -1,5 +1,5 @@
-// Online softmax over the tiles of a warpgroup: logits of a tile, as wgmma leaves them, become weights; maxima and sums
-// of the lane's two rows move on. Used by kernel.cuh.
+// Online softmax over the tiles of a warpgroup: logits of a tile, as wgmma leaves them, become P; references and sums of
+// the lane's two rows move on. Used by kernel.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/item.cuh"
@@ -71,7 +71,7 @@ __device__ __forceinline__ void change_logits(const abi::AttentionArgs& args, co
 __device__ __forceinline__ uint32_t listed_bits(const abi::AttentionArgs& args, const Memory& shared,
                                                 const Group& group, const ItemRecord& record, uint32_t h,
                                                 uint32_t first_token) {
-  const uint32_t q_token = shared.places[group.thread()].token[h];
+  const uint32_t q_token = (group.first_row() + group.lane / 4 + 8 * h) / header_here(args)->counts.group;
   if (q_token >= record.item.row_count) return 0;
   const abi::BlockRow& block_row = record.block_row;
   const uint32_t at = record.item.row_begin + q_token;
@@ -109,8 +109,8 @@ __device__ __forceinline__ uint32_t listed_bits(const abi::AttentionArgs& args, 
 __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                      const Item& item, uint32_t tile_token, float (&s)[kLogits]) {
   const uint32_t first_token = tile_token + 2 * (group.lane & 3);
-  if (item.flags & kListed) {
-    const ItemRecord& record = record_of(shared, item);
+  const ItemRecord& record = record_of(shared, item);
+  if (is_listed(record)) {
     uint32_t bits[2] = {0, 0};
 #pragma unroll 1
     for (uint32_t h = 0; h < 2; ++h) {
@@ -124,9 +124,10 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
     return;
   }
   const auto first = static_cast<int32_t>(first_token);
-  const Places& places = shared.places[group.thread()];
-  const int32_t high[2] = {static_cast<int32_t>(places.high[0]) - first, static_cast<int32_t>(places.high[1]) - first};
-  const int32_t low[2] = {static_cast<int32_t>(places.low[0]) - first, static_cast<int32_t>(places.low[1]) - first};
+  const TileRows& rows = rows_here(shared, group);
+  const uint32_t row = group.first_row() + group.lane / 4;
+  const int32_t high[2] = {static_cast<int32_t>(rows.high[row]) - first, static_cast<int32_t>(rows.high[row + 8]) - first};
+  const int32_t low[2] = {static_cast<int32_t>(rows.low[row]) - first, static_cast<int32_t>(rows.low[row + 8]) - first};
 #pragma unroll
   for (int i = 0; i < kLogits; ++i) {
     if (i / 4 * 8 + i % 2 >= high[i / 2 % 2]) s[i] = kMinusInf;
@@ -138,39 +139,52 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
   }
 }
 
-// Weights of a tile as the A fragments of the second product, 16 tokens a step.
-using Weights = uint32_t[kBlockTokens / 16][4];
+// P of a tile as the A fragments of the second product, 16 tokens a step.
+using Probabilities = uint32_t[kBlockTokens / 16][4];
 
-// The largest weight may be two to the minus this, no less: halves end at 2^-24.
-inline constexpr float kMostHeadroom = kMmaBf16 ? 16.0f : 3.0f;
+// P is relative to a reference, the row max when it was found, which later tiles do not wait for. It moves where a token
+// outweighs all before it: the P of that one becomes a power of two, because rounding it for the second product would
+// show in all of the output. Other P may be of any size; those of halves have to lie in their range, which ends at 2^-24
+// and 2^16.
+inline constexpr float kReference = kMmaBf16 ? 0.0f : 4.0f;  // P of the reference, as an exponent of two
+inline constexpr float kMostSum = kMmaBf16 ? 1e30f : 16384.0f;  // of a lane's P of a tile
 
 // Of the lane's rows over the tiles so far.
 struct Running {
-  // What logits times the scale are less by as exponents of weights; 0 until a token was seen, and then never.
-  float shift[2] = {0.0f, 0.0f};
-  float sum[2] = {0.0f, 0.0f};  // of this lane's tokens
-  bool settled = false;         // no row of the warp waits for the first token that it sees
+  float shift[2] = {0.0f, 0.0f};  // what exponents of P are less than logits times the scale; 0: no token was seen
+  float sum[2] = {0.0f, 0.0f};    // of this lane's tokens
+  float limit[2] = {0.0f, 0.0f};  // sums of a lane's tokens of a tile that let none outweigh all before
 };
 
-// Logits become exponents of weights. Returns whether all of the warp are below zero, as they have to be; those of rows
-// that nobody asked for may be anything.
-__device__ __forceinline__ bool find_exponents(float (&s)[kLogits], const Running& now, bool idle,
-                                               const RowFactors& scale) {
-  uint32_t signs = ~0u;
+// Behind a new reference: what may come without another.
+__device__ __forceinline__ void set_limits(Running& now) {
 #pragma unroll
-  for (int i = 0; i < kLogits; ++i) {
-    s[i] = fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]);
-    signs &= __float_as_uint(s[i]);
+  for (int h = 0; h < 2; ++h) {
+    float sum = now.sum[h];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    // A row that sees nothing has no reference to keep.
+    now.limit[h] = now.shift[h] != 0.0f ? fminf(sum, kMostSum) : kMostSum;
   }
-  return __all_sync(~0u, idle || signs >> 31);
 }
 
-// Counts weights so that one that is more than all before it together, by then, is a power of two and no less than one:
-// nearly all of the output shows what rounding does to it. Smaller ones may be larger than any before, for which
-// products do not wait. s: exponents of weights, or (kWeights) weights, none of them infinite. alpha: what sums and
-// outputs of the tiles before are to be multiplied by.
-template <bool kWeights>
-__device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places, Running& now, float (&alpha)[2]) {
+// Of rows that have all seen a token before, without looking at row maxima. Returns whether all may stay as they are:
+// only then were they added to the sums.
+__device__ __forceinline__ bool exponentiate(float (&s)[kLogits], Running& now, const RowFactors& scale) {
+  float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < kLogits; ++i) {
+    s[i] = ptx::exp2_approx(fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]));
+    sum[i / 2 % 2] += s[i];
+  }
+  if (!__all_sync(~0u, sum[0] < now.limit[0] && sum[1] < now.limit[1])) return false;
+  now.sum[0] += sum[0];
+  now.sum[1] += sum[1];
+  return true;
+}
+
+// Row maxima, over the lanes that share a row.
+__device__ __forceinline__ void find_tops(const float (&s)[kLogits], float (&top)[2]) {
   // Chains that do not wait for one another, of both rows.
   float chains[2][4];
 #pragma unroll
@@ -184,93 +198,67 @@ __device__ __forceinline__ void raise(float (&s)[kLogits], const Places& places,
       }
     }
   }
-  float lift[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float top = fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3]));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-    if constexpr (kWeights) top = log2f(top);
-    const bool seen = now.shift[h] != 0.0f;
-    float sum = now.sum[h];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const float before = ptx::log2_approx(sum);  // -infinity of nothing
-    const bool lifts = seen ? top >= 0.0f : top != kMinusInf;
-    const float headroom = fminf(fmaxf(floorf(lifts ? before - top : before), lifts ? 1.0f : 0.0f), kMostHeadroom);
-    lift[h] = lifts ? top + headroom : kMmaBf16 ? headroom : 0.0f;
-    alpha[h] = seen ? ptx::exp2_approx(-lift[h]) : 1.0f;
-    now.shift[h] += lift[h];
-    if (lifts && now.shift[h] == 0.0f) now.shift[h] = 1e-30f;
+    top[h] = fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3]));
+    top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+    top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+  }
+}
+
+// Of any rows, hidden logits are -infinity: the reference moves to the row max where that is larger. Returns whether one
+// of the warp moved; alpha is what sums already were, and outputs of the tiles before are to be multiplied by.
+__device__ __forceinline__ bool exponentiate_below_max(float (&s)[kLogits], Running& now, const RowFactors& scale,
+                                                       float (&alpha)[2]) {
+  float top[2];
+  find_tops(s, top);
+  bool moves = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float shift = top[h] * scale.of(h) - kReference;
+    const bool first = now.shift[h] == 0.0f;
+    alpha[h] = 1.0f;
+    if (first ? top[h] == kMinusInf : !(shift > now.shift[h])) continue;
+    if (!first) alpha[h] = ptx::exp2_approx(now.shift[h] - shift);
+    now.shift[h] = shift != 0.0f ? shift : 1e-30f;
+    now.sum[h] *= alpha[h];
+    moves |= !first;
+  }
+#pragma unroll
+  for (int i = 0; i < kLogits; ++i) {
+    s[i] = ptx::exp2_approx(fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]));
+    now.sum[i / 2 % 2] += s[i];
+  }
+  set_limits(now);
+  return __any_sync(~0u, moves);
+}
+
+// The same from P, where none of the warp's is infinite: it is as large as says which tokens outweigh all before.
+__device__ __forceinline__ void lower(float (&s)[kLogits], Running& now, float (&alpha)[2]) {
+  float top[2];
+  find_tops(s, top);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float lift = top[h] > ptx::exp2_approx(kReference) ? ptx::log2_approx(top[h]) - kReference : 0.0f;
+    alpha[h] = ptx::exp2_approx(-lift);
+    now.shift[h] += lift;
+    if (now.shift[h] == 0.0f) now.shift[h] = 1e-30f;
     now.sum[h] *= alpha[h];
   }
 #pragma unroll
   for (int i = 0; i < kLogits; ++i) {
-    if constexpr (kWeights) {
-      s[i] *= alpha[i / 2 % 2];
-    } else {
-      s[i] -= lift[i / 2 % 2];
-    }
+    s[i] *= alpha[i / 2 % 2];
+    now.sum[i / 2 % 2] += s[i];
   }
-  const auto settled = [&](int h) { return now.shift[h] != 0.0f || places.high[h] <= places.low[h]; };
-  now.settled = __all_sync(~0u, settled(0) && settled(1));
+  set_limits(now);
 }
 
-__device__ __forceinline__ void pack_weights(const float (&s)[kLogits], Weights& p) {
+__device__ __forceinline__ void pack(const float (&s)[kLogits], Probabilities& p) {
 #pragma unroll
   for (int step = 0; step < kBlockTokens / 16; ++step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) p[step][i] = ptx::pack2<kMmaBf16>(s[8 * step + 2 * i], s[8 * step + 2 * i + 1]);
   }
-}
-
-// Exponents become weights, whose sums are added.
-__device__ __forceinline__ void weigh(float (&s)[kLogits], Running& now) {
-#pragma unroll
-  for (int i = 0; i < kLogits; ++i) {
-    s[i] = ptx::exp2_approx(s[i]);
-    now.sum[i / 2 % 2] += s[i];
-  }
-}
-
-// Behind raise(), once the tile is in the sums: weights become as small as lets the next tiles' lie below one, by
-// powers of two. A token that is accepted then weighs no more than all before it. Halves have no room for that.
-__device__ __forceinline__ void make_room(float (&s)[kLogits], Running& now, float (&alpha)[2]) {
-  if constexpr (!kMmaBf16) return;
-  float factor[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float sum = now.sum[h];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const float room = fminf(fmaxf(floorf(ptx::log2_approx(sum)), 0.0f), kMostHeadroom);
-    factor[h] = ptx::exp2_approx(-room);
-    now.shift[h] += room;
-    if (room != 0.0f && now.shift[h] == 0.0f) now.shift[h] = 1e-30f;
-    now.sum[h] *= factor[h];
-    alpha[h] *= factor[h];
-  }
-#pragma unroll
-  for (int i = 0; i < kLogits; ++i) s[i] *= factor[i / 2 % 2];
-}
-
-// Logits become weights, counted from what the tiles before were counted from. Returns whether all of the warp are
-// below one: only then were they added to the sums. A lane's sums being below one says so. Halves have no room for
-// weights as small as that takes: their sums are larger, and a maximum says it.
-__device__ __forceinline__ bool weigh_at_once(float (&s)[kLogits], Running& now, bool idle, const RowFactors& scale) {
-  float sum[2] = {0.0f, 0.0f};
-  float most[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (int i = 0; i < kLogits; ++i) {
-    s[i] = ptx::exp2_approx(fmaf(s[i], scale.of(i / 2 % 2), -now.shift[i / 2 % 2]));
-    sum[i / 2 % 2] += s[i];
-    if constexpr (!kMmaBf16) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
-  }
-  const bool below = kMmaBf16 ? sum[0] < 1.0f && sum[1] < 1.0f : most[0] < 1.0f && most[1] < 1.0f;
-  if (!__all_sync(~0u, idle || below)) return false;
-  now.sum[0] += sum[0];
-  now.sum[1] += sum[1];
-  return true;
 }
 
 __device__ __forceinline__ void scale_outputs(State& state, const float (&alpha)[2]) {
