@@ -17,8 +17,8 @@ namespace fovea::attention::prefill {
 inline constexpr uint32_t kGroupBarrier = 1;  // by name, of the warps of a warpgroup; one for each
 inline constexpr uint32_t kTurnBarrier = 3;   // of both warpgroups: one waits for its turn, the other one gives it
 
-// The warpgroups take turns at issuing products, one turn each for every tile of keys: while one multiplies, the other is
-// at its softmax (FlashAttention-3, section 3.1). Left alone, waiting for tiles brings both in step.
+// The warpgroups take turns at issuing products, one turn each for every tile of keys: while one multiplies, the other
+// is at its softmax (FlashAttention-3, section 3.1). Left alone, waiting for tiles brings both in step.
 __device__ __forceinline__ void wait_turn(const Group& group) {
   ptx::barrier_sync(kTurnBarrier + group.index, kGroups * kGroupThreads);
 }
@@ -109,7 +109,8 @@ __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, c
   }
   const Run run = run_of(args, record_of(shared, item));
   const TileRows& rows = rows_here(shared, group);
-  if (tile < rows.plain_begin[group.index] || tile >= rows.plain_end[group.index]) hide(args, shared, group, item, token_of(run, tile), s);
+  if (tile < rows.plain_begin[group.index] || tile >= rows.plain_end[group.index])
+    hide(args, shared, group, item, token_of(run, tile), s);
 }
 
 // What a warpgroup holds of the items it works on.

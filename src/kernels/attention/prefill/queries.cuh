@@ -26,16 +26,16 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, uint32_t first, const u
 
 // The same of queries that meet halves: rows of bf16 times a power of two, which brings them into their range. scales:
 // of the tile's rows, what products are multiplied by for base-2 logits; the sign of `scale` goes to the queries.
-__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, uint32_t first, const uint8_t* q,
-                                           uint32_t own, float scale, uint32_t lane) {
+__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, uint32_t first, const uint8_t* q, uint32_t own,
+                                           float scale, uint32_t lane) {
 #pragma unroll 2
   for (uint32_t i = 0; i < kRowChunks; ++i) {
     const uint32_t nth = i * 32 + lane;
     const uint32_t r = nth / kRowChunks;
     const uint32_t chunk = nth % kRowChunks;
     const uint32_t unit = __shfl_sync(~0u, own, r);
-    const uint4 x = unit != abi::kNone ? *reinterpret_cast<const uint4*>(q + (uint64_t{unit} + chunk) * 16)
-                                       : uint4{0, 0, 0, 0};
+    const uint4 x =
+        unit != abi::kNone ? *reinterpret_cast<const uint4*>(q + (uint64_t{unit} + chunk) * 16) : uint4{0, 0, 0, 0};
     uint32_t words[4] = {x.x, x.y, x.z, x.w};
     float most = 0.0f;
 #pragma unroll

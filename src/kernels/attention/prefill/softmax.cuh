@@ -1,5 +1,5 @@
-// Online softmax over the tiles of a warpgroup: logits of a tile, as wgmma leaves them, become P; references and sums of
-// the lane's two rows move on. Used by kernel.cuh.
+// Online softmax over the tiles of a warpgroup: logits of a tile, as wgmma leaves them, become P; references and sums
+// of the lane's two rows move on. Used by kernel.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/item.cuh"
@@ -126,7 +126,8 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
   const auto first = static_cast<int32_t>(first_token);
   const TileRows& rows = rows_here(shared, group);
   const uint32_t row = group.first_row() + group.lane / 4;
-  const int32_t high[2] = {static_cast<int32_t>(rows.high[row]) - first, static_cast<int32_t>(rows.high[row + 8]) - first};
+  const int32_t high[2] = {static_cast<int32_t>(rows.high[row]) - first,
+                           static_cast<int32_t>(rows.high[row + 8]) - first};
   const int32_t low[2] = {static_cast<int32_t>(rows.low[row]) - first, static_cast<int32_t>(rows.low[row + 8]) - first};
 #pragma unroll
   for (int i = 0; i < kLogits; ++i) {
@@ -142,11 +143,11 @@ __device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memor
 // P of a tile as the A fragments of the second product, 16 tokens a step.
 using Probabilities = uint32_t[kBlockTokens / 16][4];
 
-// P is relative to a reference, the row max when it was found, which later tiles do not wait for. It moves where a token
-// outweighs all before it: the P of that one becomes a power of two, because rounding it for the second product would
-// show in all of the output. Other P may be of any size; those of halves have to lie in their range, which ends at 2^-24
-// and 2^16.
-inline constexpr float kReference = kMmaBf16 ? 0.0f : 4.0f;  // P of the reference, as an exponent of two
+// P is relative to a reference, the row max when it was found, which later tiles do not wait for. It moves where a
+// token outweighs all before it: the P of that one becomes a power of two, because rounding it for the second product
+// would show in all of the output. Other P may be of any size; those of halves have to lie in their range, which ends
+// at 2^-24 and 2^16.
+inline constexpr float kReference = kMmaBf16 ? 0.0f : 4.0f;     // P of the reference, as an exponent of two
 inline constexpr float kMostSum = kMmaBf16 ? 1e30f : 16384.0f;  // of a lane's P of a tile
 
 // Of the lane's rows over the tiles so far.
@@ -206,8 +207,8 @@ __device__ __forceinline__ void find_tops(const float (&s)[kLogits], float (&top
   }
 }
 
-// Of any rows, hidden logits are -infinity: the reference moves to the row max where that is larger. Returns whether one
-// of the warp moved; alpha is what sums already were, and outputs of the tiles before are to be multiplied by.
+// Of any rows, hidden logits are -infinity: the reference moves to the row max where that is larger. Returns whether
+// one of the warp moved; alpha is what sums already were, and outputs of the tiles before are to be multiplied by.
 __device__ __forceinline__ bool exponentiate_below_max(float (&s)[kLogits], Running& now, const RowFactors& scale,
                                                        float (&alpha)[2]) {
   float top[2];
