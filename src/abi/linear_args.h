@@ -1,5 +1,6 @@
-// The argument of the kernel of decode's matrix products (kernels/model/linear/skinny.cuh), and how a product is
-// divided among CTAs. Filled by device/cuda/skinny_linear.h, read by the kernel. Compiles under g++ and NVRTC.
+// The argument of the kernels of decode's matrix products (kernels/model/linear: skinny.cuh for few rows of x,
+// batch.cuh for more), and how a product is divided among CTAs. Filled by device/cuda/skinny_linear.h and
+// batch_linear.h, read by the kernels. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/plan.h"
@@ -39,6 +40,46 @@ constexpr uint32_t linear_smem_bytes(const LinearRing& ring, uint32_t blocks, ui
          128 * 128;
 }
 
+// The kernel of products of a batch: made for so many rows of x, held by a CTA so.
+struct LinearBatch {
+  uint32_t tokens = 64;  // rows of x at most: 8, 16, 32 or 64
+  uint32_t split = 8;    // CTAs of a cluster, each with a share of k: 2, 4 or 8
+  uint32_t stages = 2;   // of a warp's ring
+  uint32_t pieces = 2;   // of x that a CTA keeps; of a larger share x is streamed
+  uint32_t held = 3;     // tiles for which x is streamed at once
+};
+inline constexpr uint32_t kBatchMaxTokens = 64;
+inline constexpr uint32_t kBatchGroups = 2;  // warpgroups of a CTA that multiply, each rows of its own
+inline constexpr uint32_t kBatchThreads = (kBatchGroups + 1) * 128;
+// A piece: so many slices of weights along k, of a warp's pairs of rows. Four warps have a tile.
+inline constexpr uint32_t kBatchPieceSlices = 8;
+inline constexpr uint32_t kBatchWarpPairs = 8;
+inline constexpr uint32_t kBatchTilePairs = 4 * kBatchWarpPairs;
+// Blocks of 8 tokens that a CTA of the cluster finishes, or CTAs that finish a block; warps that bring a block's x.
+constexpr uint32_t batch_owned(const LinearBatch& b) { return b.tokens / 8 > b.split ? b.tokens / 8 / b.split : 1; }
+constexpr uint32_t batch_sharers(const LinearBatch& b) { return b.split > b.tokens / 8 ? b.split / (b.tokens / 8) : 1; }
+constexpr uint32_t batch_bringers(const LinearBatch& b) {
+  return 4 * kBatchGroups > b.tokens / 8 ? 4 * kBatchGroups / (b.tokens / 8) : 1;
+}
+// Shares of k are as large as shared memory allows beside the rings.
+constexpr LinearBatch linear_batch(uint32_t tokens) {
+  return tokens == 8    ? LinearBatch{8, 4, 3, 4, 3}
+         : tokens == 16 ? LinearBatch{16, 4, 2, 4, 3}
+                        : LinearBatch{tokens, 8, 2, 2, 3};
+}
+// Whether x of k numbers is streamed.
+constexpr bool batch_streams(const LinearBatch& b, uint32_t k) {
+  const uint32_t share = (k / kLinearSlice + b.split - 1) / b.split;
+  return share > b.pieces * kBatchPieceSlices;
+}
+// Dynamic shared memory of a CTA, at most.
+constexpr uint32_t batch_smem_bytes(const LinearBatch& b) {
+  const uint32_t x = b.pieces * kBatchPieceSlices * kLinearSlice * b.tokens * 2;
+  const uint32_t ring = b.stages * 2 * kBatchWarpPairs * kBatchPieceSlices * 64;
+  const uint32_t parts = batch_owned(b) * b.split * 512, squares = b.split * batch_bringers(b) * 8 * batch_owned(b) * 4;
+  return (x + 4 * kBatchGroups * (ring + parts + 16 * (b.stages + 1)) + squares + 8 + 1023) / 1024 * 1024;
+}
+
 enum class LinearActivation : uint8_t { kNone, kSilu, kGeluTanh, kGelu };
 
 // One product y = x w^T. Clusters of `split` CTAs take pairs of rows of w, the warps of a cluster slices of k.
@@ -48,8 +89,8 @@ struct LinearShape {
   uint32_t half;   // rows from one of a pair to the other: 1, or half of all where the one is the other's gate
   uint32_t k;      // a multiple of slice
   uint32_t split;
-  uint32_t clusters;
-  uint32_t slice;  // linear_weight_slice()
+  uint32_t clusters;  // or warpgroups, of the kernel of batches
+  uint32_t slice;     // linear_weight_slice()
 };
 static_assert(sizeof(LinearShape) == 32);
 

@@ -162,6 +162,7 @@ static_assert(sizeof(CuGraphExecUpdateResult) == 24);
   X(function_set_attribute, cuFuncSetAttribute, (CuFunction function, CuFunctionAttribute attribute, int value))      \
   X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                           \
     (int* ctas, CuFunction function, int threads, std::size_t shared_bytes))                                          \
+  X(clusters, cuOccupancyMaxActiveClusters, (int* clusters, CuFunction function, const CuLaunchConfig* config))       \
   X(launch, cuLaunchKernelEx, (const CuLaunchConfig* config, CuFunction function, void** parameters, void** extra))   \
   X(graph_instantiate, cuGraphInstantiateWithFlags, (CuGraphExec * exec, CuGraph graph, unsigned long long flags))    \
   X(graph_launch, cuGraphLaunch, (CuGraphExec exec, CuStream stream))                                                 \

@@ -1,6 +1,7 @@
 // Loads cubins and launches what is in them.
 #include "cuda/module.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/status.h"
@@ -35,6 +36,38 @@ bool is_whole_cubin(std::span<const std::byte> cubin) {
       read_at<std::uint16_t>(cubin, kElfSectionBytes) * read_at<std::uint16_t>(cubin, kElfSectionCount);
   return table <= cubin.size() && bytes <= cubin.size() - table;
 }
+
+// The launch as the driver takes it.
+struct DriverLaunch {
+  explicit DriverLaunch(const LaunchConfig& c) {
+    for (int i = 0; i < 3; ++i) {
+      config.grid[i] = c.grid[i];
+      config.block[i] = c.block[i];
+    }
+    config.shared_bytes = c.smem_bytes;
+    config.stream = c.stream;
+    config.attributes = attributes_;
+    if (c.cluster[0] * c.cluster[1] * c.cluster[2] > 1) {
+      CuLaunchAttribute& cluster = add(kCuLaunchClusterDimension);
+      for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = c.cluster[i];
+    }
+    if (c.programmatic_serialization) add(kCuLaunchProgrammaticSerialization).value.flag = 1;
+    if (c.cooperative) add(kCuLaunchCooperative).value.flag = 1;
+  }
+  DriverLaunch(const DriverLaunch&) = delete;
+  DriverLaunch& operator=(const DriverLaunch&) = delete;
+
+  CuLaunchConfig config{};
+
+ private:
+  CuLaunchAttribute& add(CuLaunchAttributeId id) {
+    CuLaunchAttribute& attribute = attributes_[config.num_attributes++];
+    attribute = {};
+    attribute.id = id;
+    return attribute;
+  }
+  CuLaunchAttribute attributes_[3];
+};
 
 void unload(const Driver& driver, void* module) { driver.api().module_unload(module); }
 
@@ -117,6 +150,19 @@ Result<int> Function::ctas_per_sm(int threads, std::size_t smem_bytes) const {
   return ctas;
 }
 
+Result<int> Function::clusters_at_once(const LaunchConfig& config) const {
+  const ScopedContext context(*device_);
+  FOVEA_RETURN_IF_ERROR(context.status());
+  const Driver& driver = device_->driver();
+  LaunchConfig one = config;
+  std::copy_n(config.cluster, 3, one.grid);
+  const DriverLaunch asked(one);
+  int clusters = 0;
+  FOVEA_RETURN_IF_ERROR(
+      driver.status(driver.api().clusters(&clusters, function_, &asked.config), "cuOccupancyMaxActiveClusters"));
+  return clusters;
+}
+
 namespace {
 
 Status explain_launch(const Status& status, const LaunchConfig& c) {
@@ -136,29 +182,9 @@ Status explain_launch(const Status& status, const LaunchConfig& c) {
 
 Status launch(const Function& function, const LaunchConfig& c, std::span<void* const> args) {
   if (function.handle() == nullptr) return invalid_argument("a kernel is launched that was never loaded");
-  CuLaunchAttribute attributes[3];
-  CuLaunchConfig config{};
-  for (int i = 0; i < 3; ++i) {
-    config.grid[i] = c.grid[i];
-    config.block[i] = c.block[i];
-  }
-  config.shared_bytes = c.smem_bytes;
-  config.stream = c.stream;
-  config.attributes = attributes;
-  const auto add = [&](CuLaunchAttributeId id) -> CuLaunchAttribute& {
-    CuLaunchAttribute& attribute = attributes[config.num_attributes++];
-    attribute = {};
-    attribute.id = id;
-    return attribute;
-  };
-  if (c.cluster[0] * c.cluster[1] * c.cluster[2] > 1) {
-    CuLaunchAttribute& cluster = add(kCuLaunchClusterDimension);
-    for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = c.cluster[i];
-  }
-  if (c.programmatic_serialization) add(kCuLaunchProgrammaticSerialization).value.flag = 1;
-  if (c.cooperative) add(kCuLaunchCooperative).value.flag = 1;
+  const DriverLaunch asked(c);
   const Driver& driver = function.device().driver();
-  const CuResult code = driver.api().launch(&config, function.handle(), const_cast<void**>(args.data()), nullptr);
+  const CuResult code = driver.api().launch(&asked.config, function.handle(), const_cast<void**>(args.data()), nullptr);
   return code == 0 ? ok_status() : explain_launch(driver.status(code, "cuLaunchKernelEx"), c);
 }
 

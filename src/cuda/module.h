@@ -19,6 +19,16 @@ struct FunctionAttributes {
   int max_threads = 0;        // of a CTA
 };
 
+struct LaunchConfig {
+  std::uint32_t grid[3] = {1, 1, 1};   // CTAs
+  std::uint32_t block[3] = {1, 1, 1};  // threads
+  std::uint32_t smem_bytes = 0;        // dynamic
+  std::uint32_t cluster[3] = {1, 1, 1};
+  StreamHandle stream = nullptr;
+  bool programmatic_serialization = false;  // may start before the kernel ahead of it has ended (PDL)
+  bool cooperative = false;
+};
+
 // A kernel of a module, which it keeps loaded. Copies are the same kernel.
 class Function {
  public:
@@ -31,6 +41,8 @@ class Function {
   Status set_max_smem(std::size_t bytes) const;
   // CTAs of so many threads and so much dynamic shared memory that an SM holds at once.
   Result<int> ctas_per_sm(int threads, std::size_t smem_bytes) const;
+  // Clusters of such a launch that the device holds at once; the grid's size is not read.
+  Result<int> clusters_at_once(const LaunchConfig& config) const;
 
  private:
   friend class Module;
@@ -49,16 +61,6 @@ class Module {
  private:
   std::shared_ptr<const void> module_;
   std::shared_ptr<const Device> device_;
-};
-
-struct LaunchConfig {
-  std::uint32_t grid[3] = {1, 1, 1};   // CTAs
-  std::uint32_t block[3] = {1, 1, 1};  // threads
-  std::uint32_t smem_bytes = 0;        // dynamic
-  std::uint32_t cluster[3] = {1, 1, 1};
-  StreamHandle stream = nullptr;
-  bool programmatic_serialization = false;  // may start before the kernel ahead of it has ended (PDL)
-  bool cooperative = false;
 };
 
 // args: a pointer to each parameter of the kernel, which are copied. The device's context must be current.

@@ -1,5 +1,5 @@
-// Instantiations of the kernel of decode's matrix products (kernels/model/linear). Arguments and how a product is
-// divided are in abi/linear_args.h. Called by device/cuda/skinny_linear.h and by tests.
+// Instantiations of the kernels of decode's matrix products (kernels/model/linear). Arguments and how a product is
+// divided are in abi/linear_args.h. Called by device/cuda/skinny_linear.h and batch_linear.h and by tests.
 #pragma once
 
 #include <string>
@@ -24,5 +24,17 @@ struct LinearKernelSpec {
 };
 // Entry point fovea_linear. kUnsupported: below sm_90a, other types; kInvalidArgument.
 Result<KernelSource> linear_source(const LinearKernelSpec& spec);
+
+// The kernel for more rows of x.
+struct BatchLinearKernelSpec {
+  std::string arch = "sm_90a";
+  abi::KvDType dtype = abi::KvDType::kBF16;  // of x, weights and y: kF16, kBF16
+  bool norm = false;                         // bf16 only
+  abi::LinearActivation activation = abi::LinearActivation::kNone;
+  bool streamed = false;  // abi::batch_streams()
+  abi::LinearBatch batch{};
+};
+// Entry point fovea_linear_batch. kUnsupported, kInvalidArgument as above.
+Result<KernelSource> batch_linear_source(const BatchLinearKernelSpec& spec);
 
 }  // namespace fovea::jit

@@ -49,9 +49,9 @@ void generate(int argc, char** argv) {
       continue;
     }
     if (const emulator_test::LinearCase* const linear = emulator_test::find_linear_case(argv[i]); linear != nullptr) {
-      const auto source = jit::linear_source(linear->spec);
+      const auto source = linear->source();
       if (!source.ok()) throw std::runtime_error(std::string(argv[i]) + ": " + source.status().to_string());
-      write_unit(folder, argv[i], simt::translation_unit(argv[i], "fovea", "fovea_linear", source->text));
+      write_unit(folder, argv[i], simt::translation_unit(argv[i], "fovea", linear->entry(), source->text));
       continue;
     }
     if (std::string_view(argv[i]).starts_with("ladder")) {  // ladderN

@@ -1,4 +1,4 @@
-// The kernel of decode's products in the emulator: against sums in double precision, without races, and with the same
+// The kernels of decode's products in the emulator: against sums in double precision, without races, and with the same
 // bits in whatever order warps run and copies land.
 #include <gtest/gtest.h>
 
@@ -20,6 +20,12 @@ void simt_products_far(const void* const* params);
 void simt_products_fp8(const void* const* params);
 void simt_products_fp8_far(const void* const* params);
 void simt_products_halves(const void* const* params);
+void simt_batch(const void* const* params);
+void simt_batch_wide(const void* const* params);
+void simt_batch_shared(const void* const* params);
+void simt_batch_streamed(const void* const* params);
+void simt_batch_streamed_norm(const void* const* params);
+void simt_batch_few(const void* const* params);
 }
 
 namespace fovea::emulator_test {
@@ -31,10 +37,40 @@ struct Named {
 };
 void PrintTo(const Named& named, std::ostream* out) { *out << named.name; }
 
+// What both kinds of kernels have.
+struct Common {
+  abi::KvDType dtype;
+  bool fp8, norm;
+  abi::LinearActivation activation;
+  std::uint32_t tokens, split, groups, threads, smem_bytes;
+};
+Common common_of(const jit::LinearKernelSpec& s) {
+  return {s.dtype,
+          s.fp8,
+          s.norm,
+          s.activation,
+          s.tokens,
+          s.split,
+          1,
+          abi::kLinearWarps * 32,
+          abi::linear_smem_bytes(s.ring, s.tokens / 8, s.split, s.norm)};
+}
+Common common_of(const jit::BatchLinearKernelSpec& s) {
+  return {s.dtype,
+          false,
+          s.norm,
+          s.activation,
+          s.batch.tokens,
+          s.batch.split,
+          abi::kBatchGroups,
+          abi::kBatchThreads,
+          abi::batch_smem_bytes(s.batch)};
+}
+
 class LinearEmulation : public ::testing::TestWithParam<Named> {
  protected:
   const LinearCase& c_ = *find_linear_case(GetParam().name);
-  const jit::LinearKernelSpec& spec_ = c_.spec;
+  const Common spec_ = std::visit([](const auto& s) { return common_of(s); }, c_.spec);
   const bool gated_ = spec_.activation != abi::LinearActivation::kNone;
   const std::uint32_t columns_ = c_.rows / (gated_ ? 2 : 1);
 
@@ -74,7 +110,7 @@ class LinearEmulation : public ::testing::TestWithParam<Named> {
     args.shape.half = gated_ ? c_.rows / 2 : 1;
     args.shape.k = c_.k;
     args.shape.split = spec_.split;
-    args.shape.clusters = 2;
+    args.shape.clusters = 2 * spec_.groups;
     args.shape.slice = abi::linear_weight_slice(spec_.fp8);
     args.x = x_.data();
     args.y = y.data();
@@ -89,10 +125,10 @@ class LinearEmulation : public ::testing::TestWithParam<Named> {
     args.early = 3;
     simt::Launch launch;
     launch.kernel = GetParam().kernel;
-    launch.grid = args.shape.clusters * spec_.split;
+    launch.grid = 2 * spec_.split;
     launch.cluster = spec_.split;
-    launch.block = abi::kLinearWarps * 32;
-    launch.shared_bytes = abi::linear_smem_bytes(spec_.ring, spec_.tokens / 8, spec_.split, spec_.norm);
+    launch.block = spec_.threads;
+    launch.shared_bytes = spec_.smem_bytes;
     launch.seed = seed;
     launch.landing = landing;
     launch.params = {&args};
@@ -143,7 +179,7 @@ class LinearEmulation : public ::testing::TestWithParam<Named> {
 };
 
 TEST_P(LinearEmulation, IsRightAndHasItsBitsInEveryOrder) {
-  for (const std::uint32_t tokens : {1u, spec_.tokens}) {
+  for (const std::uint32_t tokens : {c_.is_batch() ? spec_.tokens / 2 + 1 : 1u, spec_.tokens}) {
     fill(tokens);
     const std::vector<std::uint16_t> expected = run(tokens, 1, simt::Landing::kLate);
     if (HasFailure()) return;
@@ -159,7 +195,11 @@ INSTANTIATE_TEST_SUITE_P(Kernels, LinearEmulation,
                          ::testing::Values(Named{"products", simt_products}, Named{"products_far", simt_products_far},
                                            Named{"products_fp8", simt_products_fp8},
                                            Named{"products_fp8_far", simt_products_fp8_far},
-                                           Named{"products_halves", simt_products_halves}),
+                                           Named{"products_halves", simt_products_halves}, Named{"batch", simt_batch},
+                                           Named{"batch_wide", simt_batch_wide},
+                                           Named{"batch_shared", simt_batch_shared}, Named{"batch_few", simt_batch_few},
+                                           Named{"batch_streamed", simt_batch_streamed},
+                                           Named{"batch_streamed_norm", simt_batch_streamed_norm}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -273,7 +273,9 @@ TEST_F(CudaEngine, FaultsEndRequestsAndNothingElse) {
        {"cuLaunchKernelEx", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuEventSynchronize", "cublasLtMatmul"}) {
     SCOPED_TRACE(function);
     prepare_cuda("llama31");
-    auto engine = create_engine(path_, {}, options_);
+    EngineOptions options = options_;
+    options.chunk_tokens = 128;  // so that cuBLASLt has rows to multiply
+    auto engine = create_engine(path_, {}, options);
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     const auto finish_of = [&](std::string& message) {
       std::mutex mutex;

@@ -434,9 +434,11 @@ inline void install(std::int64_t head_dim, VariantId variant, abi::GateKind kind
   const auto with = [&]<typename Args>(const char* name, void (*run)(const Args&)) {
     kernels[name] = [run](void** p) { return [run, args = *static_cast<const Args*>(p[0])] { run(args); }; };
   };
-  kernels["fovea_linear"] = [kind](void** p) {
-    return [kind, args = *static_cast<const abi::LinearArgs*>(p[0])] { linear(args, kind); };
-  };
+  for (const char* const name : {"fovea_linear", "fovea_linear_batch"}) {
+    kernels[name] = [kind](void** p) {
+      return [kind, args = *static_cast<const abi::LinearArgs*>(p[0])] { linear(args, kind); };
+    };
+  }
   with("fovea_embed", &embed);
   with("fovea_gate", &gate);
   with("fovea_fp8_rows", &fp8_rows);

@@ -2,9 +2,11 @@
 // fused; the same bits whatever runs before and behind.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <random>
 #include <thread>
@@ -14,6 +16,7 @@
 #include "base/half.h"
 #include "cuda/memory.h"
 #include "cuda/stream.h"
+#include "device/cuda/batch_linear.h"
 #include "device/cuda/skinny_linear.h"
 
 namespace fovea {
@@ -42,6 +45,7 @@ struct Case {
   bool f32 = false, norm = false, bias = false, residual = false;
   bool fp8 = false;
   abi::LinearActivation activation = abi::LinearActivation::kNone;
+  bool batch = false;  // by BatchLinear, not SkinnyLinear
 };
 
 double activate(abi::LinearActivation kind, double x) {
@@ -78,13 +82,23 @@ class SkinnyLinearGpuTest : public ::testing::Test {
     return std::move(*buffer);
   }
 
-  static SkinnyLinearSpec spec_of(const Case& c) {
-    SkinnyLinearSpec spec{.in = c.in, .out = c.out, .dtype = c.dtype, .fp8 = c.fp8, .most_rows = c.fp8 ? 8 : 16};
+  static ProductSpec spec_of(const Case& c) {
+    ProductSpec spec{.in = c.in, .out = c.out, .dtype = c.dtype, .fp8 = c.fp8, .most_rows = c.batch ? 64 : 16};
     spec.norm = c.norm;
     spec.norm_plus_one = true;
     spec.norm_eps = 1e-5f;
     spec.activation = c.activation;
     return spec;
+  }
+
+  using Forward = std::function<Status(const ProductCall&)>;
+  Result<Forward> make(const Case& c, const void* weights, const float* scales) const {
+    const auto forward = [this](const auto& linear) -> Result<Forward> {
+      if (!linear.ok()) return linear.status();
+      return Forward([this, linear](const ProductCall& call) { return linear->forward(call, stream_.handle()); });
+    };
+    return c.batch ? forward(BatchLinear::create(*device_, spec_of(c), weights))
+                   : forward(SkinnyLinear::create(*device_, spec_of(c), weights, scales));
   }
 
   // Their kernels are compiled on all cores first: one after the other takes longer than all that they compute.
@@ -94,7 +108,7 @@ class SkinnyLinearGpuTest : public ::testing::Test {
     const auto compile = [&] {
       const cuda::ScopedContext context(*device_);
       for (std::size_t i = next++; i < cases.size(); i = next++) {
-        (void)SkinnyLinear::create(*device_, spec_of(cases[i]), nullptr, cases[i].fp8 ? &scale : nullptr);
+        (void)make(cases[i], nullptr, cases[i].fp8 ? &scale : nullptr);
       }
     };
     std::vector<std::thread> threads;
@@ -132,8 +146,8 @@ class SkinnyLinearGpuTest : public ::testing::Test {
     const Numbers residual = random_numbers(rng, c.dtype, c.rows * y_stride, -1.0f, 1.0f);
     const DeviceBuffer dw = c.fp8 ? upload(codes) : upload(wide.bits), dscales = upload(scales), dx = upload(x.bits),
                        dnorm = upload(norm.bits), dbias = upload(bias.bits);
-    const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec_of(c), dw.data(), dscales.as<float>());
-    ASSERT_TRUE(linear.ok()) << linear.status().to_string();
+    const Result<Forward> forward = make(c, dw.data(), dscales.as<float>());
+    ASSERT_TRUE(forward.ok()) << forward.status().to_string();
 
     const std::size_t y_bytes = c.rows * y_stride * (c.f32 ? 4 : 2);
     std::vector<std::byte> first, y(y_bytes);
@@ -143,16 +157,16 @@ class SkinnyLinearGpuTest : public ::testing::Test {
       if (!c.f32) {
         ASSERT_TRUE(cuda::copy_to_device(*device_, dy.data(), residual.bits.data(), y_bytes, stream_.handle()).ok());
       }
-      const SkinnyLinear::Call call{.x = dx.data(),
-                                    .x_stride = x_stride,
-                                    .y = dy.data(),
-                                    .y_stride = y_stride,
-                                    .rows = c.rows,
-                                    .f32_out = c.f32,
-                                    .bias = c.bias ? dbias.data() : nullptr,
-                                    .residual = c.residual ? dy.data() : nullptr,
-                                    .norm = c.norm ? dnorm.data() : nullptr};
-      const Status status = linear->forward(call, stream_.handle());
+      const ProductCall call{.x = dx.data(),
+                             .x_stride = x_stride,
+                             .y = dy.data(),
+                             .y_stride = y_stride,
+                             .rows = c.rows,
+                             .f32_out = c.f32,
+                             .bias = c.bias ? dbias.data() : nullptr,
+                             .residual = c.residual ? dy.data() : nullptr,
+                             .norm = c.norm ? dnorm.data() : nullptr};
+      const Status status = (*forward)(call);
       ASSERT_TRUE(status.ok()) << status.to_string();
       ASSERT_TRUE(cuda::copy_to_host(*device_, y.data(), dy.data(), y_bytes, stream_.handle()).ok());
       ASSERT_TRUE(stream_.synchronize().ok());
@@ -209,16 +223,20 @@ class SkinnyLinearGpuTest : public ::testing::Test {
   int cases_ = 0;
 };
 
-TEST_F(SkinnyLinearGpuTest, RandomSizes) {
-  std::mt19937 rng(7);
+std::vector<Case> random_cases(bool batch) {
+  std::mt19937 rng(batch ? 8 : 7);
   const auto up_to = [&](std::int64_t n) { return static_cast<std::int64_t>(rng() % n) + 1; };
   std::vector<Case> cases;
   for (int i = 0; i < 100; ++i) {
-    const bool fp8 = i >= 60;
+    const bool fp8 = !batch && i >= 60;
     Case c{.in = (fp8 ? 64 : 32) * up_to(i % 4 == 0 ? (fp8 ? 225 : 450) : (fp8 ? 65 : 130)),
            .out = 8 * up_to(i % 5 == 0 ? 300 : 60),
-           .rows = up_to(fp8 ? 8 : 16),
-           .fp8 = fp8};
+           .rows = up_to(batch ? 64
+                         : fp8 ? 8
+                               : 16),
+           .fp8 = fp8,
+           .batch = batch};
+    if (batch) c.in = std::max<std::int64_t>(c.in, 256);
     c.dtype = i % 3 == 2 ? DType::kF16 : DType::kBF16;
     c.norm = c.dtype == DType::kBF16 && i % 2 == 0;
     c.bias = i % 7 < 3;
@@ -231,7 +249,22 @@ TEST_F(SkinnyLinearGpuTest, RandomSizes) {
     }
     cases.push_back(c);
   }
-  check_all(cases);
+  return cases;
+}
+
+TEST_F(SkinnyLinearGpuTest, RandomSizes) { check_all(random_cases(false)); }
+TEST_F(SkinnyLinearGpuTest, RandomSizesOfBatches) { check_all(random_cases(true)); }
+
+TEST_F(SkinnyLinearGpuTest, SizesOfModelsAndBatches) {
+  check_all({
+      {.in = 4096, .out = 6144, .rows = 64, .norm = true, .batch = true},
+      {.in = 14336, .out = 4096, .rows = 50, .residual = true, .batch = true},
+      {.in = 4096, .out = 4096, .rows = 9, .residual = true, .batch = true},
+      {.in = 4096, .out = 28672, .rows = 32, .norm = true, .activation = abi::LinearActivation::kSilu, .batch = true},
+      {.in = 2048, .out = 16384, .rows = 64, .norm = true, .bias = true, .batch = true},
+      {.in = 8192, .out = 2048, .rows = 17, .f32 = true, .batch = true},
+      {.in = 14336, .out = 4096, .rows = 8, .residual = true, .batch = true},
+  });
 }
 
 TEST_F(SkinnyLinearGpuTest, SizesOfModels) {

@@ -137,6 +137,22 @@ std::vector<Entry> entries() {
       }
     }
   }
+  for (const std::uint32_t tokens : {8u, 16u, 32u, 64u}) {
+    for (const bool streamed : {false, true}) {
+      for (const bool gated : {false, true}) {
+        const Result<jit::KernelSource> source =
+            jit::batch_linear_source({.norm = gated,
+                                      .activation = gated ? abi::LinearActivation::kSilu : abi::LinearActivation::kNone,
+                                      .streamed = streamed,
+                                      .batch = abi::linear_batch(tokens)});
+        EXPECT_TRUE(source.ok());
+        if (!source.ok()) continue;
+        all.push_back({fmt::format("sm_90a linear of a batch, {} rows{}{}", tokens, streamed ? ", streamed" : "",
+                                   gated ? ", norm and gate" : ""),
+                       *source});
+      }
+    }
+  }
   return all;
 }
 

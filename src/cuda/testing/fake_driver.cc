@@ -479,6 +479,17 @@ CuResult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, CuFunction, int 
   *ctas = 2048 / std::max(threads, 1);
   return 0;
 }
+CuResult cuOccupancyMaxActiveClusters(int* clusters, CuFunction, const CuLaunchConfig* config) {
+  FAKE_BEGIN();
+  // As on an H100: clusters come from groups of 16 SMs, of which 132 / 16 are whole.
+  const std::uint32_t a_cta = 1024 + config->shared_bytes, an_sm = std::max(1u, (228u << 10) / a_cta);
+  std::uint32_t cluster = 1;
+  for (std::uint32_t i = 0; i < config->num_attributes; ++i) {
+    if (config->attributes[i].id == kCuLaunchClusterDimension) cluster = config->attributes[i].value.cluster[0];
+  }
+  *clusters = static_cast<int>(128 * an_sm / cluster);
+  return 0;
+}
 
 // fill(uint32_t* to, uint32_t value, uint32_t count)
 CuResult cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction function, void** parameters, void**) {

@@ -19,12 +19,17 @@ abi::LinearActivation activation_of(const std::optional<Activation>& gate) {
 }
 
 // Empty where the kernel does not take such a product.
-Result<std::optional<SkinnyLinear>> few_rows(const cuda::Device& device, const SkinnyLinearSpec& spec,
-                                             const void* weights, const float* scales) {
-  Result<SkinnyLinear> made = SkinnyLinear::create(device, spec, weights, scales);
+template <typename Kernel>
+Result<std::optional<Kernel>> if_taken(Result<Kernel> made) {
   if (made.ok()) return std::optional(std::move(*made));
-  if (made.status().code() == StatusCode::kUnsupported) return std::optional<SkinnyLinear>();
+  if (made.status().code() == StatusCode::kUnsupported) return std::optional<Kernel>();
   return made.status();
+}
+
+// For up to the rows that choose_product() takes the kernel for.
+ProductSpec skinny_spec(ProductSpec spec) {
+  spec.most_rows = kMostSkinnyRows;
+  return spec;
 }
 
 }  // namespace
@@ -32,16 +37,17 @@ Result<std::optional<SkinnyLinear>> few_rows(const cuda::Device& device, const S
 Result<std::vector<jit::KernelSource>> product_kernels(const std::string& arch, DType dtype, bool fp8,
                                                        const ProductSizes& sizes, Activation gate) {
   std::vector<jit::KernelSource> all;
-  const auto add = [&](SkinnyLinearSpec spec) -> Status {
+  const auto add = [&](ProductSpec spec) -> Status {
     spec.out = 8;  // kernels are the same for all
     spec.dtype = dtype;
-    spec.most_rows = CudaLinear::kFewRows;
-    Result<std::vector<jit::KernelSource>> kernels = skinny_kernels(arch, spec);
-    if (kernels.status().code() == StatusCode::kUnsupported) return ok_status();  // cuBLASLt takes the product
-    if (!kernels.ok()) return kernels.status();
-    for (jit::KernelSource& kernel : *kernels) {
-      const auto is_same = [&](const jit::KernelSource& other) { return other.text == kernel.text; };
-      if (std::none_of(all.begin(), all.end(), is_same)) all.push_back(std::move(kernel));
+    for (Result<std::vector<jit::KernelSource>> kernels :
+         {skinny_kernels(arch, skinny_spec(spec)), batch_kernels(arch, spec)}) {
+      if (kernels.status().code() == StatusCode::kUnsupported) continue;  // cuBLASLt takes the product
+      if (!kernels.ok()) return kernels.status();
+      for (jit::KernelSource& kernel : *kernels) {
+        const auto is_same = [&](const jit::KernelSource& other) { return other.text == kernel.text; };
+        if (std::none_of(all.begin(), all.end(), is_same)) all.push_back(std::move(kernel));
+      }
     }
     return ok_status();
   };
@@ -73,20 +79,41 @@ Status CudaLinear::prepare() {
     FOVEA_RETURN_IF_ERROR(fp8_.reserve(device_, in_));
     multiplies_fp8_ = device_.info().major >= 9 && in_ % 16 == 0 && out_ % 16 == 0;  // else cuBLASLt has none
   }
-  FOVEA_ASSIGN_OR_RETURN(few_, few_rows(device_, few_spec(), weight_->data(), scales_.as<float>()));
+  FOVEA_ASSIGN_OR_RETURN(plain_, make_kernels(spec()));
   return ok_status();
 }
 
 Status CudaLinear::fuse(const LinearFusion& fusion, cuda::DeviceBuffer norm) {
   if (fixed_ || (norm.data() == nullptr && !fusion.gate.has_value())) return ok_status();
   norm_ = std::move(norm);
-  SkinnyLinearSpec spec = few_spec();
-  spec.norm = norm_.data() != nullptr;
-  spec.norm_plus_one = fusion.norm_offset != 0.0f;
-  spec.norm_eps = fusion.norm_eps;
-  spec.activation = activation_of(fusion.gate);
-  FOVEA_ASSIGN_OR_RETURN(fused_, few_rows(device_, spec, weight_->data(), scales_.as<float>()));
+  ProductSpec fused = spec();
+  fused.norm = norm_.data() != nullptr;
+  fused.norm_plus_one = fusion.norm_offset != 0.0f;
+  fused.norm_eps = fusion.norm_eps;
+  fused.activation = activation_of(fusion.gate);
+  fused_columns_ = fused.columns();
+  FOVEA_ASSIGN_OR_RETURN(fused_, make_kernels(fused));
   return ok_status();
+}
+
+Result<CudaLinear::Kernels> CudaLinear::make_kernels(const ProductSpec& spec) const {
+  Kernels kernels;
+  FOVEA_ASSIGN_OR_RETURN(
+      kernels.skinny, if_taken(SkinnyLinear::create(device_, skinny_spec(spec), weight_->data(), scales_.as<float>())));
+  FOVEA_ASSIGN_OR_RETURN(kernels.batch, if_taken(BatchLinear::create(device_, spec, weight_->data())));
+  return kernels;
+}
+
+ProductChoice CudaLinear::choose(const Kernels& kernels, std::int64_t rows) const {
+  return choose_product(
+      {.rows = rows, .in = in_, .has_skinny = kernels.skinny.has_value(), .has_batch = kernels.batch.has_value()});
+}
+
+ProductChoice CudaLinear::choose(const Kernels& kernels, const ProductCall& call) const {
+  return choose_product({.rows = call.rows,
+                         .in = in_,
+                         .has_skinny = kernels.skinny.has_value() && kernels.skinny->takes(call),
+                         .has_batch = kernels.batch.has_value() && kernels.batch->takes(call)});
 }
 
 Status CudaLinear::check(const TensorView& x, const TensorView& y, std::int64_t columns) const {
@@ -105,8 +132,8 @@ Status CudaLinear::check(const TensorView& x, const TensorView& y, std::int64_t 
   return ok_status();
 }
 
-SkinnyLinear::Call CudaLinear::call_of(const TensorView& x, const TensorView& y) const {
-  SkinnyLinear::Call call;
+ProductCall CudaLinear::call_of(const TensorView& x, const TensorView& y) const {
+  ProductCall call;
   call.x = x.data;
   call.x_stride = x.strides[0];
   call.y = y.data;
@@ -117,33 +144,36 @@ SkinnyLinear::Call CudaLinear::call_of(const TensorView& x, const TensorView& y)
   return call;
 }
 
-Status CudaLinear::launch(const SkinnyLinear& kernel, const SkinnyLinear::Call& call) const {
+Status CudaLinear::launch(const Kernels& kernels, ProductKernel kernel, const ProductCall& call) const {
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
-  return kernel.forward(call, stream_);
+  return kernel == ProductKernel::kSkinny ? kernels.skinny->forward(call, stream_)
+                                          : kernels.batch->forward(call, stream_);
 }
 
 Status CudaLinear::forward_fused(const TensorView& x, const TensorView& y) {
-  if (!fuses(x.shape[0])) return Linear::forward_fused(x, y);
-  FOVEA_RETURN_IF_ERROR(check(x, y, fused_->columns()));
-  SkinnyLinear::Call call = call_of(x, y);
+  const ProductKernel kernel = choose(fused_, x.shape[0]).kernel;
+  if (kernel == ProductKernel::kCublasLt) return Linear::forward_fused(x, y);
+  FOVEA_RETURN_IF_ERROR(check(x, y, fused_columns_));
+  ProductCall call = call_of(x, y);
   call.norm = norm_.data();
-  return launch(*fused_, call);
+  return launch(fused_, kernel, call);
 }
 
 Status CudaLinear::forward_add(const TensorView& x, const TensorView& y) {
-  if (!adds(x.shape[0])) return Linear::forward_add(x, y);
+  const ProductKernel kernel = choose(plain_, x.shape[0]).kernel;
+  if (kernel == ProductKernel::kCublasLt) return Linear::forward_add(x, y);
   FOVEA_RETURN_IF_ERROR(check(x, y, out_));
-  SkinnyLinear::Call call = call_of(x, y);
+  ProductCall call = call_of(x, y);
   call.residual = y.data;
-  return launch(*few_, call);
+  return launch(plain_, kernel, call);
 }
 
 Status CudaLinear::forward(const TensorView& x, const TensorView& y) {
   FOVEA_RETURN_IF_ERROR(check(x, y, out_));
-  if (few_ && is_few(x.shape[0])) {
-    const SkinnyLinear::Call call = call_of(x, y);
-    if (few_->takes(call)) return launch(*few_, call);
+  const ProductCall call = call_of(x, y);
+  if (const ProductKernel kernel = choose(plain_, call).kernel; kernel != ProductKernel::kCublasLt) {
+    return launch(plain_, kernel, call);
   }
   if (is_fp8()) {
     const cuda::ScopedContext context(device_);

@@ -1,5 +1,5 @@
-// Linear on a CUDA device: weights stacked in device memory in the activations' type or in e4m3; products of few rows
-// by SkinnyLinear, others by cuBLASLt. Made by the CUDA device.
+// Linear on a CUDA device: weights stacked in device memory in the activations' type or in e4m3; products by
+// SkinnyLinear, BatchLinear or cuBLASLt, as choose_product() says. Made by the CUDA device.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,9 @@
 #include "attention/attention_checks.h"
 #include "cuda/matmul.h"
 #include "cuda/memory.h"
+#include "device/cuda/batch_linear.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/product_choice.h"
 #include "device/cuda/skinny_linear.h"
 #include "device/device.h"
 
@@ -47,7 +49,7 @@ struct CudaLinearContext {
   bool fixed = false;  // a row's bits do not depend on how many rows there are: all go to cuBLASLt (MatmulSpec::fixed)
 };
 
-// The kernels of a model's products of few rows (SkinnyLinear), with norms and gates and without: what `fovea warmup`
+// The kernels of a model's products (SkinnyLinear, BatchLinear), with norms and gates and without: what `fovea warmup`
 // compiles. Those of layers are fp8 or not, that of the vocabulary is not. Empty where an architecture has none.
 struct ProductSizes {
   std::int64_t hidden = 0, attention = 0, intermediate = 0;  // attention: features of all query heads
@@ -57,9 +59,6 @@ Result<std::vector<jit::KernelSource>> product_kernels(const std::string& arch, 
 
 class CudaLinear final : public Linear {
  public:
-  // Of 9 to 16 rows cuBLASLt's products are faster; see docs/kernels/linear.md.
-  static constexpr std::int64_t kFewRows = 8;
-
   // weight: [out, in] of dtype, or e4m3 with scales [out] of f32, else empty; bias: [out] of dtype, or empty.
   CudaLinear(std::shared_ptr<const cuda::DeviceBuffer> weight, cuda::DeviceBuffer scales, cuda::DeviceBuffer bias,
              std::int64_t in, std::int64_t out, DType dtype, const CudaLinearContext& context)
@@ -76,29 +75,34 @@ class CudaLinear final : public Linear {
         stream_(context.stream),
         fixed_(context.fixed) {}
 
-  // Compiles and loads the kernels of few rows, once, so that no step waits for them.
+  // Compiles and loads the kernels, once, so that no step waits for them.
   Status prepare();
   // The same with what stands around; norm: [in] of dtype, empty where there is none.
   Status fuse(const LinearFusion& fusion, cuda::DeviceBuffer norm);
   // y: of dtype or, without a bias, f32.
   Status forward(const TensorView& x, const TensorView& y) override;
-  bool fuses(std::int64_t rows) const override { return fused_.has_value() && is_few(rows); }
+  bool fuses(std::int64_t rows) const override { return choose(fused_, rows).kernel != ProductKernel::kCublasLt; }
   Status forward_fused(const TensorView& x, const TensorView& y) override;
-  bool adds(std::int64_t rows) const override { return few_.has_value() && is_few(rows); }
+  bool adds(std::int64_t rows) const override { return choose(plain_, rows).kernel != ProductKernel::kCublasLt; }
   Status forward_add(const TensorView& x, const TensorView& y) override;
   std::int64_t in_features() const override { return in_; }
   std::int64_t out_features() const override { return out_; }
 
  private:
-  static bool is_few(std::int64_t rows) { return rows >= 1 && rows <= kFewRows; }
+  // Kernels for the weights; empty where they take no such product.
+  struct Kernels {
+    std::optional<SkinnyLinear> skinny;
+    std::optional<BatchLinear> batch;
+  };
 
+  Result<Kernels> make_kernels(const ProductSpec& spec) const;
+  // Of tensors aligned as allocators leave them.
+  ProductChoice choose(const Kernels& kernels, std::int64_t rows) const;
+  ProductChoice choose(const Kernels& kernels, const ProductCall& call) const;
+  Status launch(const Kernels& kernels, ProductKernel kernel, const ProductCall& call) const;
   Status check(const TensorView& x, const TensorView& y, std::int64_t columns) const;
-  // Of contiguous rows, aligned as allocators leave them.
-  SkinnyLinear::Call call_of(const TensorView& x, const TensorView& y) const;
-  Status launch(const SkinnyLinear& kernel, const SkinnyLinear::Call& call) const;
-  SkinnyLinearSpec few_spec() const {
-    return {.in = in_, .out = out_, .dtype = dtype_, .fp8 = is_fp8(), .most_rows = kFewRows};
-  }
+  ProductCall call_of(const TensorView& x, const TensorView& y) const;
+  ProductSpec spec() const { return {.in = in_, .out = out_, .dtype = dtype_, .fp8 = is_fp8()}; }
   bool is_fp8() const { return scales_.data() != nullptr; }
   cuda::MatmulSpec spec_of(const TensorView& x, const TensorView& y) const;
   // Of activations rounded to e4m3 with a scale a row; kUnsupported where cuBLASLt has no such product.
@@ -112,8 +116,9 @@ class CudaLinear final : public Linear {
   cuda::DeviceBuffer bias_;
   std::int64_t in_, out_;
   DType dtype_;
-  std::optional<SkinnyLinear> few_;    // for products of few rows; empty where cuBLASLt serves those too
-  std::optional<SkinnyLinear> fused_;  // with what stands around
+  Kernels plain_;
+  Kernels fused_;  // with what stands around
+  std::int64_t fused_columns_ = 0;
   cuda::DeviceBuffer norm_;
   bool multiplies_fp8_ = true;  // until cuBLASLt says otherwise
   cuda::Matmul& matmul_;

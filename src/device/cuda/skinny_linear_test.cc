@@ -87,13 +87,13 @@ class SkinnyLinearTest : public ::testing::Test {
     auto at = reinterpret_cast<std::uintptr_t>(weights_.data());
     return weights_.data() + ((64 - at % 64) % 64) / 2;
   }
-  Status create(const SkinnyLinearSpec& spec) { return SkinnyLinear::create(*device_, spec, weights()).status(); }
+  Status create(const ProductSpec& spec) { return SkinnyLinear::create(*device_, spec, weights()).status(); }
 
   // Small integers, so that sums are exact; against the definition.
   void expect_product(std::int64_t in, std::int64_t out, std::int64_t rows, bool gated, bool fp8 = false) {
     SCOPED_TRACE(::testing::Message() << in << " in, " << out << " out, " << rows << " rows, gated " << gated
                                       << ", fp8 " << fp8);
-    SkinnyLinearSpec spec{.in = in, .out = out, .fp8 = fp8, .most_rows = fp8 ? 8 : 16};
+    ProductSpec spec{.in = in, .out = out, .fp8 = fp8, .most_rows = fp8 ? 8 : 16};
     if (gated) spec.activation = abi::LinearActivation::kSilu;
     scales_.resize(static_cast<std::size_t>(out));
     const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, weights(), fp8 ? scales_.data() : nullptr);
@@ -162,7 +162,7 @@ TEST_F(SkinnyLinearTest, ClustersFit) {
     return [] {};
   };
   alignas(16) static std::uint16_t memory[16];
-  SkinnyLinear::Call call{.x = memory, .x_stride = 14336, .y = memory, .y_stride = 4096, .rows = 1};
+  ProductCall call{.x = memory, .x_stride = 14336, .y = memory, .y_stride = 4096, .rows = 1};
   ASSERT_TRUE(down->forward(call, nullptr).ok());
   EXPECT_EQ(fake::state().launch.cluster[0], 4u);
   EXPECT_EQ(fake::state().launch.grid[0], 128u);
@@ -186,7 +186,7 @@ TEST_F(SkinnyLinearTest, RefusesWhatTheKernelDoesNotTake) {
   const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, {.in = 28672, .out = 16}, weights());
   ASSERT_TRUE(linear.ok()) << linear.status().to_string();
   alignas(16) static std::uint16_t memory[16];
-  SkinnyLinear::Call call{.x = memory, .x_stride = 28672, .y = memory, .y_stride = 16, .rows = 8};
+  ProductCall call{.x = memory, .x_stride = 28672, .y = memory, .y_stride = 16, .rows = 8};
   EXPECT_TRUE(linear->takes(call));
   for (const std::int64_t rows : {0, 9, 17}) {  // 9 rows of so many numbers are too many for a cluster's registers
     call.rows = rows;

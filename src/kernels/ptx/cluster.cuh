@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t address_in(uint32_t address, uint32_t cta) {
   return there;
 }
 
-// Both addresses in the same CTA; completes 4 (8) bytes on the barrier.
+// Both addresses in the same CTA; completes 4 (8, 16) bytes on the barrier.
 __device__ __forceinline__ void store_async_4(uint32_t address, float value, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
                "f"(value), "r"(barrier)
@@ -28,6 +28,13 @@ __device__ __forceinline__ void store_async_8(uint32_t address, float2 value, ui
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
                "f"(value.x), "f"(value.y), "r"(barrier)
                : "memory");
+}
+
+__device__ __forceinline__ void store_async_16(uint32_t address, float4 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+      : "memory");
 }
 
 // An arrival that says nothing about what this thread wrote.

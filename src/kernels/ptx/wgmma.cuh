@@ -26,6 +26,22 @@ __device__ __forceinline__ void wgmma_wait_all() { asm volatile("wgmma.wait_grou
 // d [64, N] = A B (+ d unless fresh). kInnerRows: rows of B in memory are the inner dimension (V); else its columns
 // (K).
 template <bool kBf16, bool kInnerRows>
+__device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
+#define FOVEA_PRODUCT(TYPE)                                         \
+  asm volatile(                                                     \
+      "{\n .reg .pred p;\n setp.eq.b32 p, %9, 0;\n"                 \
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE    \
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, %10;\n}\n" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])              \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0))
+  if constexpr (kBf16) {
+    FOVEA_PRODUCT("bf16");
+  } else {
+    FOVEA_PRODUCT("f16");
+  }
+#undef FOVEA_PRODUCT
+}
+template <bool kBf16, bool kInnerRows>
 __device__ __forceinline__ void wgmma(float (&d)[8], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
 #define FOVEA_PRODUCT(TYPE)                                                                            \
   asm volatile(                                                                                        \

@@ -1,7 +1,8 @@
 // From the parts of a tile's sums, one a warp of the cluster, to y: added by one warp in the order of k, so that the
-// bits of y depend on nothing but x and w, then the norm's factor, bias, residual or activation.
+// bits of y depend on nothing but x and w, then what epilogue.cuh says.
 #pragma once
 
+#include "kernels/model/linear/epilogue.cuh"
 #include "kernels/model/linear/tokens.cuh"
 
 namespace fovea::linear {
@@ -17,16 +18,6 @@ struct TilePlace {
   __device__ __forceinline__ explicit TilePlace(uint32_t tile)
       : cta(tile % kSplit), warp(tile / kSplit % kWarps), slot(tile / kSplit % kSlots), round(tile / kSplit / kSlots) {}
 };
-
-template <abi::LinearActivation kKind>
-__device__ __forceinline__ float activate(float x) {
-  if constexpr (kKind == abi::LinearActivation::kSilu) return x / (1.0f + __expf(-x));
-  if constexpr (kKind == abi::LinearActivation::kGelu) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
-  if constexpr (kKind == abi::LinearActivation::kGeluTanh) {
-    return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
-  }
-  return x;
-}
 
 class Sums {
  public:
@@ -166,24 +157,7 @@ class Sums {
       v.x *= factor;
       v.y *= factor;
     }
-    v.x += ptx::unpack_low<kBf16>(bias_);
-    v.y += ptx::unpack_high<kBf16>(bias_);
-    if constexpr (kGated) {
-      const float gated = activate<kActivation>(v.x) * v.y;
-      static_cast<uint16_t*>(args_.y)[token * args_.y_stride + pair] =
-          static_cast<uint16_t>(ptx::pack2<kBf16>(gated, 0.0f));
-    } else {
-      if (args_.f32_out != 0) {
-        auto* const to = static_cast<float*>(args_.y) + token * args_.y_stride + 2ull * pair;
-        to[0] = v.x;
-        to[1] = v.y;
-      } else {
-        v.x += ptx::unpack_low<kBf16>(residual);
-        v.y += ptx::unpack_high<kBf16>(residual);
-        auto* const to = static_cast<uint16_t*>(args_.y) + token * args_.y_stride + 2ull * pair;
-        *reinterpret_cast<uint32_t*>(to) = ptx::pack2<kBf16>(v.x, v.y);
-      }
-    }
+    write_pair<kBf16, kActivation>(args_, pair, token, v, bias_, residual);
   }
 
   const abi::LinearArgs& args_;
