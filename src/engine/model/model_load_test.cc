@@ -127,6 +127,31 @@ TEST_F(ModelLoad, WarnsOfLayersThatTheConfigLeavesOut) {
   EXPECT_NE(said[0].find("num_hidden_layers"), std::string::npos) << said[0];
 }
 
+TEST_F(ModelLoad, ATiedModelThatStoresAnotherHeadTakesItAndWarns) {
+  copy_golden("llama31");
+  const std::vector<std::int32_t> tokens = {1, 5, 9};
+  std::vector<std::vector<float>> logits;
+  std::vector<std::string> said;
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::kWarning);
+  set_log_sink([&](LogLevel, std::string_view text) { said.emplace_back(text); });
+  for (const bool tied : {false, true}) {
+    Json config = Json::parse(*read_file((folder_ / "config.json").string(), 1 << 20));
+    config["tie_word_embeddings"] = tied;
+    write_config(config);
+    auto runner = ModelHarness::create(folder_, DType::kF32, {});
+    ASSERT_TRUE(runner.ok());
+    const ModelHarness::Piece piece{(*runner)->add_request(), tokens};
+    logits.push_back(*(*runner)->forward({&piece, 1}));
+    EXPECT_EQ(said.size(), tied ? 1u : 0u);
+  }
+  set_log_level(before);
+  set_log_sink({});
+  EXPECT_EQ(logits[0], logits[1]);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find("lm_head.weight"), std::string::npos) << said[0];
+}
+
 TEST_F(ModelLoad, RefusesATruncatedFile) {
   copy_golden("llama31");
   const auto size = fs::file_size(folder_ / "model.safetensors");

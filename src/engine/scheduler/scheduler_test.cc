@@ -105,9 +105,13 @@ class Simulation {
     if (!step.items.empty() && step.items.back().part) {
       const StepItem& item = step.items.back();
       EXPECT_LE(step.num_tokens + item.count, setup_.options.chunk_tokens);
-      EXPECT_EQ(item.goes_on, part_seconds_ > 0.0 && item.sequence->id == part_of_);
+      const bool left = part_seconds_ > 0.0 && item.sequence->id == part_of_;
+      EXPECT_TRUE(left || !item.goes_on);
+      // One that was retracted begins anew.
+      EXPECT_TRUE(item.goes_on || !left || scheduler_->num_retractions() > part_retractions_);
       if (!item.goes_on) part_seconds_ = 1e-4 * item.count;
       part_of_ = item.sequence->id;
+      part_retractions_ = scheduler_->num_retractions();
       const double part = std::min(part_seconds_, std::max(step.seconds - seconds, step.least_seconds));
       part_seconds_ -= part;
       if (part_seconds_ < 1e-9) part_seconds_ = 0.0;
@@ -211,8 +215,9 @@ class Simulation {
   double latest_seconds_ = 0.0;
   double part_seconds_ = 0.0;  // that the chunk which was left still takes
   std::uint64_t part_of_ = 0;
-  int left_ = 0;    // how often a chunk was
-  int chunks_ = 0;  // of those that may be, how many came to their end
+  std::uint64_t part_retractions_ = 0;  // when it was computed last
+  int left_ = 0;                        // how often a chunk was
+  int chunks_ = 0;                      // of those that may be, how many came to their end
   int steps_ = 0;
   int forks_ = 0;
 };
@@ -314,10 +319,10 @@ TEST(Scheduler, LongerChunksBesideAStreamOverSeveralSteps) {
   Sequence* prompt = sim.add(random_tokens(rng, 1500), 5);
   const std::int32_t before = prompt->computed;
   std::int32_t longest = 0;
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < 24; ++i) {
     sim.step();
     longest = std::max(longest, sim.latest_prompt_tokens());
-    EXPECT_LE(sim.latest_seconds(), 8e-3 + 1e-9);
+    EXPECT_LE(sim.latest_seconds(), 0.85 * 8e-3 + 1e-9);  // the rest of the time is the token's way to the client
   }
   EXPECT_GE(longest, 400);
   EXPECT_GT(sim.left(), 12);
