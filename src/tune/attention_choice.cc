@@ -305,11 +305,14 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   choice.cost_divide_bytes = 128 << 10;
   choice.least_part_bytes = 128 << 10;
   choice.longest_first = true;
+  int merge_fan = 1;
+  while (merge_fan * merge_fan < need.num_sms) ++merge_fan;
   // Stages are not used, but the headers that the kernels share count them.
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 64},
                    {"FOVEA_BLOCK_TOKENS", tokens},
                    {"FOVEA_QUERY_SLOTS", query_slots},
+                   {"FOVEA_MERGE_FAN", merge_fan},
                    {"FOVEA_PREFILL_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;
 }
