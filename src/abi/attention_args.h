@@ -39,7 +39,8 @@ struct AttentionArgs {
   // out as that executor likes.
   float* shared_out;
   float* shared_lse;
-  uint32_t* shared_counters;  // [max_merges, group], zero before the first launch; every launch leaves zeros
+  uint32_t* shared_counters;  // [max_merges + max_partial_rows / group, group], zero before the first launch; every
+                              // launch leaves zeros
   uint32_t* span_counter;  // zero before the first launch; every launch leaves zero: CTAs claim the queues that they do
                            // not start with (worker numbers from the grid's size on) by counting it up
   uint32_t num_pages;      // of the pool, for checked builds

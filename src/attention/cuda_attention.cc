@@ -193,7 +193,8 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   FOVEA_RETURN_IF_ERROR(make(shared_lse_, shared_rows * sizeof(float), false));
   // The counter that spans are claimed by, on a cache line of its own, then those of the merges.
   const auto group = static_cast<std::size_t>(o.num_qo_heads / o.num_kv_heads);
-  FOVEA_RETURN_IF_ERROR(make(counters_, (kSpanCounterWords + merges * (1 + group)) * sizeof(std::uint32_t), true));
+  const std::size_t counters = kSpanCounterWords + merges * (1 + group) + shared_rows;
+  FOVEA_RETURN_IF_ERROR(make(counters_, counters * sizeof(std::uint32_t), true));
   for (Staging& s : staging_) {
     const std::size_t bytes = max_plan_bytes_ + max_entries * sizeof(std::int32_t) + mask_bytes;
     FOVEA_ASSIGN_OR_RETURN(s.memory, cuda::PinnedBuffer::create(device_, bytes));

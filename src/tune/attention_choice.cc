@@ -269,8 +269,12 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   if (converts && !need.plain_logits) {
     return unsupported("the prefill kernel has hooks on logits over KV of the queries' type alone");
   }
-  if (need.head_dim != 64 && need.head_dim != 128 && need.head_dim != 256) {
-    return unsupported("head_dim {}, the prefill kernel takes 64, 128 and 256", need.head_dim);
+  constexpr int kHeadDims[] = {64, 80, 96, 112, 128, 192, 256};
+  if (std::find(std::begin(kHeadDims), std::end(kHeadDims), need.head_dim) == std::end(kHeadDims)) {
+    return unsupported("head_dim {}, the prefill kernel takes 64 to 128 in steps of 16, 192 and 256", need.head_dim);
+  }
+  if (converts && need.head_dim != 64 && need.head_dim != 128 && need.head_dim != 256) {
+    return unsupported("head_dim {} with fp8 KV, the prefill kernel takes 64, 128 and 256", need.head_dim);
   }
   if (need.transforms_kv || need.transforms_q || !need.hooks_logits_alone) {
     return unsupported("the prefill kernel has softmax, and no hooks but on logits");
@@ -286,12 +290,20 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   choice.tma = whole >= 8 && !converts;
   choice.box_tokens = choice.tma ? std::min(whole, 64) : 64;
   choice.box_panels = false;
+  choice.row_boxes = need.head_dim % 64 != 0;
   const bool wide = need.head_dim > 128;
   const int tokens = wide ? 64 : 128;
+<<<<<<< HEAD
   const int query_slots = wide ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{2} * need.head_dim;
   // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of
   // rows; rows as stored, and scales of queries.
+=======
+  const int query_slots = need.head_dim > 192 ? 1 : 2;
+  const std::int64_t row_bytes = std::int64_t{128} * ((need.head_dim + 63) / 64);
+  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of rows;
+  // rows as stored, and scales of queries.
+>>>>>>> sweep
   const std::int64_t rows = (choice.tma ? 0 : 16 * tokens) + (converts ? 2 * 16 * 512 + 512 * query_slots : 0);
   choice.smem_bytes =
       (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 2592 * query_slots + 1024 + rows + 1023) / 1024 * 1024;
@@ -304,11 +316,14 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   choice.cost_divide_bytes = 128 << 10;
   choice.least_part_bytes = 128 << 10;
   choice.longest_first = true;
+  int merge_fan = 1;
+  while (merge_fan * merge_fan < need.num_sms) ++merge_fan;
   // Stages are not used, but the headers that the kernels share count them.
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 64},
                    {"FOVEA_BLOCK_TOKENS", tokens},
                    {"FOVEA_QUERY_SLOTS", query_slots},
+                   {"FOVEA_MERGE_FAN", merge_fan},
                    {"FOVEA_PREFILL_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;
 }
@@ -317,7 +332,7 @@ KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& 
   const auto bits = static_cast<std::uint32_t>(abi::kv_bits(pool.dtype));
   const std::uint32_t bytes = std::max(bits / 8, 1u);  // int4: two elements
   const std::uint32_t row = static_cast<std::uint32_t>(head_dim) * bits / 8;
-  const std::uint32_t panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : row % 32 == 0 ? 32 : 16;
+  const std::uint32_t panel = choice.row_boxes || row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : row % 32 == 0 ? 32 : 16;
   const auto stride = [bits](long long elements) { return static_cast<std::uint64_t>(elements) * bits / 8; };
   KvTensorMap map;
   map.rank = 5;
@@ -329,6 +344,10 @@ KvTensorMap kv_tensor_map(const AttentionChoice& choice, const abi::KvPoolView& 
   const std::uint32_t box[5] = {panel / bytes, static_cast<std::uint32_t>(choice.box_tokens),
                                 choice.box_panels ? row / panel : 1, 1, 1};
   std::copy(std::begin(dims), std::end(dims), map.dims);
+  if (choice.row_boxes) {
+    map.dims[0] = row / bytes;
+    map.dims[2] = 1;
+  }
   std::copy(std::begin(strides), std::end(strides), map.strides);
   std::copy(std::begin(box), std::end(box), map.box);
   return map;

@@ -172,7 +172,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   const std::size_t row_words = partial_rows * static_cast<std::size_t>(o.head_dim);
   std::vector<std::uint32_t> partial_out(row_words, abi::kPartPending), partial_lse(partial_rows, abi::kPartPending);
   std::vector<std::uint32_t> shared_out(row_words, abi::kPartPending), shared_lse(partial_rows, abi::kPartPending);
-  std::vector<std::uint32_t> span_counter(1), merge_counters(merges), shared_counters(merges * group);
+  std::vector<std::uint32_t> span_counter(1), merge_counters(merges), shared_counters(merges * group + partial_rows);
   const std::vector<std::uint16_t> q = halves(c.q, o.q_dtype);
   std::vector<std::uint16_t> out(q.size(), 0x7fff);  // what is not written shows as NaN
   std::vector<float> lse(q.size() / static_cast<std::size_t>(o.head_dim), std::numeric_limits<float>::quiet_NaN());

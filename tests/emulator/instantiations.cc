@@ -94,6 +94,10 @@ std::vector<Instantiation> make_all() {
   // Row by row without a hook, where tiles that all rows see go by a loop of their own.
   add(make("prefill_rows", kPrefill, 128, kBf16, kBf16, 1, {1, 16}), plain);
   add(make("prefill_wide", kPrefill, 256, kF16, kF16, 32, {1, 8}), plain);
+  // Head dims whose last panel is not whole, and of three panels.
+  add(make("prefill_d80", kPrefill, 80, kBf16, kBf16, 16, {2, 5}), plain);
+  add(make("prefill_d96", kPrefill, 96, kF16, kF16, 3, {1, 12}), plain);
+  add(make("prefill_d192", kPrefill, 192, kBf16, kBf16, 32, {2, 3}), plain);
   // Converted by the loaders.
   add(make("prefill_fp8", kPrefill, 128, kBf16, kFp8, 16, {2, 4}), plain);
   add(make("prefill_fp8_rows", kPrefill, 64, kF16, kFp8, 1, {1, 7}),

@@ -60,13 +60,13 @@ __device__ __forceinline__ void copy_box(uint32_t to, const abi::TensorMap* map,
       "l"(map), "r"(0), "r"(c1), "r"(c3), "r"(c4), "r"(barrier), "l"(kEvictFirst)
       : "memory");
 }
-// The same at coordinates {0, c1, c2, c3, c4}, for tiles that several CTAs read.
-__device__ __forceinline__ void copy_shared_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c1,
-                                                int32_t c2, int32_t c3, int32_t c4) {
+// The same at coordinates {c0, c1, c2, c3, c4}, for tiles that several CTAs read.
+__device__ __forceinline__ void copy_shared_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c0,
+                                                int32_t c1, int32_t c2, int32_t c3, int32_t c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
-      "l"(map), "r"(0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "l"(kEvictLast)
+      "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "l"(kEvictLast)
       : "memory");
 }
 #endif

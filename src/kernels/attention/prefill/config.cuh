@@ -2,6 +2,7 @@
 // whose queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
 //   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 for wide heads
 //   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 for wide heads
+//   FOVEA_MERGE_FAN      parts of a row that are merged in one step
 // A pool of fp8 is converted as it is loaded (convert.cuh): all behind that sees tiles of halves.
 #pragma once
 
@@ -30,8 +31,10 @@ inline constexpr int kQuerySlots = FOVEA_QUERY_SLOTS;
 inline constexpr int kKvSlots = 2;  // tiles of K, and as many of V
 inline constexpr int kCtaThreads = kGroupThreads * (kGroups + 1);
 
-// Tiles lie as panels of 64 dims, rows of 128 bytes under the 128-byte swizzle, as wgmma reads them.
-inline constexpr int kTilePanels = kRowBytes / 128;
+// Tiles lie as panels of 64 dims, rows of 128 bytes under the 128-byte swizzle, as wgmma reads them. Of the last panel of
+// head dims that are not so many, products read what there is.
+inline constexpr int kTilePanels = (kRowBytes + 127) / 128;
+inline constexpr int kTileRowBytes = kTilePanels * 128;
 inline constexpr int kQueryPanelBytes = kBlockRows * 128;
 inline constexpr int kKvPanelBytes = kBlockTokens * 128;
 inline constexpr int kRowChunks = kRowBytes / 16;
@@ -48,7 +51,8 @@ inline constexpr int kRawCopies = 16;
 
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kQueryBf16 == kMmaBf16 || kConverts) && !kChecked);
 static_assert(kPoolType == static_cast<int>(abi::KvDType::kF8E4M3) || !kConverts);
-static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256);
+static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 ||
+              (!kConverts && (kHeadDim == 80 || kHeadDim == 96 || kHeadDim == 112 || kHeadDim == 192)));
 static_assert(Variant::kSoftmax && !Variant::kHasVisible && !Variant::kHasQuery && !Variant::kHasOutput &&
               !kTransformsKv);
 

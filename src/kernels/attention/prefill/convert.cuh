@@ -11,7 +11,7 @@ inline constexpr uint32_t kPieces = kPoolRowBytes / 16;             // of a row
 inline constexpr uint32_t kPieceRows = 32 / kPieces;                // whole rows that a copy of the warp brings
 inline constexpr uint32_t kTileCopies = kBlockTokens / kPieceRows;  // of the warp, a tile
 inline constexpr uint32_t kAtOnce = 4;                              // copies that are one group
-static_assert(kTileCopies % kRawCopies == 0 && kRawCopies % kAtOnce == 0);
+static_assert(!kConverts || (kTileCopies % kRawCopies == 0 && kRawCopies % kAtOnce == 0));
 
 // K or V of all items.
 class ConvertingLoader {

@@ -1,9 +1,9 @@
 // The end of an item: 64 rows of a warpgroup become rows of the output, through the shared memory that their queries no
-// longer need, so that stores are whole lines; or parts that are merged as those of kernels/attention/prefix_forest.
+// longer need, so that stores are whole lines; or parts, which are merged (merge.cuh).
 // Used by kernel.cuh.
 #pragma once
 
-#include "kernels/attention/prefill/softmax.cuh"
+#include "kernels/attention/prefill/merge.cuh"
 
 namespace fovea::attention::prefill {
 
@@ -65,23 +65,21 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
   }
 }
 
-// Parts of rows go to the workspace; who writes a row's last part merges all of them, in the plan's order (see
-// kernels/attention/prefix_forest/parts.cuh). Registers are few here, so that its own part is read back too.
+// Parts of rows go to the workspace, where they are merged. Registers are few here, so that its own part is read back
+// too.
 __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                           const Item& item, const State& state) {
   const Rows rows = rows_of(args, shared, group, item);
   const Work work = work_of(args, shared, group, item);
   uint32_t lane = group.lane;
   asm volatile("" : "+r"(lane));  // see write_rows()
-  const uint32_t first = prefix_forest::own_part(work);
-  const auto* const merge_of =
-      reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_of_partial) + first / work.group;
+  const uint32_t first = prefix_forest::own_part(work) + work.first_row + lane / 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const Row& row = rows.row[h];
     if (!row.valid) continue;
     const RowResult own = finish_row(state.max[h], state.sum[h], kMinusInf);
-    const uint32_t part = first + work.first_row + lane / 4 + 8 * h;
+    const uint32_t part = first + 8 * h;
     float4* const to = prefix_forest::part_at(args, part, lane);
     float factor = 1.0f / own.divisor;
     scale_values(args, work.record->head, factor);
@@ -93,48 +91,8 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Row row = h == 0 ? rows.row[0] : rows.row[1];
-    const uint32_t in_group = row.q_head - work.record->head * work.group;
-    abi::MergeEntry merge{};
-    uint32_t due = 0;
-    if (row.valid) {
-      const uint32_t index = merge_of[row.token];
-      merge = reinterpret_cast<const abi::MergeEntry*>(args.plan + work.header->merges)[index];
-      uint32_t* const counter = args.shared_counters + index * work.group + in_group;
-      if ((lane & 3) == 0 && prefix_forest::count_up(counter) + 1 == merge.num_parts) {
-        due = 1;
-        *counter = 0;
-      }
-    }
-    due = __shfl_sync(~0u, due, lane & ~3u);
-    __syncwarp();
-    if (due == 0) continue;
-    const auto* const parts =
-        reinterpret_cast<const uint32_t*>(args.plan + work.header->merge_parts) + merge.parts_begin;
-    const float extra = extra_logit(args, row.q_head);
-    float most = extra;
-    for (uint32_t i = 0; i < merge.num_parts; ++i) most = fmaxf(most, __ldcg(args.shared_lse + parts[i] + in_group));
-    float sum = extra == kMinusInf ? 0.0f : exp2f(extra - most);
-    float4 values[kBlocks];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) values[b] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
-    for (uint32_t i = 0; i < merge.num_parts; ++i) {
-      const float lse = __ldcg(args.shared_lse + parts[i] + in_group);
-      if (lse == kMinusInf) continue;
-      const float weight = exp2f(lse - most);
-      const float4* const from = prefix_forest::part_at(args, parts[i] + in_group, lane);
-      sum += weight;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const float4 o = __ldcg(from + 4 * b);
-        values[b].x += weight * o.x;
-        values[b].y += weight * o.y;
-        values[b].z += weight * o.z;
-        values[b].w += weight * o.w;
-      }
-    }
-    prefix_forest::write_row(args, row, values, sum != 0.0f ? 1.0f / sum : 1.0f, lane);
-    prefix_forest::write_lse(args, work, row, sum == 0.0f ? kMinusInf : most + log2f(sum), lane);
+    if (!__any_sync(~0u, row.valid)) continue;
+    merge_part(args, work, row, find_parts(args, work, row, first + 8 * h), lane);
   }
 }
 

@@ -84,6 +84,7 @@ __device__ __forceinline__ void gather_rows(uint32_t tile, const uint8_t* from, 
     for (uint32_t e = 0; e < kAtOnce; ++e) {
 #pragma unroll
       for (uint32_t part = 0; part < kTilePanels; ++part) {
+        if (kRowBytes % 128 != 0 && part * kCopyLanes + chunk >= kRowChunks) continue;
         ptx::cp_async_16(to[e % 2] + (first + e) * kCopyGroups * 128 + part * kKvPanelBytes, rows[e] + part * 128);
       }
     }

@@ -17,7 +17,7 @@ static_assert(kTileBoxes * kTilePanels <= 32, "a lane issues one box");
 
 // K or V of all items. One lane a box, of kBoxTokens tokens in one panel.
 __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const abi::TensorMap* map, Memory& shared,
-                                           uint8_t (&slots)[kKvSlots][kBlockTokens * kRowBytes],
+                                           uint8_t (&slots)[kKvSlots][kBlockTokens * kTileRowBytes],
                                            TileBarriers<kKvSlots>& ring, uint32_t loader, uint32_t lane) {
   const uint32_t entry_tokens = static_cast<uint32_t>(args.pool.entry_tokens);
   const uint32_t box = lane % kTileBoxes;
@@ -47,8 +47,10 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
       __syncwarp();
       if (mine) {
         const uint32_t to = ptx::smem_address(slots[slot.index]) + panel * kKvPanelBytes + box * (kBoxTokens * 128);
-        ptx::copy_shared_box(to, map, full, place.token, static_cast<int32_t>(panel), static_cast<int32_t>(run.head),
-                             place.page);
+        // Boxes that reach beyond a row bring zeros there.
+        const bool whole = kRowBytes % 128 == 0;
+        ptx::copy_shared_box(to, map, full, whole ? 0 : static_cast<int32_t>(panel * 64), place.token,
+                             whole ? static_cast<int32_t>(panel) : 0, static_cast<int32_t>(run.head), place.page);
       }
     }
     end_loads(shared, loader, n, lane);

@@ -23,9 +23,9 @@ struct TileRows {
 };
 
 struct Memory {
-  alignas(1024) uint8_t q[kQuerySlots][kBlockRows * kRowBytes];
-  alignas(1024) uint8_t k[kKvSlots][kBlockTokens * kRowBytes];
-  alignas(1024) uint8_t v[kKvSlots][kBlockTokens * kRowBytes];
+  alignas(1024) uint8_t q[kQuerySlots][kBlockRows * kTileRowBytes];
+  alignas(1024) uint8_t k[kKvSlots][kBlockTokens * kTileRowBytes];
+  alignas(1024) uint8_t v[kKvSlots][kBlockTokens * kTileRowBytes];
   alignas(16) ItemRecord records[kRecords];
   TileBarriers<kQuerySlots> q_ring;
   TileBarriers<kKvSlots> k_ring, v_ring;
