@@ -301,8 +301,8 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
 =======
   const int query_slots = need.head_dim > 192 ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{128} * ((need.head_dim + 63) / 64);
-  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of rows;
-  // rows as stored, and scales of queries.
+  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of
+  // rows; rows as stored, and scales of queries.
 >>>>>>> sweep
   const std::int64_t rows = (choice.tma ? 0 : 16 * tokens) + (converts ? 2 * 16 * 512 + 512 * query_slots : 0);
   choice.smem_bytes =

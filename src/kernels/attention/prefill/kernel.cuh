@@ -238,7 +238,7 @@ __device__ __forceinline__ void pass_tiles(const Memory& shared, Group& group, u
 }
 
 __device__ __forceinline__ void release_record(Memory& shared, uint32_t n, uint32_t lane) {
-  asm volatile("" : "+r"(n));  // what follows from it would be kept from tile to tile
+  if constexpr (kConverts) asm volatile("" : "+r"(n));  // what follows from it would be kept from tile to tile
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.record_empty[n % kRecords]));
 }
