@@ -86,9 +86,8 @@ struct Chunk {
   }
 };
 
-inline constexpr uint32_t kMergeBlocks =
-    kHeadDim < 128 ? 2 : 4;                 // of 16 columns, merged in one pass: registers are few
-inline constexpr uint32_t kMergeParts = 4;  // whose values are on their way
+inline constexpr uint32_t kMergeBlocks = 2;  // of 16 columns, merged in one pass: registers are few
+inline constexpr uint32_t kMergeParts = 4;   // whose values are on their way
 
 // Adds columns of the parts of a chunk, in their order. count: the most parts that a row of the warp has in it.
 __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk chunk, uint32_t count, float most,
