@@ -295,12 +295,11 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   const int tokens = wide ? 64 : 128;
   const int query_slots = need.head_dim > 192 ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{128} * ((need.head_dim + 63) / 64);
-  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of rows;
-  // rows as stored, and scales of queries.
+  // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of
+  // rows; rows as stored, and scales of queries.
   const std::int64_t rows = (choice.tma ? 0 : 16 * tokens) + (converts ? 2 * 16 * 512 + 512 * query_slots : 0);
   choice.smem_bytes =
-      (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 2592 * query_slots + 1024 + rows + 1023) / 1024 *
-      1024;
+      (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 2592 * query_slots + 1024 + rows + 1023) / 1024 * 1024;
   choice.programmatic_launch = true;
   choice.num_workers = choice.ctas = need.num_sms;
   choice.tile_rows = 128;

@@ -36,7 +36,7 @@ struct AttentionChoice {
   bool tma = false;                                 // pages come by TMA, else they are gathered
   int box_tokens = 16;                              // TMA: tokens a box
   bool box_panels = true;                           // TMA: a box has all panels of its rows; else one
-  bool row_boxes = false;  // TMA: a box has 128 bytes of its rows, and zeros beyond their end
+  bool row_boxes = false;                           // TMA: a box has 128 bytes of its rows, and zeros beyond their end
   std::vector<std::pair<std::string, int>> tuning;  // further macros
   int threads = 0;                                  // a CTA
   std::int64_t smem_bytes = 0;                      // dynamic, a CTA

@@ -1,6 +1,6 @@
 // The warpgroup's matrix product (wgmma) in the shapes of wide tiles: both operands in shared memory, or A in registers
-// and 80 to 256 columns; waiting for products under way. sm_90a only. Used by kernels/attention/prefill; layouts are those of
-// ptx/wgmma.cuh.
+// and 80 to 256 columns; waiting for products under way. sm_90a only. Used by kernels/attention/prefill; layouts are
+// those of ptx/wgmma.cuh.
 #pragma once
 
 #include "kernels/ptx/wgmma.cuh"

@@ -31,8 +31,8 @@ inline constexpr int kQuerySlots = FOVEA_QUERY_SLOTS;
 inline constexpr int kKvSlots = 2;  // tiles of K, and as many of V
 inline constexpr int kCtaThreads = kGroupThreads * (kGroups + 1);
 
-// Tiles lie as panels of 64 dims, rows of 128 bytes under the 128-byte swizzle, as wgmma reads them. Of the last panel of
-// head dims that are not so many, products read what there is.
+// Tiles lie as panels of 64 dims, rows of 128 bytes under the 128-byte swizzle, as wgmma reads them. Of the last panel
+// of head dims that are not so many, products read what there is.
 inline constexpr int kTilePanels = (kRowBytes + 127) / 128;
 inline constexpr int kTileRowBytes = kTilePanels * 128;
 inline constexpr int kQueryPanelBytes = kBlockRows * 128;

@@ -86,8 +86,9 @@ struct Chunk {
   }
 };
 
-inline constexpr uint32_t kMergeBlocks = kHeadDim < 128 ? 2 : 4;  // of 16 columns, merged in one pass: registers are few
-inline constexpr uint32_t kMergeParts = 4;   // whose values are on their way
+inline constexpr uint32_t kMergeBlocks =
+    kHeadDim < 128 ? 2 : 4;                 // of 16 columns, merged in one pass: registers are few
+inline constexpr uint32_t kMergeParts = 4;  // whose values are on their way
 
 // Adds columns of the parts of a chunk, in their order. count: the most parts that a row of the warp has in it.
 __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk chunk, uint32_t count, float most,
@@ -106,7 +107,8 @@ __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk 
 #pragma unroll
     for (uint32_t i = 0; i < kMergeParts; ++i) {
       weight[i] = __shfl_sync(~0u, own_weight, (lane & ~3u) + i);
-      const float4* const from = prefix_forest::part_at(args, __shfl_sync(~0u, own_part, (lane & ~3u) + i), lane) + 4 * block;
+      const float4* const from =
+          prefix_forest::part_at(args, __shfl_sync(~0u, own_part, (lane & ~3u) + i), lane) + 4 * block;
 #pragma unroll
       for (uint32_t b = 0; b < kMergeBlocks; ++b) {
         o[i][b] = {0.0f, 0.0f, 0.0f, 0.0f};
