@@ -283,10 +283,14 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
     return unsupported("the prefill kernel has no chunks of fixed bounds and no checks");
   }
   if (need.group > 128) return unsupported("{} query heads a KV head, a tile has 128 rows", need.group);
+  const int whole = need.page_tokens & -need.page_tokens;
+  if (need.head_dim == 112 && whole < 8) {
+    return unsupported("head_dim 112 with pages of {} tokens, which the prefill kernel has no registers for",
+                       need.page_tokens);
+  }
   AttentionChoice choice;
   choice.header = "kernels/attention/prefill/kernel.cuh";
   choice.threads = 384;
-  const int whole = need.page_tokens & -need.page_tokens;
   choice.tma = whole >= 8 && !converts;
   choice.box_tokens = choice.tma ? std::min(whole, 64) : 64;
   choice.box_panels = false;

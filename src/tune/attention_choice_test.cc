@@ -153,6 +153,28 @@ TEST(AttentionChoiceTest, TensorMapOfAPool) {
   }
 }
 
+TEST(AttentionChoiceTest, BoxesOfTheWideTilesReachBeyondRowsThatAreNoWholePanels) {
+  AttentionNeed need;
+  need.head_dim = 80;
+  const Result<AttentionChoice> choice = choose_prefill_attention(need);
+  ASSERT_TRUE(choice.ok()) << choice.status().to_string();
+  abi::KvPoolView pool{};
+  pool.dtype = abi::KvDType::kBF16;
+  pool.page_tokens = 16;
+  pool.num_pages = 7;
+  pool.token_stride = 8 * 80;
+  pool.head_stride = 80;
+  pool.page_stride = 16 * 8 * 80;
+  const KvTensorMap map = kv_tensor_map(*choice, pool, 8, 80);
+  EXPECT_EQ(map.swizzle_bytes, 128);
+  EXPECT_EQ(map.dims[0], 80u);  // a box from element 64 on has 16 of a row, and zeros
+  EXPECT_EQ(map.dims[2], 1u);
+  EXPECT_EQ(map.box[0], 64u);
+  EXPECT_EQ(map.box[2], 1u);
+  need.head_dim = 160;
+  EXPECT_FALSE(choose_prefill_attention(need).ok());
+}
+
 TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
   struct Expected {
     int head_dim, page_tokens;

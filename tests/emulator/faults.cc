@@ -109,6 +109,9 @@ const std::vector<Fault>& faults() {
        "      continue;\n"
        "    }\n",
        "prefill_tma"},
+      {"every run of parts is taken for the first one", "kernels/attention/prefill/merge.cuh",
+       "    const uint32_t begin = of_run ? parts.run * kMergeFan : 0;\n",
+       "    const uint32_t begin = of_run && !FAULT ? parts.run * kMergeFan : 0;\n", "prefill_wide"},
       {"queries are not fenced for wgmma", "kernels/attention/prefill/queries.cuh",
        "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
        "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
