@@ -30,9 +30,6 @@ __device__ __forceinline__ void prefetch_line(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }
 
-// The same into the first-level cache.
-__device__ __forceinline__ void prefetch_near(const void* at) { asm volatile("prefetch.global.L1 [%0];" ::"l"(at)); }
-
 #if FOVEA_ARCH >= 900
 __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -9,7 +9,7 @@
 namespace fovea::attention::prefill {
 
 // One warpgroup: who it is, and how many tiles it has taken from the rings: values are one behind keys while a tile's
-// logits become weights, and two while the outputs of the one before are under way.
+// logits become P, and two while the outputs of the one before are under way.
 struct Group {
   uint32_t index;
   uint32_t warp;  // of the group

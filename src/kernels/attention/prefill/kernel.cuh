@@ -1,8 +1,8 @@
 // The attention kernel for many query tokens a request (prefill, appended chunks, verification), on sm_90a. One CTA an
 // SM works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads. While a
 // warpgroup's softmax runs, its products of the tile before are under way, and those of the other warpgroup. Q K^T
-// takes queries and keys from shared memory, P V the weights from registers (FlashAttention-3, arXiv:2407.08608,
-// sections 3.1 and 3.2); the first product of an item is issued with the last one of the item before it.
+// takes queries and keys from shared memory, P V takes P from registers (FlashAttention-3, arXiv:2407.08608, sections
+// 3.1 and 3.2); the first product of an item is issued with the last one of the item before it.
 // docs/kernels/prefill.md has the arithmetic.
 #pragma once
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ void settle(State& state) {
   ptx::wgmma_settle(reinterpret_cast<float(&)[kHeadDim / 2]>(state.o));
 }
 
-// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their weights are 0. By a warpgroup;
+// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their P is 0. By a warpgroup;
 // both may do it at once.
 __device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
   uint8_t* const v = shared.v[(group.k_use - 1) % kKvSlots];
@@ -121,7 +121,7 @@ struct Sums {
   Probabilities p;   // of the tile before, as products read them
 };
 
-// Until no outputs are under way: their values and weights are free then.
+// Until no outputs are under way: their values and P are free then.
 __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies) {
   ptx::wgmma_wait<0>();
   if (multiplies) release(shared.v_ring, group.k_use - 2, group.lane);
