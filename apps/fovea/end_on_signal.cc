@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +18,7 @@ namespace {
 
 void watch(int signals, int over, const std::string& last_words) {
   pollfd entries[] = {{signals, POLLIN, 0}, {over, POLLIN, 0}};
-  while (::poll(entries, 2, -1) < 0) {
+  while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
   }
   ::close(signals);
   if ((entries[1].revents & POLLIN) != 0) return;  // a signal as well is left to who waits for it next

@@ -104,7 +104,7 @@ struct LinearArgs {
   const void* norm;      // [k] of x's type: x is divided by its root mean square and multiplied by norm, or norm + 1
   long long x_stride;    // elements
   long long y_stride;
-  uint32_t tokens;         // 1 to kLinearMaxTokens
+  uint32_t tokens;         // 1 to kLinearMaxTokens, for the batch kernel to kBatchMaxTokens
   uint32_t norm_plus_one;  // 1 | 0
   float norm_eps;
   uint32_t early;    // tiles before the end at which the next kernel may start

@@ -7,8 +7,8 @@
 namespace fovea::cuda {
 namespace {
 
-void destroy_graph(const Driver& driver, void* graph) { driver.api().graph_destroy(graph); }
-using CapturedGraph = Handle<destroy_graph>;
+void destroy_captured(const Driver& driver, void* graph) { driver.api().graph_destroy(graph); }
+using CapturedGraph = Handle<destroy_captured>;
 
 Result<CapturedGraph> capture_graph(const Device& device, StreamHandle stream, const std::function<Status()>& enqueue) {
   if (stream == nullptr) return invalid_argument("the default stream cannot be captured; pass a stream of your own");

@@ -26,7 +26,8 @@ void EngineCore::make_drafts() {
       if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
       // The step gives a token beyond those guessed.
       const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
-      choice->draft = choice->drafter.draft(choice->tokens, most, forced_tokens(*choice));
+      const auto sure = most > 0 ? forced_tokens(*choice) : std::vector<std::int32_t>();
+      choice->draft = choice->drafter.draft(choice->tokens, most, sure);
       if (choice->grammar.has_value()) choice->draft.resize(choice->grammar->fitting(choice->draft));
     }
   }

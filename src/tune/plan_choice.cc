@@ -157,8 +157,8 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
       fmt::format("decode of {} (request, KV head) pairs over {}", facts.pairs, bytes_text(facts.kv_bytes));
   const auto why = [&]() -> std::string {
     switch (choice.reason) {
-      case PlanReason::kRecorded: return "a graph recorded it, and replays it";
-      case PlanReason::kCannotReplay: return "a graph recorded it, and it cannot run this plan";
+      case PlanReason::kRecorded: return "a graph captured it, and replays it";
+      case PlanReason::kCannotReplay: return "a graph captured it, and it cannot run this plan";
       case PlanReason::kAsked: return "decode_kernel asks for it";
       case PlanReason::kShares:
         return fmt::format("requests share runs, {} are read instead of {}{}", bytes_text(*facts.shared_bytes),

@@ -63,12 +63,12 @@ struct PlanFacts {
   std::int64_t longest_bytes = 0;   // of them, the longest request's
   // Of a plan that packed requests with common pages: what all of it reads. Nothing: not packed, or nothing in common.
   std::optional<std::int64_t> shared_bytes;
-  std::optional<PlanKernel> recorded;  // a graph recorded it, and replays it whatever is planned
+  std::optional<PlanKernel> recorded;  // a graph captured it, and replays it whatever is planned
 };
 
 enum class PlanReason : std::uint8_t {
-  kRecorded,      // a graph recorded this kernel
-  kCannotReplay,  // the kernel that a graph recorded cannot run this plan: refuse it
+  kRecorded,      // a graph captured this kernel
+  kCannotReplay,  // the kernel that a graph captured cannot run this plan: refuse it
   kAsked,         // decode_kernel says so
   kShares,        // runs of several requests are read once
   kGivenRows,     // block rows, which only it runs

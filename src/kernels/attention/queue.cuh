@@ -103,7 +103,7 @@ struct Sections {
 // copy never comes, ends the launch with an error.
 template <class IsOver>
 __device__ __forceinline__ void watch(const IsOver& is_over) {
-  constexpr long long kMostClocks = 20'000'000'000;  // ten seconds at 2 GHz, of an item
+  constexpr long long kMostClocks = 20'000'000'000;  // ten seconds at 2 GHz, of one wait
   const long long begin = clock64();
   while (!is_over()) {
     if (clock64() - begin > kMostClocks) __trap();

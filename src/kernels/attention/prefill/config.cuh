@@ -1,7 +1,7 @@
 // The numbers of an instantiation of the prefill kernel (kernel.cuh), beside those of kernels/attention/config.cuh,
 // whose queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
-//   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 for wide heads
-//   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 for wide heads
+//   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 above head dim 128
+//   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 at head dim 256
 //   FOVEA_MERGE_FAN      parts of a row that are merged in one step
 // A pool of fp8 is converted as it is loaded (convert.cuh): all behind that sees tiles of halves.
 #pragma once

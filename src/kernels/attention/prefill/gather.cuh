@@ -1,6 +1,6 @@
-// K and V row by row, where pages are too small for boxes of the copy engine: a warp for each brings the rows of a tile
+// K and V row by row, where pages are too small for boxes of TMA: a warp for each brings the rows of a tile
 // by cp.async, 128 bytes by 8 lanes. Each lane finds some of the rows, whose page entries are on their way a tile
-// ahead, and all read from shared memory where they are. Used by loader.cuh.
+// ahead, and all read from shared memory where they are. Used by convert.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/records.cuh"

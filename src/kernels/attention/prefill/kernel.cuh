@@ -344,7 +344,6 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     ptx::wgmma_wait<0>();
     settle(sums.state);
     release(shared.v_ring, group.k_use - 1, group.lane);
-    const Rows rows = rows_of(args, shared, group, item);
     close(sums.now, sums.state);
     if (is_direct(shared, item)) {
       write_rows(args, shared, group, item, sums.state);
