@@ -347,6 +347,20 @@ TEST(Grammar, EndsAnAnswerThatTakesTooMuchWork) {
   EXPECT_EQ(feed(other, "aaaa"), 4u);
 }
 
+TEST(Grammar, GuessesNeverEndAnAnswer) {
+  GrammarCompiler compiler = make_compiler();
+  const auto grammar = compiler.compile({GrammarKind::kEbnf, "root ::= s\ns ::= s s | \"a\""});
+  ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
+  GrammarMatcher matcher(*grammar);
+  ASSERT_EQ(feed(matcher, std::string(60, 'a')), 60u);
+  const std::vector<std::int32_t> draft(6, 'a');
+  std::size_t fitting = draft.size();
+  for (int i = 0; i < 100000 && fitting != 0; ++i) fitting = matcher.fitting(draft);
+  EXPECT_EQ(fitting, 0u);  // what they may take is used up
+  EXPECT_EQ(matcher.forced(), "");
+  EXPECT_EQ(feed(matcher, "aaaa"), 4u);
+}
+
 TEST(Grammar, TellsWhatMustComeNext) {
   GrammarCompiler compiler = make_compiler();
   const auto forced = [&](const GrammarSpec& spec, std::string_view after) {
