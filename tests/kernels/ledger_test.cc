@@ -62,6 +62,12 @@ std::vector<Entry> entries() {
       o.decode_kernel = DecodeKernel::kPrefill;
     });
   }
+  for (const int head_dim : {96, 112, 192}) {
+    kinds.emplace_back(" as asked for", [=](AttentionOptions& o) {
+      o.head_dim = head_dim;
+      o.decode_kernel = DecodeKernel::kPrefill;
+    });
+  }
   kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kI8; });
   kinds.emplace_back("", [](AttentionOptions& o) { o.kv_dtype = DType::kI4; });
   kinds.emplace_back(" checked", [](AttentionOptions& o) { o.checked = true; });
