@@ -100,6 +100,7 @@ def test_warnings_fail_the_build_of_ci(monkeypatch, text, in_ci, failed):
     monkeypatch.setattr(run_tests, "run", lambda command: (0, text))
     outcome = run_tests.build_release({})
     assert (outcome.passed, outcome.failed) == (1 - failed, failed)
+    assert bool(outcome.problems) == bool(run_tests.warnings_in(text))
 
 
 def test_a_failed_build_fails(monkeypatch):

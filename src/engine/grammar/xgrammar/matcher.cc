@@ -32,7 +32,7 @@ struct GrammarMatcher::Impl {
   int refusals = 0;     // since the latest token
   std::uint64_t work_left = kWorkAtOnce;
   std::size_t accepted = 0;  // tokens
-  Status failure;            // xgrammar threw, and cannot go on from where it was
+  Status failure{};          // xgrammar threw, and cannot go on from where it was
 
   const GrammarTokens& tokens() const { return *grammar->compiled().tokens; }
   bool is_stop(std::int32_t token) const {
