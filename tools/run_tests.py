@@ -349,7 +349,7 @@ def main() -> int:
         total.add(outcome)
     print(f"{'all':<10}{total.passed:>8}{total.failed:>8}{time.monotonic() - begin:>10.1f}")
     if total.problems:
-        print("\nFailed:")
+        print("\nFailed:" if total.failed else "\nShown above:")
         for problem in total.problems:
             print("  " + problem.splitlines()[0])
     print(f"{total.passed} passed, {total.failed} failed")
