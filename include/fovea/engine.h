@@ -173,8 +173,9 @@ struct EngineStats {
   std::uint64_t requests_finished = 0, requests_cancelled = 0, requests_failed = 0, retractions = 0;
   std::int64_t prompt_tokens_pending = 0;  // of prompts of open requests: neither computed nor found in the cache yet
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
-  std::uint64_t steps_ahead = 0;                           // launched before the tokens of the step before were read
-  std::uint64_t draft_tokens = 0, accepted_tokens = 0;     // guesses that were verified, and those that were right
+  std::uint64_t steps_ahead = 0;                        // launched before the tokens of the step before were read
+  std::uint64_t draft_tokens = 0, accepted_tokens = 0;  // guesses that were verified, and those that were right
+  std::uint64_t accepted_branches = 0;  // of the latter, those that were not the likeliest in their place
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
   // Page selection; a page is 16 tokens of one layer, KV head and query.
   std::uint64_t sparse_heads = 0;                              // KV heads of all layers that can select

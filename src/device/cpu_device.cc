@@ -107,6 +107,7 @@ class CpuDevice : public Device {
   std::string_view name() const override { return "cpu"; }
   DType activation_dtype() const override { return DType::kF32; }
   DevicePlace place() const override { return {}; }
+  bool verifies_trees() const override { return true; }
   Stream stream() const override { return {}; }
 
   Result<std::shared_ptr<void>> allocate(std::size_t bytes) override {

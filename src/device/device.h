@@ -133,6 +133,9 @@ class Device {
   }
   // Room for so many bytes of upload(), so that a forward makes none.
   virtual Status reserve_upload(std::size_t bytes);
+  // Whether the plans of its attention take block rows with bit masks, and copies of a few bytes cost little: guesses
+  // of coming tokens may then be trees.
+  virtual bool verifies_trees() const { return false; }
   // From one place of the device's memory to another.
   virtual Status copy(void* to, const void* from, std::size_t bytes) = 0;
   // Memory of the host that copies reach fast, freed with the last copy of the pointer; copies between it and the

@@ -262,6 +262,10 @@ Status EngineCore::set_up() {
   runner.kv_format = {options.kv_dtype, options.kv_rotated};
   runner.share_prefixes = options.share_prefixes;
   runner.batch_invariant = options.batch_invariant;
+  // A tree's tokens stand where they would not without it, so that parts of attention begin elsewhere: other bits.
+  // Ranks are told of steps, not of what becomes of them.
+  const bool trees = parts_.device->verifies_trees() && parts_.device->group() == nullptr && !options.batch_invariant;
+  if (trees && options.speculate != "off") runner.max_tree_rows = 2 * max_draft_tokens(options);
   if (in_parts) runner.clock = &clock_;
   if (options.step_log > 0) {
     step_log_ = std::make_unique<StepLog>(*parts_.device, static_cast<std::size_t>(options.step_log));

@@ -107,6 +107,7 @@ class EngineCore final : public Engine {
   void take_mail(std::unique_lock<std::mutex>& lock);
   void start(std::unique_ptr<ActiveRequest> request);
   void make_drafts();
+  void cut_drafts(std::span<Choice* const> choices, std::size_t decoding);
   // A step that was launched, until its results are taken.
   struct Flight {
     std::vector<StepItem> items{};  // without a sequence: it has ended since, or was taken back
@@ -146,7 +147,7 @@ class EngineCore final : public Engine {
   void fork_choices(Choice& first, std::size_t row);
   Result<SampledToken> sample_token(Choice& choice, std::size_t row);
   void sample_choice(Choice& choice, std::size_t row);
-  void verify_draft(Choice& choice, std::size_t row, std::int32_t drafts);
+  void verify_draft(Choice& choice, std::size_t row, const StepItem& item);
   void deliver_token(Choice& choice, SampledToken sampled);
   void end_choice(Choice& choice, GenerationEvent event);
   void end_request(ActiveRequest& request, FinishReason reason, const Status& error);

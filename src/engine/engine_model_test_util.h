@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -51,14 +52,17 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
                                                          const std::optional<HeadProfile>& streaming,
                                                          const EngineOptions& options,
                                                          std::shared_ptr<ProcessGroup> group = nullptr,
-                                                         const KeyCodes* codes = nullptr) {
+                                                         const KeyCodes* codes = nullptr,
+                                                         std::function<double()> clock = nullptr) {
   EngineParts parts;
+  parts.clock = std::move(clock);
   if (codes != nullptr) parts.key_codes = *codes;
   parts.options = options;
   parts.name = "random";
   DeviceOptions device;
   device.num_threads = options.num_threads;
   device.batch_invariant = options.batch_invariant;
+  device.simd = options.simd;
   device.group = std::move(group);
   FOVEA_ASSIGN_OR_RETURN(parts.device, create_device(options.device, device));
   ModelLoadOptions load;
@@ -74,8 +78,9 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
 inline std::vector<Answer> run(const std::string& config_path, const std::optional<HeadProfile>& streaming,
                                const EngineOptions& options, const std::vector<GenerateRequest>& requests,
                                bool together, EngineStats& stats, const std::vector<std::size_t>& cancel_at = {},
-                               std::shared_ptr<ProcessGroup> group = nullptr, const KeyCodes* codes = nullptr) {
-  auto created = create_engine(config_path, streaming, options, std::move(group), codes);
+                               std::shared_ptr<ProcessGroup> group = nullptr, const KeyCodes* codes = nullptr,
+                               std::function<double()> clock = nullptr) {
+  auto created = create_engine(config_path, streaming, options, std::move(group), codes, std::move(clock));
   EXPECT_TRUE(created.ok()) << created.status().message();
   if (!created.ok()) return {};
   EngineCore& engine = **created;

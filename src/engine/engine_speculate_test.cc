@@ -1,5 +1,6 @@
 // Guesses verified several in a step, with models of random weights: the same tokens and, with --batch-invariant, the
 // same bits as one token a step, alone and in a crowd, with choices, windows, streaming heads and pages that run out.
+// Without it they are trees.
 #include "engine/engine_model_test_util.h"
 
 namespace fovea {
@@ -74,6 +75,55 @@ TEST_P(Speculation, SameBitsAloneAndInACrowd) {
     const std::vector<Answer> together = run(path_, streaming_, crowd, requests(), true, stats);
     ASSERT_EQ(together.size(), expected.size());
     for (std::size_t i = 0; i < together.size(); ++i) EXPECT_TRUE(together[i] == expected[i]) << "choice " << i;
+  }
+}
+
+// Answers of three words, so that they come back to the same ones and go on differently.
+std::vector<GenerateRequest> wandering_requests() {
+  std::vector<GenerateRequest> requests;
+  PhiloxRng rng(17);
+  for (int i = 0; i < 6; ++i) {
+    GenerateRequest request;
+    for (int k = 0; k < 40 + 30 * i; ++k) {
+      request.prompt.push_back(static_cast<std::int32_t>(rng.next_below(3)));
+    }
+    request.sampling.max_tokens = 120;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = 2.0f;
+    for (std::int32_t token = 0; token < 3; ++token) request.sampling.logit_bias.push_back({token, 100.0f});
+    request.sampling.has_seed = true;
+    request.sampling.seed = static_cast<std::uint64_t>(40 + i);
+    if (i == 4) request.n = 2;
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+TEST_P(Speculation, TreesGiveTheSameTokens) {
+  for (const DType kv : {DType::kF32, DType::kBF16, DType::kI8, DType::kI4}) {
+    SCOPED_TRACE(dtype_name(kv));
+    EngineOptions options;
+    options.num_threads = 1;
+    options.simd = "avx2";  // without products of bf16, which are taken by the number of rows
+    options.kv_dtype = kv;
+    options.kv_cache_bytes = 64 << 20;
+    EngineStats plain;
+    const std::vector<Answer> expected = run(path_, streaming_, options, wandering_requests(), false, plain);
+    ASSERT_EQ(expected.size(), 7u);
+    options.speculate = "ngram";
+    for (const bool crowd : {false, true}) {
+      EngineStats stats;
+      // Steps of equal length: guesses cost next to nothing, and trees are as large as they may be.
+      const auto clock = [now = 0.0]() mutable { return now += 1e-3; };
+      const std::vector<Answer> answers =
+          run(path_, streaming_, options, wandering_requests(), crowd, stats, {}, nullptr, nullptr, clock);
+      ASSERT_EQ(answers.size(), expected.size());
+      for (std::size_t i = 0; i < answers.size(); ++i) {
+        EXPECT_EQ(answers[i].tokens, expected[i].tokens) << "choice " << i << (crowd ? ", in a crowd" : ", alone");
+      }
+      EXPECT_GT(stats.accepted_branches, crowd ? 0u : 50u);
+      EXPECT_LT(stats.steps, plain.steps);
+    }
   }
 }
 

@@ -18,31 +18,6 @@ bool ends_by_length(const Choice& choice) { return choice.sampling->num_generate
 
 }  // namespace
 
-void EngineCore::make_drafts() {
-  if (parts_.options.speculate == "off") return;
-  for (const auto& [id, request] : active_) {
-    for (const auto& choice : request->choices) {
-      choice->draft.clear();
-      if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
-      // The step gives a token beyond those guessed.
-      const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
-      const auto sure = most > 0 ? forced_tokens(*choice) : std::vector<std::int32_t>();
-      choice->draft = choice->drafter.draft(choice->tokens, most, sure);
-      if (choice->grammar.has_value()) choice->draft.resize(choice->grammar->fitting(choice->draft));
-    }
-  }
-}
-
-// Of the text that a grammar leaves no choice about. Another division of it into tokens is as right, so they are
-// guesses too.
-std::vector<std::int32_t> EngineCore::forced_tokens(Choice& choice) const {
-  if (!choice.grammar.has_value()) return {};
-  const std::string text = choice.grammar->forced();
-  if (text.empty()) return {};
-  auto tokens = parts_.tokenizer->encode(text, {.add_special_tokens = false, .parse_special = false});
-  return tokens.ok() ? *std::move(tokens) : std::vector<std::int32_t>();
-}
-
 void EngineCore::prepare_masks(const Flight& flight) {
   for (const StepItem& item : flight.items) {
     if (item.sequence == nullptr || !item.sample || item.part) continue;

@@ -32,7 +32,7 @@ void EngineCore::sample_items(const Flight& flight) {
       continue;
     }
     if (!choice.request->forked) fork_choices(choice, first);
-    if (choice.state == SequenceState::kRunning) verify_draft(choice, first, item.drafts);
+    if (choice.state == SequenceState::kRunning) verify_draft(choice, first, item);
   }
 }
 
@@ -49,20 +49,32 @@ void EngineCore::take_scores(Choice& choice, const StepItem& item, std::size_t r
 }
 
 // Each token is sampled as if it were alone, from logits that are right as long as the guesses before it were.
-void EngineCore::verify_draft(Choice& choice, std::size_t row, std::int32_t drafts) {
-  counters_.draft_tokens += static_cast<std::uint64_t>(drafts);
-  choice.draft_tokens += drafts;
+void EngineCore::verify_draft(Choice& choice, std::size_t row, const StepItem& item) {
+  const std::span<const DraftNode> tree = item.guesses();
+  counters_.draft_tokens += tree.size();
+  choice.draft_tokens += item.drafts;
   sample_choice(choice, row);
-  std::int32_t accepted = 0;
-  while (accepted < drafts && choice.tokens.back() == choice.draft[static_cast<std::size_t>(accepted)]) {
-    ++accepted;
+  std::int32_t last = -1;
+  for (std::int32_t place = 0;; ++place) {
+    const std::int32_t next = find_child(tree, last, choice.tokens.back());
+    if (next < 0) break;
+    last = next;
     if (choice.state != SequenceState::kRunning) break;
+    // Before anything else is computed or cached.
+    if (const Status kept = runner_->keep_guess(item, next, place); !kept.ok()) {
+      end_request(*choice.request, FinishReason::kError, kept);
+      break;
+    }
     scheduler_->accept_draft(&choice);
     ++counters_.accepted_tokens;
+    // Siblings stand in the order of their odds.
+    const std::int32_t parent = tree[static_cast<std::size_t>(next)].parent;
+    const auto first = std::find_if(tree.begin(), tree.end(), [&](const DraftNode& n) { return n.parent == parent; });
+    if (first - tree.begin() != next) ++counters_.accepted_branches;
     ++choice.accepted_tokens;
-    sample_choice(choice, row + static_cast<std::size_t>(accepted));
+    sample_choice(choice, row + 1 + static_cast<std::size_t>(next));
   }
-  choice.drafter.verified(drafts, accepted);
+  choice.drafter.verified(tree, last);
 }
 
 void EngineCore::fork_choices(Choice& first, std::size_t row) {

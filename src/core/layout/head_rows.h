@@ -24,7 +24,16 @@ struct RequestRows {
   std::int32_t count = 0;
   std::int32_t end = 0;
   std::uint32_t list_begin = 0;  // its page list in the segment's pool: entry i holds tokens [i, i + 1) * entry_tokens
+  // The rows are a tree: they see all tokens before their own, of which each sees those that `count` bits say, one row
+  // behind the other from bit mask_offset of the batch's mask on. Their positions are by depth.
+  bool tree = false;
+  std::uint64_t mask_offset = 0;
+
+  std::int32_t own_begin() const { return end - count; }
 };
+
+// What the rows of a tree see of each other.
+abi::BlockRow tree_block_row(const HeadSegment& segment, const RequestRows& rows);
 
 // Appends what the rows see under the segment's heads. A run that sees all is one block row. Behind sinks a window is a
 // second run of the same list, so that entries between the two may name anything. `invariant`: also where sinks and

@@ -54,7 +54,7 @@ void SharedRows::find(std::span<const RequestRows> requests, const std::int32_t*
   for (const RequestRows& request : requests) {
     counts_.push_back(request.count);
     // Tokens before the first of the rows: every row sees them, and the request keeps a run of its own.
-    shareable_.push_back(static_cast<std::uint32_t>(request.end - request.count) / rule_.page_tokens);
+    shareable_.push_back(static_cast<std::uint32_t>(request.own_begin()) / rule_.page_tokens);
     begins_.push_back(request.list_begin);
   }
   const ForestInput input{
@@ -114,11 +114,13 @@ void SharedRows::append_block_rows(const HeadSegment& segment, std::vector<abi::
     made.row_begin = request.row_begin;
     made.row_count = static_cast<std::uint32_t>(request.count);
     made.list_begin = request.list_begin + begin;
-    made.num_tokens = static_cast<std::uint32_t>(request.end) - begin * rule_.page_tokens;
+    made.num_tokens =
+        static_cast<std::uint32_t>(request.tree ? request.own_begin() : request.end) - begin * rule_.page_tokens;
     made.position_base = static_cast<std::int32_t>(begin * rule_.page_tokens);
-    made.mask = abi::MaskKind::kCausal;
+    made.mask = request.tree ? abi::MaskKind::kNone : abi::MaskKind::kCausal;
     made.flags = abi::kRowsContiguous;
-    block_rows.push_back(made);
+    if (made.num_tokens > 0) block_rows.push_back(made);
+    if (request.tree) block_rows.push_back(tree_block_row(segment, request));
   }
 }
 

@@ -131,6 +131,31 @@ Status KvPool::load_page(std::size_t group, std::int32_t page, const std::byte* 
   return ok_status();
 }
 
+Status KvPool::move_token(std::size_t group, std::int32_t from, std::int32_t to) {
+  for (const abi::KvPoolView& view : groups_[group].layers) {
+    const auto move = [&](void* base, long long page_stride, long long head_stride, long long token_stride, int bits) {
+      const long long heads = head_stride == 0 ? 0 : page_stride / head_stride;  // a rank may have none of a group
+      for (long long head = 0; head < heads; ++head) {
+        const auto at = [&](std::int32_t slot) {
+          const long long element =
+              slot / view.page_tokens * page_stride + head * head_stride + slot % view.page_tokens * token_stride;
+          return static_cast<std::byte*>(base) + element * bits / 8;
+        };
+        FOVEA_RETURN_IF_ERROR(device_.copy(at(to), at(from), static_cast<std::size_t>(token_stride * bits / 8)));
+      }
+      return ok_status();
+    };
+    const int bits = abi::kv_bits(view.dtype);
+    FOVEA_RETURN_IF_ERROR(move(view.k, view.page_stride, view.head_stride, view.token_stride, bits));
+    FOVEA_RETURN_IF_ERROR(move(view.v, view.page_stride, view.head_stride, view.token_stride, bits));
+    if (view.granularity != abi::ScaleGranularity::kTokenHead) continue;
+    constexpr int kScaleBits = 8 * sizeof(abi::KvScale);
+    FOVEA_RETURN_IF_ERROR(move(view.k_scale, view.scale_page_stride, view.scale_head_stride, 1, kScaleBits));
+    FOVEA_RETURN_IF_ERROR(move(view.v_scale, view.scale_page_stride, view.scale_head_stride, 1, kScaleBits));
+  }
+  return ok_status();
+}
+
 Status KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
   for (const abi::KvPoolView& view : groups_[group].layers) {
     FOVEA_RETURN_IF_ERROR(copy_kv_page(device_, view, from, to));

@@ -53,6 +53,9 @@ class KvPool {
   std::span<const std::vector<abi::KvPoolView>> layer_views() const { return views_; }
   // Copies K and V of every layer of the group from one page to another.
   Status copy_page(std::size_t group, std::int32_t from, std::int32_t to);
+  // Copies K and V of a token, in every layer of the group, from one slot to another (page * page_tokens + place in
+  // it).
+  Status move_token(std::size_t group, std::int32_t from, std::int32_t to);
   // Enqueues copies of a page to memory of the host that the device made, and back: page_bytes(group), one layer after
   // the other.
   Status save_page(std::size_t group, std::int32_t page, std::byte* to);

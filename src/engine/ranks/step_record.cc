@@ -42,7 +42,7 @@ void StepWriter::write_item(const StepItem& item) {
   put64(words_, sequence.id);
   const auto first = sequence.tokens.begin() + item.begin;
   words_.insert(words_.end(), first, first + item.count - item.drafts);
-  words_.insert(words_.end(), sequence.draft.begin(), sequence.draft.begin() + item.drafts);
+  for (std::int32_t i = 0; i < item.drafts; ++i) words_.push_back(sequence.draft[static_cast<std::size_t>(i)].token);
   for (std::int32_t group = 0; group < rows_.num_groups(); ++group) write_list(sequence.slot, group);
 }
 
@@ -121,7 +121,7 @@ Status StepReader::read_item() {
   FOVEA_ASSIGN_OR_RETURN(const auto tokens, next_span(own));
   std::copy(tokens.begin(), tokens.end(), sequence.tokens.begin() + item.begin);
   FOVEA_ASSIGN_OR_RETURN(const auto drafts, next_span(item.drafts));
-  sequence.draft.assign(drafts.begin(), drafts.end());
+  sequence.draft = chain_of(drafts);  // several ranks verify no trees
   for (std::int32_t group = 0; group < rows_.num_groups(); ++group) FOVEA_RETURN_IF_ERROR(read_list(slot, group));
   step_.items.push_back(item);
   return ok_status();

@@ -17,7 +17,7 @@ class StepRecord : public ::testing::Test {
     sequence_.id = (std::uint64_t{1} << 40) + 5;
     sequence_.tokens = {10, 11, 12, 13, 14};
     sequence_.prompt_length = 4;
-    sequence_.draft = {20, 21, 22};
+    sequence_.draft = chain_of(std::vector{20, 21, 22});
     sequence_.greedy = true;
     sequence_.draw = {0.5f, 0.9f, 0.1f, ~std::uint64_t{3}};
     sequence_.slot = rows_.allocate();
@@ -75,7 +75,10 @@ TEST_F(StepRecord, SaysWhatTheRunnerReads) {
   EXPECT_EQ(sequence.draw.seed, ~std::uint64_t{3});
   EXPECT_EQ(sequence.tokens[3], 13);
   EXPECT_EQ(sequence.tokens[4], 14);
-  EXPECT_EQ(sequence.draft, (std::vector<std::int32_t>{20, 21}));
+  ASSERT_EQ(sequence.draft.size(), 2u);
+  EXPECT_EQ(sequence.draft[0].token, 20);
+  EXPECT_EQ(sequence.draft[1].token, 21);
+  EXPECT_TRUE(is_chain(sequence.draft));
   expect_same_lists();
 }
 

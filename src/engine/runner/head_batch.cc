@@ -36,7 +36,7 @@ HeadBatch::HeadBatch(const AttentionGroupSpec& attention, const std::vector<KvGr
   }
 }
 
-void HeadBatch::raise_limits(PlanLimits& limits) const {
+void HeadBatch::raise_limits(PlanLimits& limits, std::int32_t tree_rows) const {
   std::int32_t covered = 0;
   std::int32_t block_rows = 0;
   for (const Range& range : ranges_) {
@@ -48,9 +48,37 @@ void HeadBatch::raise_limits(PlanLimits& limits) const {
       covered += limits.max_rows * 2;
     }
   }
+  // A tree's own tokens are one block row more for each range.
+  const auto ranges = static_cast<std::int32_t>(ranges_.size());
+  block_rows += ranges * std::min(limits.max_requests, tree_rows);
+  covered += ranges * tree_rows;
   limits.max_block_rows = std::max(limits.max_block_rows, block_rows);
   limits.max_covered_rows = std::max(limits.max_covered_rows, covered);
-  limits.max_shared_rows = std::max({limits.max_shared_rows, limits.max_rows * 2, shared_rows_});
+  limits.max_shared_rows = std::max({limits.max_shared_rows, limits.max_rows * 2, shared_rows_}) + tree_rows;
+}
+
+void HeadBatch::mask_tree(const StepItem& item, std::int32_t window, RequestRows& rows) {
+  const std::span<const DraftNode> tree = item.guesses();
+  if (is_chain(tree)) return;
+  rows.tree = true;
+  rows.mask_offset = 8 * mask_bits_.size();
+  const auto count = static_cast<std::size_t>(item.count);
+  const std::size_t known = count - tree.size();  // rows before the guesses, a chain
+  mask_bits_.resize(mask_bits_.size() + (count * count + 7) / 8);
+  const auto see = [&](std::size_t row, std::size_t token) {
+    const std::size_t bit = rows.mask_offset + row * count + token;
+    mask_bits_[bit / 8] |= static_cast<std::uint8_t>(1u << (bit % 8));
+  };
+  for (std::size_t row = 0; row < count; ++row) {
+    std::int32_t left = window > 0 ? window : item.count;
+    auto at = static_cast<std::int32_t>(row);
+    for (; at >= 0 && left > 0; --left) {
+      see(row, static_cast<std::size_t>(at));
+      const auto guess = static_cast<std::size_t>(at) - known;
+      const bool guessed = static_cast<std::size_t>(at) >= known;
+      at = guessed ? tree[guess].parent + static_cast<std::int32_t>(known) : at - 1;
+    }
+  }
 }
 
 // The sinks and the window of every query, those of prompts with the window that prompts have.
@@ -61,7 +89,8 @@ void HeadBatch::add_window(const Range& range, const Step& step, const PageTable
     const auto add = [&](std::int32_t begin, std::int32_t end, std::int32_t window) {
       HeadSegment segment = range.segment;
       segment.window_tokens = window;
-      const RequestRows rows{static_cast<std::uint32_t>(row), end - begin, end, tables.begin(range.kv_group, i)};
+      RequestRows rows{static_cast<std::uint32_t>(row), end - begin, end, tables.begin(range.kv_group, i)};
+      if (item.drafts > 0 && end - begin == item.count) mask_tree(item, window, rows);
       add_head_rows(segment, rows, invariant_, block_rows_);
       row += std::max(end - begin, 0);
     };
@@ -81,6 +110,7 @@ void HeadBatch::list_requests(const Range& range, const Step& step, const PageTa
     const StepItem& item = step.items[i];
     const std::int32_t count = item.count - (selecting.empty() ? 0 : selecting[i]);
     requests_.push_back({row, count, item.begin + count, tables.begin(range.kv_group, i)});
+    if (count == item.count) mask_tree(item, 0, requests_.back());
     row += static_cast<std::uint32_t>(item.count);
   }
 }
@@ -88,6 +118,7 @@ void HeadBatch::list_requests(const Range& range, const Step& step, const PageTa
 BlockRowBatch HeadBatch::make(const Step& step, std::span<const std::int32_t> positions, const PageTables& tables,
                               std::span<const std::int32_t> selecting) {
   block_rows_.clear();
+  mask_bits_.clear();
   row_indices_.resize(positions.size());
   std::iota(row_indices_.begin(), row_indices_.end(), 0u);
   q_pos_.assign(positions.begin(), positions.end());
@@ -114,6 +145,10 @@ BlockRowBatch HeadBatch::make(const Step& step, std::span<const std::int32_t> po
   batch.row_indices = row_indices_;
   batch.q_pos = q_pos_;
   batch.page_entries = tables.entries.data();
+  if (!mask_bits_.empty()) {
+    mask_bits_.resize(mask_bits_.size() + sizeof(std::uint64_t));  // bits are read by words
+    batch.mask_bits = mask_bits_.data();
+  }
   batch.pool_token_bytes = token_bytes_;
   return batch;
 }

@@ -35,8 +35,9 @@ class HeadBatch {
   HeadBatch(const AttentionGroupSpec& attention, const std::vector<KvGroupSpec>& groups, const KvFormat& format,
             const PlannerOptions& planner);
 
-  // What the limits must be for the block rows of make(), given those for requests.
-  void raise_limits(PlanLimits& limits) const;
+  // What the limits must be for the block rows of make(), given those for requests; tree_rows: most rows of items whose
+  // guesses form trees.
+  void raise_limits(PlanLimits& limits, std::int32_t tree_rows = 0) const;
   // Valid until the next call, as long as the tables are. selecting: by item of the step, its last query tokens that
   // get no block row under heads that keep all; empty: none.
   BlockRowBatch make(const Step& step, std::span<const std::int32_t> positions, const PageTables& tables,
@@ -50,6 +51,9 @@ class HeadBatch {
     std::uint32_t token_bytes = 0;   // K and V of a token and KV head
   };
   void add_window(const Range& range, const Step& step, const PageTables& tables);
+  // Says of the rows of an item what its guesses see of each other, where they are no chain; window: tokens before each
+  // that it sees, itself included; 0: all.
+  void mask_tree(const StepItem& item, std::int32_t window, RequestRows& rows);
   void list_requests(const Range& range, const Step& step, const PageTables& tables,
                      std::span<const std::int32_t> selecting);
 
@@ -62,6 +66,7 @@ class HeadBatch {
   std::vector<abi::BlockRow> block_rows_;
   std::vector<std::uint32_t> row_indices_;
   std::vector<std::int32_t> q_pos_;
+  std::vector<std::uint8_t> mask_bits_;
 };
 
 }  // namespace fovea

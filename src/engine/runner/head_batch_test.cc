@@ -46,6 +46,16 @@ PlannerOptions planner_options(bool invariant, bool share) {
   return options;
 }
 
+// Guesses of a few levels, by depth.
+void guess(Random& random, DraftTree& tree) {
+  const std::int32_t count = 2 + random.below(6);
+  for (std::int32_t i = 0; i < count; ++i) {
+    const std::int32_t parent = std::max(random.below(i + 1) - 1, tree.empty() ? -1 : tree.back().parent);
+    tree.push_back({.token = i, .parent = parent});
+    tree.back().depth = parent < 0 ? 1 : tree[static_cast<std::size_t>(parent)].depth + 1;
+  }
+}
+
 // Requests of a few families, each with a page run of its own at the front.
 struct Batch {
   std::vector<Sequence> sequences{kRequests};
@@ -54,20 +64,23 @@ struct Batch {
   PageTables tables{2, kRequests, kStride};
   std::vector<std::int32_t> selecting;
 
-  explicit Batch(Random& random, bool decodes) {
+  explicit Batch(Random& random, bool decodes, bool trees = false) {
     const std::int32_t count = 1 + random.below(kRequests);
     std::int32_t next_page = 1000;
     for (std::int32_t i = 0; i < count; ++i) {
       Sequence& sequence = sequences[static_cast<std::size_t>(i)];
       const std::int32_t family = random.below(3);
       const std::int32_t shared = (1 + random.below(4)) * 16 * (family + 1);  // pages
-      const std::int32_t rows = decodes ? 1 : 1 + random.below(20);
+      if (trees && random.below(3) > 0) guess(random, sequence.draft);
+      const auto drafts = static_cast<std::int32_t>(sequence.draft.size());
+      const std::int32_t rows = drafts > 0 || decodes ? 1 + drafts : 1 + random.below(20);
       const std::int32_t end = std::min(kStride * kPage, shared * kPage + rows + random.below(200));
-      sequence.prompt_length = end - random.below(rows + 1);
-      step.items.push_back({&sequence, end - rows, rows, true});
+      sequence.prompt_length = drafts > 0 ? end - rows : end - random.below(rows + 1);
+      step.items.push_back({&sequence, end - rows, rows, true, drafts});
       step.num_tokens += rows;
-      for (std::int32_t p = end - rows; p < end; ++p) positions.push_back(p);
-      selecting.push_back(random.below(4) == 0 ? random.below(rows + 1) : 0);
+      for (std::int32_t p = end - rows; p < end - drafts; ++p) positions.push_back(p);
+      for (const DraftNode& node : sequence.draft) positions.push_back(end - rows + node.depth);
+      selecting.push_back(drafts == 0 && random.below(4) == 0 ? random.below(rows + 1) : 0);
       for (std::size_t g = 0; g < 2; ++g) {
         for (std::int32_t p = 0; p < kStride; ++p) {
           const bool common = p < std::min(shared, (end - rows) / kPage);
@@ -78,6 +91,13 @@ struct Batch {
     }
   }
 };
+
+// Whether row j of the item sees its token of place k: tokens before it, or for a guess those that it follows.
+bool sees_own(const StepItem& item, std::int32_t j, std::int32_t k) {
+  const std::int32_t known = item.count - item.drafts;
+  while (j > k && j >= known) j = item.sequence->draft[static_cast<std::size_t>(j - known)].parent + known;
+  return k <= j && (k < known || k == j);
+}
 
 // Tokens that a row sees under a head, and the pages it reads them from.
 using Seen = std::map<std::int32_t, std::int32_t>;
@@ -91,7 +111,12 @@ void expect_seen(const KvGrouping& layout, const Batch& b, const BlockRowBatch& 
       EXPECT_EQ(position, b.positions[rows.row_indices[r]]);
       for (std::uint32_t t = block.first_token; t < block.num_tokens; ++t) {
         const std::int32_t at = block.position_base + static_cast<std::int32_t>(t);
-        if (block.mask != abi::MaskKind::kNone && at > position) continue;
+        if (block.mask == abi::MaskKind::kBits) {
+          const std::uint64_t bit = block.mask_offset + std::uint64_t{r - block.row_begin} * block.mask_stride + t;
+          if ((rows.mask_bits[bit / 8] >> (bit % 8) & 1) == 0) continue;
+        } else if (block.mask != abi::MaskKind::kNone && at > position) {
+          continue;
+        }
         if (block.mask == abi::MaskKind::kWindow && position - at > block.window_left) continue;
         for (std::int32_t head = block.head_begin; head < block.head_end; ++head) {
           const bool fresh =
@@ -105,14 +130,15 @@ void expect_seen(const KvGrouping& layout, const Batch& b, const BlockRowBatch& 
   for (std::size_t i = 0; i < b.step.items.size(); ++i) {
     const StepItem& item = b.step.items[i];
     for (std::int32_t j = 0; j < item.count; ++j, ++row) {
-      const std::int32_t position = item.begin + j;
+      const std::int32_t position = b.positions[row];
       for (std::int32_t head = 0; head < kHeads; ++head) {
         const std::size_t kv_group = layout.attention[0].ranges[static_cast<std::size_t>(head)].kv_group;
         const KvGroupSpec& spec = layout.groups[kv_group];
         const std::int32_t window = position < item.sequence->prompt_length ? spec.most_window() : spec.window_tokens;
         const bool left_out = selecting && window == 0 && j >= item.count - b.selecting[i];
         Seen expected;
-        for (std::int32_t t = 0; t <= position && !left_out; ++t) {
+        for (std::int32_t t = 0; t < item.begin + item.count && !left_out; ++t) {
+          if (t >= item.begin && !sees_own(item, j, t - item.begin)) continue;
           if (window > 0 && t >= spec.sink_tokens && position - t >= window) continue;
           expected[t] = b.tables.entries[b.tables.begin(kv_group, i) + static_cast<std::uint32_t>(t / kPage)];
         }
@@ -131,9 +157,10 @@ TEST(HeadBatch, EveryQuerySeesItsTokensOnce) {
     const KvGrouping made = layout(trial % 2 == 0 ? 0 : 300);
     PlannerOptions options = planner_options(invariant, trial % 7 != 0);
     HeadBatch heads(made.attention[0], made.groups, {}, options);
-    heads.raise_limits(options.limits);
+    const bool trees = trial % 4 > 1;
+    heads.raise_limits(options.limits, trees ? kRequests * 8 : 0);
     Planner planner = *Planner::create(options);
-    const Batch batch(random, trial % 2 == 0);
+    const Batch batch(random, trial % 2 == 0, trees);
     for (const bool selecting : {false, true}) {
       const BlockRowBatch rows = heads.make(batch.step, batch.positions, batch.tables,
                                             selecting ? batch.selecting : std::vector<std::int32_t>());

@@ -15,6 +15,17 @@
 
 namespace fovea {
 
+namespace {
+
+// Room for the block rows that plans of requests make too (PlanLimits::max_block_rows and max_covered_rows).
+void raise_to_requests(PlanLimits& limits) {
+  limits.max_block_rows = std::max(limits.max_block_rows, 3 * limits.max_requests);
+  limits.max_covered_rows =
+      std::max(limits.max_covered_rows, limits.max_rows + std::max(limits.max_rows, limits.max_shared_rows));
+}
+
+}  // namespace
+
 std::uint64_t ModelRunner::next_number() {
   static std::atomic<std::uint64_t> numbers{0};
   return ++numbers;
@@ -53,14 +64,17 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& 
     config.options.max_pages_per_request = rows.stride();
     config.options.device_growth = false;  // page lists lie on the host
     config.graphs_by_kind = true;
-    if (plans_by_request(spec, specs)) {
+    attention.by_request = plans_by_request(spec, specs);
+    if (attention.by_request) {
       attention.kv_group = spec.ranges[0].kv_group;
       attention.window_left = specs[attention.kv_group].window_tokens - 1;
-    } else {
+    }
+    if (!attention.by_request || options.max_tree_rows > 0) {
       const PlannerOptions planner = planner_options(config);
       attention.head_rows = std::make_unique<HeadBatch>(spec, specs, options.kv_format, planner);
       config.limits = planner.limits;
-      attention.head_rows->raise_limits(*config.limits);
+      attention.head_rows->raise_limits(*config.limits, options.max_tree_rows);
+      if (attention.by_request) raise_to_requests(*config.limits);
     }
     FOVEA_ASSIGN_OR_RETURN(attention.op, device.create_attention(config));
     attention.planner = attention.op->planner().options();
@@ -105,23 +119,22 @@ void ModelRunner::lay_out(const Step& step) {
   some_draw_ = false;
   q_lens_.clear();
   kv_lens_.clear();
-  const std::int32_t page_tokens = pool_.page_tokens();
   for (const StepItem& item : step.items) {
     for (std::size_t g = 0; g < groups_.size(); ++g) {
-      const auto row = rows_.row(item.sequence->slot, static_cast<std::int32_t>(g));
       std::int32_t* slots = groups_[g].slots.data() + tokens_.size();
-      for (std::int32_t i = item.begin; i < item.begin + item.count; ++i) {
-        *slots++ = row[i / page_tokens] * page_tokens + i % page_tokens;
-      }
+      for (std::int32_t i = item.begin; i < item.begin + item.count; ++i) *slots++ = slot_of(*item.sequence, g, i);
     }
     const std::int32_t scored = static_cast<std::int32_t>(tokens_.size()) + item.score_begin - item.begin;
     for (std::int32_t i = 0; i < item.scores; ++i) logit_rows_.push_back(scored + i);
     if (best_memory_ != nullptr) draws_.resize(logit_rows_.size());  // nobody draws from scores
     const auto first = item.sequence->tokens.begin() + item.begin;
     tokens_.insert(tokens_.end(), first, first + item.count - item.drafts);
-    const auto guesses = item.sequence->draft.begin();
-    tokens_.insert(tokens_.end(), guesses, guesses + item.drafts);
-    for (std::int32_t i = 0; i < item.count; ++i) positions_.push_back(item.begin + i);
+    const std::int32_t known = item.count - item.drafts;
+    for (std::int32_t i = 0; i < known; ++i) positions_.push_back(item.begin + i);
+    for (const DraftNode& guess : item.guesses()) {
+      tokens_.push_back(guess.token);
+      positions_.push_back(item.begin + known - 1 + guess.depth);
+    }
     q_lens_.push_back(item.count);
     kv_lens_.push_back(item.begin + item.count);
     const auto rows = static_cast<std::int32_t>(tokens_.size());
@@ -203,10 +216,12 @@ void ModelRunner::count_bytes() {
 
 Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, bool same_requests) {
   const bool first = &attention == attention_.data();
-  if (attention.head_rows != nullptr) {
+  const bool trees =
+      std::any_of(step.items.begin(), step.items.end(), [](const StepItem& item) { return !is_chain(item.guesses()); });
+  if (!attention.by_request || trees) {
     const BlockRowBatch batch = attention.head_rows->make(step, positions_, tables_);
     FOVEA_RETURN_IF_ERROR(attention.op->plan_block_rows(batch, device_.stream()));
-    if (first) keep_snapshot(attention, &batch);
+    if (first && !trees) keep_snapshot(attention, &batch);  // which has no masks
     return ok_status();
   }
   if (same_requests && !groups_[attention.kv_group].changed) return attention.op->grow(kv_lens_, device_.stream());
@@ -295,6 +310,16 @@ Status ModelRunner::collect_here(std::span<const StepItem> items, bool logits_th
     best_.assign(static_cast<const std::int32_t*>(best), static_cast<const std::int32_t*>(best) + rows);
   }
   return logits_there ? read_logits(items) : ok_status();
+}
+
+Status ModelRunner::keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place) {
+  if (guess == place) return ok_status();
+  const std::int32_t first = item.begin + item.count - item.drafts;
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    FOVEA_RETURN_IF_ERROR(
+        pool_.move_token(g, slot_of(*item.sequence, g, first + guess), slot_of(*item.sequence, g, first + place)));
+  }
+  return ok_status();
 }
 
 void ModelRunner::forget() {
@@ -420,7 +445,7 @@ void ModelRunner::keep_snapshot(const AttentionGroup& attention, const BlockRowB
 
 Result<Planner> ModelRunner::plan_snapshot() const {
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(attention_[0].planner));
-  if (attention_[0].head_rows != nullptr) {
+  if (!attention_[0].by_request) {
     BlockRowBatch batch;
     batch.num_rows = static_cast<std::int32_t>(snapshot_.q_pos.size());
     batch.block_rows = snapshot_.block_rows;

@@ -36,6 +36,7 @@ struct ModelRunnerOptions {
   StepLog* log = nullptr;                     // told what a step does; outlives the runner
   StepClock* clock = nullptr;                 // ends the parts of chunks; outlives the runner; null: there are none
   bool repeats_steps = true;                  // by what a device captured, where it can; else every step is enqueued
+  std::int32_t max_tree_rows = 0;             // in a step, of sequences whose guesses are a tree; 0: they are chains
 };
 
 class ModelRunner {
@@ -59,6 +60,11 @@ class ModelRunner {
   Status collect(std::span<const StepItem> items, bool logits_there);
   // Whether the latest launch came to the end of the chunk that may be left.
   bool chunk_is_whole() const { return chunk_is_whole_; }
+  // Whether guesses may be trees: elsewhere a sequence's are a chain.
+  bool verifies_trees() const { return options_.max_tree_rows > 0; }
+  // Behind a run: guess `guess` of an item is right, and the `place`-th that is. Its KV goes where that token's
+  // belongs.
+  Status keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place);
   // Waits for what was launched and not collected, and leaves it.
   void forget();
   std::span<const float> logits(std::size_t row) const;  // empty where it was left
@@ -98,7 +104,8 @@ class ModelRunner {
     PlannerOptions planner;    // of op
     std::size_t kv_group = 0;  // where requests are planned:
     std::int32_t window_left = -1;
-    std::unique_ptr<HeadBatch> head_rows;  // else
+    bool by_request = true;
+    std::unique_ptr<HeadBatch> head_rows;  // else, and where guesses may be trees; null: neither comes
   };
   // A batch that was planned, kept so that it can be planned again and drawn: requests, or block rows.
   struct Snapshot {
@@ -122,6 +129,12 @@ class ModelRunner {
                 static_cast<std::size_t>(rows.stride())) {}
 
   void lay_out(const Step& step);
+  // Where the KV of a sequence's token at a place in its page lists stands.
+  std::int32_t slot_of(const Sequence& sequence, std::size_t group, std::int32_t at) const {
+    const std::int32_t page_tokens = pool_.page_tokens();
+    return rows_.row(sequence.slot, static_cast<std::int32_t>(group))[at / page_tokens] * page_tokens +
+           at % page_tokens;
+  }
   // Brings the group's page table up to date.
   void copy_tables(const Step& step, std::size_t group);
   Status plan(const Step& step);

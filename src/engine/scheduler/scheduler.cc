@@ -161,6 +161,16 @@ void Scheduler::schedule_decodes() {
   }
 }
 
+double Scheduler::guess_cost() const {
+  StepWork work;
+  for (const Sequence* sequence : running_) {
+    if (sequence->remaining() == 1) work.add_decode(1, sequence->computed + 1);
+  }
+  const double step = pacer_.predict(work);
+  work.add_decode(1, 1);
+  return step > 0.0 ? pacer_.predict(work) / step - 1.0 : 0.0;
+}
+
 void Scheduler::add_drafts() {
   // Of pages that are left when every sequence has its next one, and of half of the step.
   std::int32_t left = std::min(options_.max_draft_tokens, (options_.chunk_tokens - step_.num_tokens) / 2);

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "engine/cache/radix_cache.h"
@@ -44,8 +45,9 @@ struct SchedulerOptions {
   double stretch = 0.0;         // of such a step: times what decodes alone take, at most; 0: no such limit
 };
 
-// Tokens [begin, begin + count) of a sequence, the last `drafts` of them the first of its guesses; when `sample`, the
-// last of its own gives the next token, and each guess the one after it.
+// Tokens [begin, begin + count) of a sequence, the last `drafts` of them the first of its guesses, whose KV stands in
+// their order whatever branch they are on; when `sample`, the last of its own gives the next token, and each guess the
+// one after it.
 struct StepItem {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;
@@ -61,6 +63,10 @@ struct StepItem {
   bool goes_on = false;  // with what was left
   bool whole = true;     // Scheduler::end_part()
 
+  // Those of the sequence's guesses that it verifies.
+  std::span<const DraftNode> guesses() const {
+    return std::span<const DraftNode>(sequence->draft).first(static_cast<std::size_t>(drafts));
+  }
   // Rows of logits that it gives: for scores, for the next token and for one behind each draft.
   std::size_t results() const { return static_cast<std::size_t>(scores + (sample ? 1 + drafts : 0)); }
 };
@@ -111,8 +117,11 @@ class Scheduler {
   // While a step of decodes is not committed: whether those running will find pages in the step behind it without
   // taking any from somebody; the cache gives up what is missing.
   bool make_room_for_decodes();
-  // The token appended last is what the step's next guess was: its KV is in the pages too. Guesses that are not
-  // accepted are written over.
+  // What one more guess to verify takes of the next step's time, as shares of a step that verifies none, as far as
+  // earlier steps have shown; 0: not known.
+  double guess_cost() const;
+  // The token appended last is what one of the step's guesses was: its KV is in the pages too, where the next token's
+  // belongs. Guesses that are not accepted are written over.
   void accept_draft(Sequence* sequence) { ++sequence->computed; }
   // How long that step took, for the sizes of later ones.
   void observe(double seconds);

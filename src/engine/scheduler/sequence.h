@@ -14,6 +14,7 @@
 #include "engine/cache/radix_cache.h"
 #include "engine/cache/req_to_token_pool.h"
 #include "engine/sampler/draw.h"
+#include "engine/speculate/draft_tree.h"
 
 namespace fovea {
 
@@ -51,7 +52,7 @@ struct Sequence {
   DrawSetting draw;     // or a device may draw it from the logits as they are
   // Leading tokens of the prompt whose logits have been taken, all of which are wanted; -1: only the last token's are.
   std::int32_t scored = -1;
-  std::vector<std::int32_t> draft;  // guesses of what comes after tokens, for the next step to verify
+  DraftTree draft;  // guesses of what comes after tokens, by depth, for the next step to verify
 
   // Scheduler.
   SequenceState state = SequenceState::kNew;

@@ -1,21 +1,22 @@
-// NgramDrafter: guesses the next tokens of one choice from its own prompt and answer (prompt lookup): what followed the
-// longest earlier occurrence of its last tokens. Nothing is kept of the text, it is searched anew: four bytes a token
-// of context, where the attention of the same step reads hundreds. Called by the engine before each step.
+// NgramDrafter: guesses the next tokens of one choice from its own prompt and answer (prompt lookup): what followed
+// earlier occurrences of its last tokens. Where they went on differently, the guesses are a tree. Nothing is kept of
+// the text, it is searched anew: four bytes a token of context, where the attention of the same step reads hundreds.
+// Called by the engine before each step.
 //
-// The engine verifies guesses by sampling as ever, so they change no answer, only how many steps it takes. Their number
-// follows what was accepted; a choice whose guesses keep being wrong makes none for a while, each time for longer.
+// The engine verifies guesses by sampling as ever, so they change no answer, only how many steps it takes. Each carries
+// the odds that it is right, by the length of the match, by what else followed there, and by how matches of that length
+// fared in this choice so far; which of them are worth their cost in a step, the engine decides. A choice whose guesses
+// keep being wrong makes none for a while, each time for longer.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace fovea {
+#include "engine/speculate/draft_tree.h"
 
-// Up to `most` guesses after `tokens`: those after the latest of the longest matches of at least kMinMatch last tokens.
-// Where they reach the end of `tokens`, they go on with themselves (a loop goes on). `sure`: as many at least after a
-// match that is long.
-std::vector<std::int32_t> lookup_draft(std::span<const std::int32_t> tokens, std::int32_t most, std::int32_t sure = 0);
+namespace fovea {
 
 class NgramDrafter {
  public:
@@ -24,17 +25,32 @@ class NgramDrafter {
   static constexpr std::int32_t kMostTokens = 6;
   static constexpr std::int32_t kFirstPause = 8;
 
-  // At most `most` guesses after `tokens`: of `sure`, where somebody else knows better; none in a pause. Once a step.
-  std::vector<std::int32_t> draft(std::span<const std::int32_t> tokens, std::int32_t most,
-                                  std::span<const std::int32_t> sure = {});
-  // Of the latest draft, so many were verified, and the first `accepted` of them right.
-  void verified(std::int32_t drafted, std::int32_t accepted);
+  // At most `most` guesses after `tokens` and kMostTokens, best first, each behind its parent: a chain, if not
+  // `branches`; a chain of `sure`, where somebody else knows better; none in a pause. Once a step.
+  DraftTree draft(std::span<const std::int32_t> tokens, std::int32_t most, bool branches,
+                  std::span<const std::int32_t> sure = {});
+  // What became of the latest draft: these of its guesses were verified, and `last` of them is the end of those that
+  // were right (-1: none was).
+  void verified(std::span<const DraftNode> tree, std::int32_t last);
 
  private:
-  std::int32_t length_ = kMostTokens / 2;
+  // Matches of about as many tokens, and how often the next token was one that had followed. Old ones count less.
+  struct Record {
+    float right = 0.0f;
+    float tries = 0.0f;
+  };
+  static constexpr std::size_t kLengths = 8;
+  static std::size_t length_class(std::int32_t length);
+  float trust(std::int32_t length) const;
+
+  std::array<Record, kLengths> records_{};
+  std::int32_t match_ = 0;     // tokens of the latest draft's match; 0: it was somebody else's
   std::int32_t failures_ = 0;  // drafts in a row of which nothing was right
   std::int32_t pause_ = 0;     // steps left without a draft
   std::int32_t next_pause_ = kFirstPause;
 };
+
+// Sorts by depth, whatever was before whom among guesses of a depth, and renames parents.
+void sort_by_depth(DraftTree& tree);
 
 }  // namespace fovea

@@ -107,6 +107,8 @@ ServerMetrics::ServerMetrics(const Engine& engine, const OtlpExporter* traces)
   counter("fovea_draft_tokens_total", "Tokens guessed and verified (--speculate)",
           [](Stats s) { return s.draft_tokens; });
   counter("fovea_accepted_draft_tokens_total", "Guesses that were right", [](Stats s) { return s.accepted_tokens; });
+  counter("fovea_accepted_draft_branches_total", "Right guesses that were not the likeliest in their place",
+          [](Stats s) { return s.accepted_branches; });
   counter("fovea_steps_total", "Forwards", [](Stats s) { return s.steps; });
   counter("fovea_steps_ahead_total", "Forwards launched before the tokens of the one before were read",
           [](Stats s) { return s.steps_ahead; });

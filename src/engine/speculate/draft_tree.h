@@ -1,0 +1,47 @@
+// DraftTree: guesses of what comes after the latest token of a sequence, made by NgramDrafter, verified together in one
+// step. Several guesses may follow the same token; a tree without such branches is a chain. Used by the scheduler, the
+// runner and the engine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace fovea {
+
+struct DraftNode {
+  std::int32_t token = 0;
+  std::int32_t parent = -1;  // index of the guess that it follows, below its own; -1: it follows the latest token
+  std::int32_t depth = 1;    // tokens behind the latest one; never less than that of the node before it
+  float share = 1.0f;        // of what followed its parent in the text, by weight of the matches
+  float odds = 1.0f;         // that it and all guesses before it are right
+};
+
+using DraftTree = std::vector<DraftNode>;
+
+// The guess after `parent` (-1: the latest token) that is `token`; -1: none.
+inline std::int32_t find_child(std::span<const DraftNode> tree, std::int32_t parent, std::int32_t token) {
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    if (tree[i].parent == parent && tree[i].token == token) return static_cast<std::int32_t>(i);
+  }
+  return -1;
+}
+
+// Whether each guess follows the one before it.
+inline bool is_chain(std::span<const DraftNode> tree) {
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    if (tree[i].parent != static_cast<std::int32_t>(i) - 1) return false;
+  }
+  return true;
+}
+
+inline DraftTree chain_of(std::span<const std::int32_t> tokens) {
+  DraftTree chain;
+  for (const std::int32_t token : tokens) {
+    const auto before = static_cast<std::int32_t>(chain.size());
+    chain.push_back({.token = token, .parent = before - 1, .depth = before + 1});
+  }
+  return chain;
+}
+
+}  // namespace fovea

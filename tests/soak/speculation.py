@@ -1,0 +1,98 @@
+"""What `--speculate ngram` is worth: tokens a second of single streams with it over those without, and whether the answers are
+the same. Used by soak.py.
+
+Alone: speculation.py [--rounds N] [--threads N]."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from server import BINARY, Server
+
+CHARACTERS = 8000  # of a document
+# What answers are like, and the most tokens of one.
+KINDS = {"quoting a document": 48, "copying it": 200, "looping": 200}
+
+
+def documents(count: int) -> list[dict]:
+    """With facts and questions about them, as the embedded model was trained to answer."""
+    asked = "".join(f"{seed} eval templates {CHARACTERS} 12 6 0 0 0 0\n" for seed in range(1, count + 1))
+    made = subprocess.run([str(Path(BINARY).parent / "fovea_needle_docs")], input=asked, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in made.stdout.splitlines()]
+
+
+def bodies(kind: str, document: dict) -> list[dict]:
+    if kind == "quoting a document":
+        return [{"messages": [{"role": "user", "content": f"{document['document']}\n{asked['question']}"}]}
+                for asked in document["questions"]]
+    # Its own beginning once more, which the model goes on with; and a line that repeats itself.
+    text = document['document']
+    if kind == "copying it":
+        return [{"prompt": f"{text[:4000]}\n{text[:600]}", "ignore_eos": True}]
+    return [{"prompt": text[:120] * 6, "ignore_eos": True}]
+
+
+def stream(port: int, body: dict, most: int) -> tuple[str, int, float]:
+    """The answer, its tokens behind the first, and the seconds that those took."""
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    body = {**body, "model": "needle", "temperature": 0, "max_tokens": most, "stream": True,
+            "stream_options": {"include_usage": True}}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    text, total, begin = "", 0, 0.0
+    for line in answer:
+        if not line.startswith(b"data: {"):
+            continue
+        chunk = json.loads(line[6:])
+        total = (chunk.get("usage") or {}).get("completion_tokens", total)
+        for choice in chunk["choices"]:
+            text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+        end = time.monotonic()
+        begin = begin or end  # the first chunk has the first token
+    connection.close()
+    return text, total - 1, end - begin
+
+
+def speculation(rounds: int, threads: int = 1, *arguments: str) -> tuple[dict[str, float], list[str]]:
+    """By kind: median over rounds, by turns, of tokens a second with guesses over those without; and what was wrong."""
+    options = ("--kv-cache-mib", "256", "--num-threads", str(threads), *arguments)
+    made = documents(3)
+    ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    wrong = []
+    with Server(*options) as plain, Server(*options, "--speculate", "ngram") as guessing:
+        for _ in range(rounds + 1):  # the first fills the prefix cache
+            for kind, most in KINDS.items():
+                rates, texts = [], []
+                for server in (plain, guessing):
+                    answers = [stream(server.port, body, most) for document in made for body in bodies(kind, document)]
+                    rates.append(sum(tokens for _, tokens, _ in answers) / sum(seconds for _, _, seconds in answers))
+                    texts.append([text for text, _, _ in answers])
+                ratios[kind].append(rates[1] / rates[0])
+                if texts[0] != texts[1]:
+                    wrong.append(f"answers {kind} differ")
+    return {kind: statistics.median(values[1:]) for kind, values in ratios.items()}, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    options, rest = parser.parse_known_args()
+    ratios, wrong = speculation(options.rounds, options.threads, *rest)
+    for kind, ratio in ratios.items():
+        print(f"{kind}: {ratio:.2f}")
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
