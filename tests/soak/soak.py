@@ -17,6 +17,7 @@ import time
 
 import faults
 import load
+import speculation
 import storm
 from server import Server, raise_descriptor_limit
 
@@ -66,6 +67,10 @@ def main() -> int:
         f"{1e3 * p99:.0f} ms (p50 {1e3 * p50:.0f}; {1e3 * whole_p99:.0f} with `--itl-target-ms 0`)", [])
     row("what that costs a prompt, CPU", "12 %",
         f"{100 * (paced / whole - 1):.0f} % ({paced:.1f} s; {whole:.1f} s with `--itl-target-ms 0`)", [])
+
+    ratios, found = speculation.speculation(5)
+    row("`--speculate ngram` over `off`, tokens/s of answers " + " · ".join(ratios), "2 (quoting), same tokens",
+        " · ".join(f"{ratio:.2f}" for ratio in ratios.values()), found)
 
     if promtool := shutil.which("promtool"):
         with Server("--kv-cache-mib", "64") as server:
