@@ -68,8 +68,7 @@ void EngineCore::cut_drafts(std::span<Choice* const> choices, std::size_t decodi
   }
   // Those of a choice stand in this order already.
   std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.odds > b.odds; });
-  const double known = scheduler_->guess_cost();
-  const double cost = known > 0.0 ? known : kUnknownCost;
+  const double cost = scheduler_->guess_cost().value_or(kUnknownCost);
   auto tokens = static_cast<double>(decoding);
   double time = 1.0;
   std::map<Choice*, std::size_t> counts;

@@ -161,14 +161,15 @@ void Scheduler::schedule_decodes() {
   }
 }
 
-double Scheduler::guess_cost() const {
+std::optional<double> Scheduler::guess_cost() const {
   StepWork work;
   for (const Sequence* sequence : running_) {
     if (sequence->remaining() == 1) work.add_decode(1, sequence->computed + 1);
   }
   const double step = pacer_.predict(work);
+  if (step <= 0.0) return std::nullopt;
   work.add_decode(1, 1);
-  return step > 0.0 ? pacer_.predict(work) / step - 1.0 : 0.0;
+  return pacer_.predict(work) / step - 1.0;
 }
 
 void Scheduler::add_drafts() {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -117,9 +118,9 @@ class Scheduler {
   // While a step of decodes is not committed: whether those running will find pages in the step behind it without
   // taking any from somebody; the cache gives up what is missing.
   bool make_room_for_decodes();
-  // What one more guess to verify takes of the next step's time, as shares of a step that verifies none, as far as
-  // earlier steps have shown; 0: not known.
-  double guess_cost() const;
+  // What a guess to verify takes, as a share of a step that verifies none, as far as earlier steps have shown; nothing
+  // where there was none.
+  std::optional<double> guess_cost() const;
   // The token appended last is what one of the step's guesses was: its KV is in the pages too, where the next token's
   // belongs. Guesses that are not accepted are written over.
   void accept_draft(Sequence* sequence) { ++sequence->computed; }
