@@ -82,6 +82,10 @@ Status prepare(ServeState& state) {
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
     return invalid_argument("--max-body-mib and --stream-buffer-kib must be at least 1");
   }
+  if (state.server.service.stream_interval < 1) {
+    return invalid_argument("--stream-interval is {}, expected 1 (an event a token) or more",
+                            state.server.service.stream_interval);
+  }
   if (!(state.drain_seconds >= 0.0 && state.drain_seconds <= 1e6)) {
     return invalid_argument("--drain-seconds is {}, expected 0 to 1000000", state.drain_seconds);
   }
@@ -259,6 +263,8 @@ RunFunction declare_serve(Options& options) {
   options.add("max-connections", http.max_connections, "More connections are answered 503");
   options.add("max-body-mib", state->max_body_mib, "Larger request bodies are answered 413, MiB");
   options.add("stream-buffer-kib", state->stream_buffer_kib, "A client that lags by more is cut, KiB");
+  options.add("stream-interval", state->server.service.stream_interval,
+              "Tokens of each event of a stream; the first token and the last go out at once");
   options.add("idle-seconds", http.idle_seconds, "Close connections that ask nothing for so long");
   options.add("read-seconds", http.read_seconds, "Close connections whose request takes longer to arrive");
   options.add("write-seconds", http.write_seconds, "Close connections that take nothing for so long");

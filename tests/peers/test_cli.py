@@ -67,6 +67,7 @@ def test_failure_is_1(arguments):
     (["eval", "needle", "--filler", "text"], "--text"), (["eval", "needle", "--facts", "-3"], "facts is -3"),
     (["eval", "needle", "--json", "-", "--svg", "-"], "stdout"), (["serve", "--handler-threads", "100000"], "handler"),
     (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
+    (["serve", "--stream-interval", "0"], "1 (an event a token)"), (["serve", "--stream-interval", "1.5"], "stream-interval"),
     (["serve", "--drain-seconds", "inf"], "drain"), (["serve", "--host="], "host"),
     (["generate", "x", "--seed", "-1"], "seed"), (["bench", "model", "--peers", "{peers}"], "rows[0].peer is number"),
     (["bench", "attention", "--peers", "{peers}"], "is no JSON list"),

@@ -160,10 +160,10 @@ async def read_streams(port: int, streams: int, tokens: int) -> None:
     await asyncio.gather(*(client(i) for i in range(streams)))
 
 
-def token_cost(streams: int, tokens: int) -> tuple[float, float]:
+def token_cost(streams: int, tokens: int, interval: int = 1) -> tuple[float, float]:
     """Seconds of CPU that HTTP and JSON take for a token, all threads together, in the server and for it in the kernel,
-    over an engine that costs nothing (fovea_fake_server, src/server/testing)."""
-    process = subprocess.Popen([str(Path(BINARY).parent / "tests/fovea_fake_server")], stdin=subprocess.PIPE,
+    over an engine that costs nothing (fovea_fake_server, src/server/testing). interval: tokens of each event."""
+    process = subprocess.Popen([str(Path(BINARY).parent / "tests/fovea_fake_server"), str(interval)], stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, text=True)
     try:
         port = int(process.stdout.readline().rsplit(":", 1)[1])

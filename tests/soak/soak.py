@@ -55,9 +55,10 @@ def main() -> int:
     grown, found = load.idle_streams(options.streams)
     row(f"{options.streams} streams held, over the idle server", "100 MB", f"{grown / 1e6:.0f} MB", found)
 
-    user, kernel = load.token_cost(64, 1000)
-    row("HTTP and JSON a token, 64 streams", "5 us of CPU",
-        f"{1e6 * user:.1f} us, and {1e6 * kernel:.1f} of the kernel (sending alone {1e6 * load.send_cost(64, 1000):.1f})", [])
+    costs = {interval: load.token_cost(64, 1000, interval) for interval in (1, 2, 4)}
+    row("HTTP and JSON a token, 64 streams; with `--stream-interval` 2 · 4", "5 us of CPU",
+        " · ".join(f"{1e6 * user:.1f} us, and {1e6 * kernel:.1f} of the kernel" for user, kernel in costs.values()) +
+        f" (sending alone {1e6 * load.send_cost(64, 1000):.1f})", [])
 
     p99, p50, paced = load.pacing(options.prompts, options.prompt_tokens, 30)
     whole_p99, _, whole = load.pacing(options.prompts, options.prompt_tokens, 0)

@@ -481,6 +481,7 @@ void Service::generate(GenerationSpec spec, const std::string& prompt_field, con
   if (!spec.params.ignored.empty()) {
     log_warning("request {}: ignored {}", request.id, shorten(fmt::format("{}", fmt::join(spec.params.ignored, ", "))));
   }
+  spec.stream_interval = options_.stream_interval;
   std::make_shared<Generation>(engine_, metrics_, std::move(spec), exchange,
                                [this, start = start_of(request)](std::int32_t status, const GenerationReport& report) {
                                  record(start, status, report);
