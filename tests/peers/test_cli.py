@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import select
 import subprocess
 import sys
@@ -67,6 +68,10 @@ def test_failure_is_1(arguments):
     (["eval", "needle", "--filler", "text"], "--text"), (["eval", "needle", "--facts", "-3"], "facts is -3"),
     (["eval", "needle", "--json", "-", "--svg", "-"], "stdout"), (["serve", "--handler-threads", "100000"], "handler"),
     (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
+    # As "$KEY" where it is not set: such a server would be open.
+    (["serve", "--api-key", ""], "--api-key is empty"), (["serve", "--served-model-name", ""], "name is empty"),
+    (["serve", "--cors-origin", "app.example.org"], "https://"), (["serve", "--allowed-host", "a b"], "--allowed-host"),
+    (["serve", "--kv-events", "tcp://*:99999"], "65535"),
     (["serve", "--stream-interval", "0"], "1 (an event a token)"), (["serve", "--stream-interval", "1.5"], "stream-interval"),
     (["serve", "--drain-seconds", "inf"], "drain"), (["serve", "--host="], "host"),
     (["generate", "x", "--seed", "-1"], "seed"), (["bench", "model", "--peers", "{peers}"], "rows[0].peer is number"),
@@ -93,6 +98,12 @@ def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_pa
 def test_what_cannot_work_fails_at_once(arguments, says):
     done = fovea(*arguments)
     assert done.returncode == 1 and says in done.stderr and not done.stdout
+
+
+def test_a_cache_without_memory_says_what_to_ask_for():
+    done = subprocess.run([BINARY, "generate", "x", "--kv-cache-mib", "20000"], capture_output=True, text=True, timeout=60,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)), check=False)
+    assert done.returncode == 1 and "no memory" in done.stderr and "--kv-cache-mib" in done.stderr, done.stderr
 
 
 def test_verify_refuses_what_would_take_hours():

@@ -465,7 +465,11 @@ bool Service::refuse_draining(const HttpRequest& request, const std::shared_ptr<
 std::optional<ApiError> Service::compile_grammar(GenerationParams* params) {
   if (!params->grammar.has_value()) return std::nullopt;
   Result<std::shared_ptr<const Grammar>> compiled = engine_.compile_grammar(*params->grammar);
-  if (!compiled.ok()) return api_error(compiled.status(), params->grammar_field);
+  if (!compiled.ok()) {
+    ApiError error = api_error(compiled.status(), params->grammar_field);
+    if (error.status == 400) error.code.clear();  // a large schema is no long prompt
+    return error;
+  }
   params->compiled = std::move(*compiled);
   return std::nullopt;
 }

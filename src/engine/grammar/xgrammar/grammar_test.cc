@@ -328,6 +328,21 @@ TEST(Grammar, RepetitionsInOneAnotherCostWhatOneDoes) {
   EXPECT_FALSE(matches(compiler, {GrammarKind::kRegex, R"((\.|\\|")+)"}, ".a"));
 }
 
+TEST(Grammar, SaysThatNothingMatches) {
+  GrammarCompiler compiler = make_compiler();
+  for (const char* empty : {"root ::= root", "root ::= \"a\" x\nx ::= x"}) {
+    const auto grammar = compiler.compile({GrammarKind::kEbnf, empty});
+    if (!grammar.ok()) {
+      EXPECT_EQ(grammar.status().code(), StatusCode::kInvalidArgument) << empty;
+      continue;
+    }
+    GrammarMatcher matcher(*grammar);
+    ASSERT_TRUE(*matcher.accept('a'));
+    EXPECT_THAT(matcher.allowed().status().message(), HasSubstr("behind token 1")) << empty;
+  }
+  EXPECT_THAT(compiler.compile({GrammarKind::kEbnf, "root ::= root"}).status().message(), HasSubstr("matches no text"));
+}
+
 // ECMA 262's WhiteSpace and LineTerminator, whichever way xgrammar compiles the pattern.
 TEST(Grammar, SpacesAreWhatEcma262Lists) {
   GrammarCompiler compiler = make_compiler();
