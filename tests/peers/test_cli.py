@@ -58,7 +58,8 @@ def test_failure_is_1(arguments):
 
 
 @pytest.mark.parametrize("arguments,says", [
-    (["serv"], "serv"), (["bench", "plans"], "plans"), (["generate", "x", "--kv-cache-mib", "-1"], "kv_cache_bytes"),
+    (["serv"], "serv"), (["bench", "plans"], "plans"), (["serve", "--modle", "x"], "--modle: --model is near"),
+    (["serve", "--stream-intervall=4"], "--stream-interval is near"), (["chat", "--max-tokens", "-5"], "max_tokens is -5"), (["generate", "x", "--kv-cache-mib", "-1"], "kv_cache_bytes"),
     (["generate", "x", "--max-context", "1"], "max_context"), (["generate", "x", "--config", "/"], "cannot read /"),
     (["generate", "x", "--config", "/dev/zero"], "MiB"), (["bench", "plan", "--page", "0"], "pages of 0"),
     (["bench", "plan", "--requests", "100000000"], "at most 65536 requests"),
@@ -93,7 +94,10 @@ def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_pa
     (["generate", "--file", "/dev/zero", "--question", "x"], "MiB"),
     (["eval", "needle", "--questions", "100000", "--json", "/nonexistent/x"], "/nonexistent/x"),
     (["bench", "plan", "--json", "/nonexistent/x"], "/nonexistent/x"),
-    (["bench", "model", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "model", "--json", "/nonexistent/x"], "/nonexistent/x"), (["bench", "ops", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "model", "-m", "/nonexistent", "--read-gb", "1e6"], "cannot open /nonexistent"),
+    (["generate", "x", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["doctor", "--json", "/nonexistent/x"], "No such file"),
     (["bench", "attention", "--kv-gb", "1000000"], "left")])
 def test_what_cannot_work_fails_at_once(arguments, says):
     done = fovea(*arguments)
