@@ -42,7 +42,7 @@ Status write_output(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file.write(text.data(), static_cast<std::streamsize>(text.size()));
   file.close();
-  if (!file) return not_found("cannot write {}", shorten(path));
+  if (!file) return not_found("cannot write {}: {}", shorten(path), std::strerror(errno));
   return {};
 }
 

@@ -102,6 +102,23 @@ std::string unknown_command(const CLI::App& root, int argc, char** argv) {
   return "";
 }
 
+// "--modle: --model is near", a line for each argument that the command does not have.
+std::string near_options(const std::vector<Declared>& declared) {
+  std::string lines;
+  for (const Declared& command : declared) {
+    if (!command.app->parsed()) continue;
+    std::vector<std::string> known;
+    for (const OptionEntry& entry : command.options->entries()) known.push_back("--" + entry.flag);
+    for (const std::string& argument : command.app->remaining()) {
+      if (!argument.starts_with("--")) continue;
+      const std::string given = argument.substr(0, argument.find('='));
+      const std::string_view nearest = nearest_name(given, known);
+      if (!nearest.empty()) lines += fmt::format("{}: {} is near\n", shorten(given), nearest);
+    }
+  }
+  return lines;
+}
+
 std::vector<std::string> environment_variables() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
@@ -137,14 +154,15 @@ int run(int argc, char** argv) {
   CLI::App root{"Fovea: attention engine and server for large language models", "fovea"};
   root.set_version_flag("--version", std::string("fovea ") + kVersion);
   root.require_subcommand(1);
-  root.failure_message([argc, argv](const CLI::App* app, const CLI::Error& error) {
-    return shorten_given(name_variable(CLI::FailureMessage::simple(app, error), environment_variables()), argc, argv);
+  std::vector<Declared> declared;
+  root.failure_message([argc, argv, &declared](const CLI::App* app, const CLI::Error& error) {
+    const std::string message = name_variable(CLI::FailureMessage::simple(app, error), environment_variables());
+    return near_options(declared) + shorten_given(message, argc, argv);
   });
   root.footer(
       "Each command has --help with examples. Every flag is also an environment variable (--max-context is\n"
       "FOVEA_MAX_CONTEXT) and a key of a TOML file (--config); --print-config shows them with their values.");
 
-  std::vector<Declared> declared;
   std::string config_path;
   bool print = false;
   for (const CommandEntry& entry : commands()) {

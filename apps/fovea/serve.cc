@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -16,12 +17,14 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "base/quote.h"
 #include "base/status.h"
 #include "commands.h"
 #include "console.h"
 #include "end_on_signal.h"
 #include "engine_flags.h"
 #include "server/events/event_publisher.h"
+#include "server/http/local_host.h"
 #include "server/server.h"
 #include "server/trace/otlp_exporter.h"
 
@@ -78,9 +81,38 @@ int wait_for_signal(const sigset_t& signals, const Engine& engine) {
   }
 }
 
+// Names and keys that are nobody's: mostly "$VARIABLE" where it is not set.
+Status check_names(const server::ServerOptions& options) {
+  const auto is_empty = [](const std::string& text) { return text.empty(); };
+  const server::ServiceOptions& service = options.service;
+  if (std::any_of(service.api_keys.begin(), service.api_keys.end(), is_empty)) {
+    return invalid_argument(
+        "an --api-key is empty, which anybody has; give one, or leave the option out to ask for none");
+  }
+  if (std::any_of(service.served_names.begin(), service.served_names.end(), is_empty)) {
+    return invalid_argument("a --served-model-name is empty; expected the name that clients ask for");
+  }
+  for (const std::string& name : service.allowed_hosts) {
+    if (name.empty() || !server::is_host(name)) {
+      return invalid_argument("--allowed-host is {}, expected a name such as gpu1.example.org", quote(shorten(name)));
+    }
+  }
+  const std::string& origin = options.http.cors_origin;
+  if (!origin.empty() && origin != "*" && origin != "null" && origin.find("://") == std::string::npos) {
+    return invalid_argument("--cors-origin is {}, expected * or an origin such as https://app.example.org",
+                            quote(shorten(origin)));
+  }
+  return ok_status();
+}
+
 Status prepare(ServeState& state) {
+  FOVEA_RETURN_IF_ERROR(check_names(state.server));
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
     return invalid_argument("--max-body-mib and --stream-buffer-kib must be at least 1");
+  }
+  if (state.server.service.stream_interval < 1) {
+    return invalid_argument("--stream-interval is {}, expected 1 (an event a token) or more",
+                            state.server.service.stream_interval);
   }
   if (!(state.drain_seconds >= 0.0 && state.drain_seconds <= 1e6)) {
     return invalid_argument("--drain-seconds is {}, expected 0 to 1000000", state.drain_seconds);
@@ -259,6 +291,8 @@ RunFunction declare_serve(Options& options) {
   options.add("max-connections", http.max_connections, "More connections are answered 503");
   options.add("max-body-mib", state->max_body_mib, "Larger request bodies are answered 413, MiB");
   options.add("stream-buffer-kib", state->stream_buffer_kib, "A client that lags by more is cut, KiB");
+  options.add("stream-interval", state->server.service.stream_interval,
+              "Tokens of each event of a stream; the first token and the last go out at once");
   options.add("idle-seconds", http.idle_seconds, "Close connections that ask nothing for so long");
   options.add("read-seconds", http.read_seconds, "Close connections whose request takes longer to arrive");
   options.add("write-seconds", http.write_seconds, "Close connections that take nothing for so long");

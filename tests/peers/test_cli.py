@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import resource
 import select
 import subprocess
 import sys
@@ -57,7 +58,8 @@ def test_failure_is_1(arguments):
 
 
 @pytest.mark.parametrize("arguments,says", [
-    (["serv"], "serv"), (["bench", "plans"], "plans"), (["generate", "x", "--kv-cache-mib", "-1"], "kv_cache_bytes"),
+    (["serv"], "serv"), (["bench", "plans"], "plans"), (["serve", "--modle", "x"], "--modle: --model is near"),
+    (["serve", "--stream-intervall=4"], "--stream-interval is near"), (["chat", "--max-tokens", "-5"], "max_tokens is -5"), (["generate", "x", "--kv-cache-mib", "-1"], "kv_cache_bytes"),
     (["generate", "x", "--max-context", "1"], "max_context"), (["generate", "x", "--config", "/"], "cannot read /"),
     (["generate", "x", "--config", "/dev/zero"], "MiB"), (["bench", "plan", "--page", "0"], "pages of 0"),
     (["bench", "plan", "--requests", "100000000"], "at most 65536 requests"),
@@ -67,6 +69,11 @@ def test_failure_is_1(arguments):
     (["eval", "needle", "--filler", "text"], "--text"), (["eval", "needle", "--facts", "-3"], "facts is -3"),
     (["eval", "needle", "--json", "-", "--svg", "-"], "stdout"), (["serve", "--handler-threads", "100000"], "handler"),
     (["serve", "--idle-seconds", "nan"], "idle"), (["serve", "--max-connections", "0"], "connections"),
+    # As "$KEY" where it is not set: such a server would be open.
+    (["serve", "--api-key", ""], "--api-key is empty"), (["serve", "--served-model-name", ""], "name is empty"),
+    (["serve", "--cors-origin", "app.example.org"], "https://"), (["serve", "--allowed-host", "a b"], "--allowed-host"),
+    (["serve", "--kv-events", "tcp://*:99999"], "65535"),
+    (["serve", "--stream-interval", "0"], "1 (an event a token)"), (["serve", "--stream-interval", "1.5"], "stream-interval"),
     (["serve", "--drain-seconds", "inf"], "drain"), (["serve", "--host="], "host"),
     (["generate", "x", "--seed", "-1"], "seed"), (["bench", "model", "--peers", "{peers}"], "rows[0].peer is number"),
     (["bench", "attention", "--peers", "{peers}"], "is no JSON list"),
@@ -87,11 +94,20 @@ def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_pa
     (["generate", "--file", "/dev/zero", "--question", "x"], "MiB"),
     (["eval", "needle", "--questions", "100000", "--json", "/nonexistent/x"], "/nonexistent/x"),
     (["bench", "plan", "--json", "/nonexistent/x"], "/nonexistent/x"),
-    (["bench", "model", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "model", "--json", "/nonexistent/x"], "/nonexistent/x"), (["bench", "ops", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["bench", "model", "-m", "/nonexistent", "--read-gb", "1e6"], "cannot open /nonexistent"),
+    (["generate", "x", "--json", "/nonexistent/x"], "/nonexistent/x"),
+    (["doctor", "--json", "/nonexistent/x"], "No such file"),
     (["bench", "attention", "--kv-gb", "1000000"], "left")])
 def test_what_cannot_work_fails_at_once(arguments, says):
     done = fovea(*arguments)
     assert done.returncode == 1 and says in done.stderr and not done.stdout
+
+
+def test_a_cache_without_memory_says_what_to_ask_for():
+    done = subprocess.run([BINARY, "generate", "x", "--kv-cache-mib", "20000"], capture_output=True, text=True, timeout=60,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)), check=False)
+    assert done.returncode == 1 and "no memory" in done.stderr and "--kv-cache-mib" in done.stderr, done.stderr
 
 
 def test_verify_refuses_what_would_take_hours():

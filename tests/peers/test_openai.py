@@ -273,6 +273,27 @@ def test_key_is_asked_for():
         assert server.stop() == 0
 
 
+def test_stream_interval_puts_more_tokens_into_an_event():
+    server = Server("--stream-interval", "4")
+    try:
+        client = server.client()
+        name = client.models.list().data[0].id
+        whole = ask(client, name, CODE).choices[0].message.content
+        for stream in (ask(client, name, CODE, stream=True, logprobs=True),
+                       client.completions.create(model=name, prompt=[5, 6, 7], max_tokens=14, stream=True, logprobs=1,
+                                                 temperature=0, extra_body={"ignore_eos": True})):
+            chunks = list(stream)
+            chat = chunks[0].object == "chat.completion.chunk"
+            tokens = [c.choices[0].logprobs for c in chunks]
+            counts = [len(found.content if chat else found.tokens) for found in tokens if found]
+            assert counts[0] == 1 and all(count == 4 for count in counts[1:-1]) and counts[-1] <= 4, counts
+            if chat:
+                assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole
+            assert chunks[-1].choices[0].finish_reason == ("stop" if chat else "length")
+    finally:
+        assert server.stop() == 0
+
+
 def test_overload_is_a_rate_limit_error():
     server = Server("--max-running", "1", "--max-queued", "1")
     try:

@@ -13,7 +13,7 @@ import time
 import urllib.error
 from pathlib import Path
 
-from server import BINARY, Server
+from server import BINARY, Server, preload
 from storm import request
 
 SMALL = ("--kv-cache-mib", "64", "--max-context", "4096")
@@ -90,10 +90,7 @@ time_t time(time_t* out) {
 def clock_jumps() -> list[str]:
     """The time of day goes a day forth and back with every look at it; only dates in answers may show that."""
     with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "clock.c"), Path(folder, "clock.so")
-        source.write_text(JUMPING_CLOCK)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, source, "-ldl"], check=True)
-        with Server(*SMALL, env={"LD_PRELOAD": str(library)}) as server:
+        with Server(*SMALL, env=preload("clock", JUMPING_CLOCK, folder)) as server:
             begin = time.monotonic()
             dates = set()
             for _ in range(20):

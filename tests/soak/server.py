@@ -6,12 +6,15 @@ FOVEA_BINARY names the binary (default build/release/fovea)."""
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -37,6 +40,74 @@ def cpu_times(pid: int) -> tuple[float, float]:
 
 def cpu_seconds(pid: int) -> float:
     return sum(cpu_times(pid))
+
+
+# Tells how many bytes a process holds from malloc, when asked: a file's three numbers are what was asked, what is answered, and
+# the bytes.
+HEAP_COUNTER = r"""
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void* answer(void* file) {
+  _Atomic unsigned long* numbers = file;
+  for (;; usleep(2000)) {
+    const unsigned long asked = numbers[0];
+    if (asked == numbers[1]) continue;
+    const struct mallinfo2 heap = mallinfo2();
+    numbers[2] = heap.uordblks + heap.hblkhd;
+    numbers[1] = asked;
+  }
+  return NULL;
+}
+__attribute__((constructor)) static void start(void) {
+  const int file = open(getenv("HEAP_COUNTER"), O_RDWR);
+  void* numbers = mmap(NULL, 24, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  pthread_t thread;
+  sigset_t all, before;  // signals are for the process's own threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (numbers != MAP_FAILED) pthread_create(&thread, NULL, answer, numbers);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+"""
+
+
+def preload(name: str, source: str, folder: str | Path) -> dict[str, str]:
+    """The environment of a process that runs with this C source."""
+    text, library = Path(folder, f"{name}.c"), Path(folder, f"{name}.so")
+    text.write_text(source)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-o", library, text, "-ldl", "-pthread"], check=True)
+    return {"LD_PRELOAD": str(library)}
+
+
+class HeapCounter:
+    """Of the server that is started with `env`, whose threads keep nothing back that they have freed."""
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name, "counter")
+        path.write_bytes(bytes(24))
+        with open(path, "r+b") as file:
+            self.numbers = mmap.mmap(file.fileno(), 24)
+        self.env = {**preload("heap_counter", HEAP_COUNTER, self.folder.name), "HEAP_COUNTER": str(path),
+                    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+
+    def live_bytes(self) -> int:
+        """What was allocated and not freed: what is free again counts for nothing, wherever it lies."""
+        asked, _, _ = struct.unpack("3Q", self.numbers[:])
+        self.numbers[:8] = struct.pack("Q", asked + 1)
+        deadline = time.monotonic() + 10
+        while True:
+            _, answered, found = struct.unpack("3Q", self.numbers[:])
+            if answered == asked + 1:
+                return found
+            assert time.monotonic() < deadline, "the server does not count its memory: is it not linked to glibc?"
+            time.sleep(0.002)
 
 
 class Server:

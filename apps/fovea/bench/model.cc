@@ -7,10 +7,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <ctime>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/json.h"
@@ -23,6 +25,7 @@
 #include "console.h"
 #include "engine_flags.h"
 #include "machine/machine.h"
+#include "model_hint.h"
 
 namespace fovea::app {
 namespace {
@@ -148,6 +151,13 @@ Status run_bench(BenchModelState& s) {
     return invalid_argument("--steps must be at least 2, --repeats at least 1, --read-gb positive");
   }
   FOVEA_RETURN_IF_ERROR(check_output(s.json));
+  // Before seconds go into measuring the machine.
+  if (const std::string& model = s.engine.options.model; !model.empty()) {
+    std::error_code error;
+    if (!std::filesystem::exists(model, error)) {
+      return with_model_hint(not_found("cannot open {}: No such file or directory", shorten(model)), model);
+    }
+  }
   FOVEA_ASSIGN_OR_RETURN(const auto peers, read_peers(s.peers));
   // Of the CPU's memory it is measured here; other devices' is given.
   const bool measured = s.read_rate <= 0.0 && s.engine.options.device == "cpu";

@@ -106,6 +106,7 @@ int run_bench_ops(const BenchOpsState& s) {
   if (s.threads < 0 || s.repeats < 1 || !(s.read_gb > 0.0)) {
     return fail(Status(StatusCode::kInvalidArgument, "--threads must be 0 or more, --repeats and --read-gb positive"));
   }
+  if (const Status writable = check_output(s.json); !writable.ok()) return fail(writable);
   ThreadPool threads(s.threads == 0 ? default_num_threads() : s.threads);
   Limits limits;
   limits.flops = cpu::measure_fma_flops(threads);

@@ -116,6 +116,11 @@ Status run_command(const std::string& line, Conversation& conversation, bool* qu
 int run_chat(ChatState& state) {
   auto engine = state.engine.create();
   if (!engine.ok()) return fail(engine.status());
+  // What no answer could have is said before the first line.
+  GenerateRequest any;
+  any.prompt = {0};
+  any.sampling = state.sampling.params(**engine);
+  if (const Status status = (*engine)->check(any, nullptr); !status.ok()) return fail(status);
   Conversation conversation(state, **engine);
   if (!state.file.empty()) {
     if (Status status = conversation.attach(state.file); !status.ok()) return fail(status);

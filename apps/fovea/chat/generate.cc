@@ -57,6 +57,7 @@ std::string answer_json(const LocalAnswer& answer) {
 int run_generate(GenerateState& state) {
   std::string text;
   if (Status status = build_text(state, &text); !status.ok()) return fail(status);
+  if (const Status writable = check_output(state.json); !writable.ok()) return fail(writable);
   auto engine = state.engine.create();
   if (!engine.ok()) return fail(engine.status());
   std::vector<ChatMessage> messages;

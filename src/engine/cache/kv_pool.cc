@@ -77,7 +77,13 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Device& device, const std::vector
 
 Status KvPool::allocate_group(Device& device, const KvGroupSpec& spec, std::int32_t num_pages) {
   Group group{PageAllocator(num_pages), group_page_bytes(spec, options_), nullptr, {}};
-  FOVEA_ASSIGN_OR_RETURN(group.memory, device.allocate(static_cast<std::size_t>(num_pages * group.page_bytes)));
+  auto memory = device.allocate(static_cast<std::size_t>(num_pages * group.page_bytes));
+  if (!memory.ok()) {
+    return make_status(memory.status().code(),
+                       "the KV cache of {} pages: {}; ask for a smaller one (kv_cache_bytes, --kv-cache-mib)",
+                       num_pages, memory.status().message());
+  }
+  group.memory = std::move(*memory);
   auto* next = static_cast<std::byte*>(group.memory.get());
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     abi::KvPoolView view{};

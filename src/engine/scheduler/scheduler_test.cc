@@ -102,16 +102,23 @@ class Simulation {
     }
     // As in a forward, all tokens are written before any are read.
     double seconds = 1e-3 + 1e-4 * step.num_tokens;
-    if (!step.items.empty() && step.items.back().part) {
+    const bool has_part = !step.items.empty() && step.items.back().part;
+    if (part_seconds_ > 0.0) {
+      // What was left goes on in the very next step, unless its own sequence was cancelled or gave up its pages.
+      const auto owner = live_.find(left_part_.of);
+      if (owner == live_.end() || owner->second->state == SequenceState::kWaiting) {
+        part_seconds_ = 0.0;
+      } else {
+        EXPECT_TRUE(has_part && step.items.back().goes_on) << "the chunk of " << left_part_.of << " was dropped";
+      }
+    }
+    if (has_part) {
       const StepItem& item = step.items.back();
       EXPECT_LE(step.num_tokens + item.count, setup_.options.chunk_tokens);
-      const bool left = part_seconds_ > 0.0 && item.sequence->id == part_of_;
-      EXPECT_TRUE(left || !item.goes_on);
-      // One that was retracted begins anew.
-      EXPECT_TRUE(item.goes_on || !left || scheduler_->num_retractions() > part_retractions_);
+      const Part part_now = {item.sequence->id, item.begin, item.count};
+      EXPECT_TRUE(!item.goes_on || (part_seconds_ > 0.0 && part_now == left_part_));
       if (!item.goes_on) part_seconds_ = 1e-4 * item.count;
-      part_of_ = item.sequence->id;
-      part_retractions_ = scheduler_->num_retractions();
+      left_part_ = part_now;
       const double part = std::min(part_seconds_, std::max(step.seconds - seconds, step.least_seconds));
       part_seconds_ -= part;
       if (part_seconds_ < 1e-9) part_seconds_ = 0.0;
@@ -213,11 +220,15 @@ class Simulation {
   std::int64_t computed_ = 0;
   std::int32_t latest_prompt_tokens_ = 0;
   double latest_seconds_ = 0.0;
-  double part_seconds_ = 0.0;  // that the chunk which was left still takes
-  std::uint64_t part_of_ = 0;
-  std::uint64_t part_retractions_ = 0;  // when it was computed last
-  int left_ = 0;                        // how often a chunk was
-  int chunks_ = 0;                      // of those that may be, how many came to their end
+  double part_seconds_ = 0.0;  // that the chunk which was left still takes; 0: none was
+  struct Part {
+    std::uint64_t of = 0;
+    std::int32_t begin = 0, count = 0;
+    bool operator==(const Part&) const = default;
+  };
+  Part left_part_;
+  int left_ = 0;    // how often a chunk was
+  int chunks_ = 0;  // of those that may be, how many came to their end
   int steps_ = 0;
   int forks_ = 0;
 };

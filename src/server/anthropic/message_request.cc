@@ -8,6 +8,7 @@
 #include "base/quote.h"
 #include "server/anthropic/message_blocks.h"
 #include "server/openai/json_members.h"
+#include "server/openai/other_fields.h"
 #include "server/openai/request_fields.h"
 #include "server/openai/response_format.h"
 #include "server/openai/tools.h"
@@ -97,6 +98,7 @@ std::string read_thinking(FieldReader& fields, const OrderedJson& request, Gener
     if (const OrderedJson* format = member(request["output_config"], "format")) {
       read_flat_format(fields, "output_config.format", *format, params);
     }
+    refuse_other_members(fields, "output_config", *config, {"effort", "format"});
   }
   return variables.is_null() ? "" : variables.dump();
 }

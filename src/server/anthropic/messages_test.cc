@@ -186,6 +186,7 @@ TEST_F(MessagesTest, RefusesByName) {
   names(body(R"("tool_choice":"any")"), "tool_choice");
   names(body(R"("thinking":{"type":"deep"})"), "thinking");
   names(body(R"("output_config":{"format":{"type":"json_schema"}})"), "output_config.format");
+  names(body(R"("output_config":{"fromat":{"type":"json_schema"}})"), "output_config.fromat");
   names(body(R"("mcp_servers":[{"type":"url"}])"), "mcp_servers");
   names(body(R"("system":3)"), "system");
   names("{", "");

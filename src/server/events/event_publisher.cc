@@ -10,9 +10,11 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "base/quote.h"
 #include "base/status.h"
 #include "server/events/zmq_library.h"
 
@@ -24,6 +26,13 @@ constexpr int kLingerMs = 200;        // at the end
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// ZeroMQ takes the low 16 bits of what is larger.
+bool has_port(const std::string& endpoint) {
+  const std::string port = endpoint.substr(endpoint.rfind(':') + 1);
+  const bool is_number = !port.empty() && port.find_first_not_of("0123456789") == std::string::npos;
+  return !endpoint.starts_with("tcp://") || !is_number || (port.size() <= 5 && std::stoi(port) <= 65535);
 }
 
 bool listens(const std::string& endpoint) {
@@ -72,6 +81,10 @@ struct EventPublisher::State {
   }
 
   Result<void*> open(int type, const std::string& endpoint) const {
+    if (!has_port(endpoint)) {
+      return invalid_argument("KV events: the port of {} is beyond 65535; expected an endpoint such as tcp://*:5557",
+                              shorten(endpoint));
+    }
     void* const socket = zmq.socket(context, type);
     if (socket == nullptr) return internal_error("a socket of libzmq: {}", zmq.error_text(zmq.error()));
     zmq.setsockopt(socket, kZmqLinger, &kLingerMs, sizeof(kLingerMs));

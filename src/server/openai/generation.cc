@@ -14,6 +14,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Joins text to text and arguments to arguments.
+void add_piece(std::vector<ToolDelta>* pieces, ToolDelta piece) {
+  ToolDelta* last = pieces->empty() ? nullptr : &pieces->back();
+  if (last == nullptr || last->call != piece.call || last->reasoning != piece.reasoning || !last->name.empty() ||
+      !piece.name.empty()) {
+    pieces->push_back(std::move(piece));
+    return;
+  }
+  last->content += piece.content;
+  last->arguments += piece.arguments;
+}
+
 std::int64_t count_characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
@@ -218,25 +230,16 @@ void Generation::on_event(std::size_t prompt, const GenerationEvent& event) {
       --left_;
     }
     if (event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled) {
+      for (std::size_t i = 0; i < choices_.size() && spec_.params.stream; ++i) {
+        if (choices_[i].num_unsent > 0) send(i, choices_[i]);
+      }
       fail_locked(event.finish == FinishReason::kError
                       ? event.error
                       : Status(StatusCode::kCancelled, "the request was cancelled because the server shuts down"));
       cancel = left_ > 0;
     } else {
-      if (spec_.answer) {
-        feed_answer(choice, event);
-      } else if (spec_.params.stream) {
-        stream_event(index, choice, event);
-      } else {
-        if (choice.parser) {
-          for (ToolDelta& piece : pieces_of(choice, event.text, event.finish != FinishReason::kNone)) {
-            choice.pieces.push_back(std::move(piece));
-          }
-        } else {
-          choice.text += event.text;
-        }
-        choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
-      }
+      gather(choice, event);
+      if (is_due(choice)) send(index, choice);
       if (left_ == 0 && admitted_) end_locked();
     }
   }
@@ -253,50 +256,68 @@ void Generation::add_logprobs(Choice& choice, const GenerationEvent& event) {
   if (spec_.scored_echo && event.stop_token >= 0) choice.logprobs->add_stop(event);
 }
 
-void Generation::stream_event(std::size_t index, Choice& choice, const GenerationEvent& event) {
+void Generation::gather(Choice& choice, const GenerationEvent& event) {
+  choice.num_unsent += std::ssize(event.tokens);
+  if (spec_.params.return_token_ids) {
+    choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
+  }
+  if (!event.stop_text.empty()) stop_text_ = event.stop_text;
+  if (!choice.parser) {
+    choice.text += event.text;
+    return;
+  }
+  for (ToolDelta& piece : choice.parser->append(event.text, event.finish != FinishReason::kNone)) {
+    if (spec_.tools.parallel || piece.call <= 0) add_piece(&choice.pieces, std::move(piece));
+  }
+}
+
+bool Generation::is_due(const Choice& choice) const {
+  if (!spec_.params.stream) return spec_.answer != nullptr;
+  return !choice.started || choice.num_unsent >= spec_.stream_interval || choice.finish != FinishReason::kNone;
+}
+
+void Generation::send(std::size_t index, Choice& choice) {
+  spec_.answer ? feed_answer(choice) : stream_choice(index, choice);
+}
+
+void Generation::stream_choice(std::size_t index, Choice& choice) {
   const bool ids = spec_.params.return_token_ids;
   const bool has_logprobs = choice.logprobs && !choice.logprobs->empty();
-  const bool has_something = !event.text.empty() || has_logprobs || (ids && !event.tokens.empty());
-  if (!has_something && event.finish == FinishReason::kNone) return;
+  const bool ends = choice.finish == FinishReason::kStop || choice.finish == FinishReason::kLength;
+  // Nothing, where text is held back until it is known what it is.
+  if (choice.text.empty() && choice.pieces.empty() && !has_logprobs && choice.tokens.empty() && !ends) return;
   std::string text, logprobs;
   Delta delta;
   delta.index = static_cast<std::int32_t>(index);
   delta.first = !choice.started;
-  delta.text = event.text;
-  if (!choice.started && !spec_.echo.empty()) delta.text = text = spec_.echo[choice.prompt] + event.text;
+  delta.text = choice.text;
+  if (!choice.started && !spec_.echo.empty()) delta.text = text = spec_.echo[choice.prompt] + choice.text;
   if (has_logprobs) {
     choice.logprobs->append_json(&logprobs);
     delta.logprobs_json = logprobs;
   }
-  delta.finish = event.finish;
-  if (ids) delta.token_ids = &event.tokens;
+  if (ends) delta.finish = choice.finish;
+  if (ids) delta.token_ids = &choice.tokens;
   chunk_.clear();
   if (choice.parser) {
-    stream_pieces(delta, choice, event, &chunk_);
+    stream_pieces(delta, choice, &chunk_);
   } else {
-    choice.started = true;
     writer_.append_delta(&chunk_, delta);
   }
-  if (!chunk_.empty()) emit_locked(chunk_);
+  choice.started = true;
+  choice.text.clear();
+  choice.pieces.clear();
+  choice.tokens.clear();
+  choice.num_unsent = 0;
+  emit_locked(chunk_);
 }
 
-std::vector<ToolDelta> Generation::pieces_of(Choice& choice, std::string_view text, bool last) {
-  std::vector<ToolDelta> pieces;
-  if (choice.parser) {
-    pieces = choice.parser->append(text, last);
-  } else if (!text.empty()) {
-    pieces.emplace_back().content = text;
-  }
-  if (!spec_.tools.parallel) std::erase_if(pieces, [](const ToolDelta& piece) { return piece.call > 0; });
-  return pieces;
-}
-
-void Generation::feed_answer(Choice& choice, const GenerationEvent& event) {
+void Generation::feed_answer(Choice& choice) {
   std::string bytes;
   if (choice.logprobs) choice.logprobs->append_entries(&logprobs_);
-  if (!event.stop_text.empty()) stop_text_ = event.stop_text;
-  spec_.answer->tokens(std::ssize(event.tokens));
-  for (const ToolDelta& piece : pieces_of(choice, event.text, event.finish != FinishReason::kNone)) {
+  spec_.answer->tokens(choice.num_unsent);
+  if (!choice.text.empty()) spec_.answer->text(choice.text, std::exchange(logprobs_, {}), &bytes);
+  for (const ToolDelta& piece : choice.pieces) {
     if (piece.call >= 0) {
       spec_.answer->call(tool_call(0, piece), &bytes);
       logprobs_.clear();  // calls have none
@@ -307,21 +328,20 @@ void Generation::feed_answer(Choice& choice, const GenerationEvent& event) {
       spec_.answer->text(piece.content, std::exchange(logprobs_, {}), &bytes);
     }
   }
-  if (spec_.params.stream && !bytes.empty()) emit_locked(bytes);
+  choice.text.clear();
+  choice.pieces.clear();
+  choice.num_unsent = 0;
+  if (!spec_.params.stream || bytes.empty()) return;
+  choice.started = true;
+  emit_locked(bytes);
 }
 
-void Generation::stream_pieces(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes) {
-  const std::vector<ToolDelta> pieces = pieces_of(choice, event.text, event.finish != FinishReason::kNone);
+void Generation::stream_pieces(const Delta& delta, Choice& choice, std::string* bytes) {
+  const std::vector<ToolDelta>& pieces = choice.pieces;
   Delta one = delta;
   one.text = {};
   one.called = choice.parser->num_calls() > 0;
-  if (pieces.empty()) {
-    const bool bare = one.logprobs_json == "null" && one.token_ids == nullptr;
-    if (bare && event.finish == FinishReason::kNone) return;  // held back until it is known what it is
-    choice.started = true;
-    writer_.append_delta(bytes, one);
-    return;
-  }
+  if (pieces.empty()) return writer_.append_delta(bytes, one);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const ToolCall call = tool_call(static_cast<std::size_t>(delta.index), pieces[i]);
     one.first = !choice.started;

@@ -38,6 +38,7 @@ struct GenerationSpec {
   ToolUse tools;
   const ReasoningFormat* reasoning = nullptr;  // how reasoning stands in the text; null: text is text
   bool reasoning_open = false;                 // the prompt ended with its opening tag
+  std::int32_t stream_interval = 1;  // tokens of a choice that an event of a stream waits for, after the first
   std::chrono::steady_clock::time_point arrival;
 };
 
@@ -54,11 +55,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
  private:
   struct Choice {
     std::int32_t prompt = 0;
+    // Of a stream, what is not sent; else all. Where there is a parser, what is certain stands in pieces.
     std::string text;
-    std::vector<std::int32_t> tokens;
+    std::vector<ToolDelta> pieces;
+    std::vector<std::int32_t> tokens;  // where their ids are wanted
+    std::int64_t num_unsent = 0;       // tokens that came since something was sent
     std::optional<LogprobsWriter> logprobs;
     bool prompt_added = false;           // its logprobs, to logprobs
-    std::vector<ToolDelta> pieces;       // of a whole answer, where there is a parser
     std::optional<AnswerParser> parser;  // where there may be more than content
     double logprob_sum = 0.0;
     std::int64_t logprob_count = 0;
@@ -71,13 +74,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void on_event(std::size_t prompt, const GenerationEvent& event);
   void add_logprobs(Choice& choice, const GenerationEvent& event);
   void observe(Choice& choice, const GenerationEvent& event);
-  void stream_event(std::size_t index, Choice& choice, const GenerationEvent& event);
-  // One chunk after another, for as many pieces as the event's text makes certain; delta: what they have in common.
-  void stream_pieces(const Delta& delta, Choice& choice, const GenerationEvent& event, std::string* bytes);
+  void gather(Choice& choice, const GenerationEvent& event);
+  // Whether what was gathered goes out now: the first of it, the last, and every stream_interval tokens.
+  bool is_due(const Choice& choice) const;
+  // To the stream, or to spec_.answer.
+  void send(std::size_t index, Choice& choice);
+  void stream_choice(std::size_t index, Choice& choice);
+  // One chunk after another; delta: what they have in common.
+  void stream_pieces(const Delta& delta, Choice& choice, std::string* bytes);
+  void feed_answer(Choice& choice);
   void finish_pieces(std::size_t index, Choice& choice, FinishedChoice* out);
-  // The pieces that text makes certain; last: the answer ends with it.
-  std::vector<ToolDelta> pieces_of(Choice& choice, std::string_view text, bool last);
-  void feed_answer(Choice& choice, const GenerationEvent& event);
   ToolCall tool_call(std::size_t index, const ToolDelta& piece) const;
   void end_locked();
   void fail_locked(const Status& status);

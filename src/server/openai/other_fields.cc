@@ -124,4 +124,13 @@ void refuse_other_fields(FieldReader& fields, const std::string& prefix) {
   }
 }
 
+void refuse_other_members(FieldReader& fields, const std::string& name, const Json& object,
+                          std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || std::find(known.begin(), known.end(), key) != known.end()) continue;
+    fields.refuse(fmt::format("{}.{}", name, shorten(key)), fmt::format("there is no field {}.{}", name, shorten(key)),
+                  "unknown_parameter");
+  }
+}
+
 }  // namespace fovea::server

@@ -76,6 +76,10 @@ TEST_F(ResponseFormatTest, NamesTheFieldAtFault) {
     EXPECT_EQ(response.status, 400) << body << response.body;
     EXPECT_EQ(json::parse(response.body)["error"]["param"], field) << response.body;
   }
+  // Clients shorten the conversation where the context is exceeded: a long schema is something else.
+  const json error = json::parse(post("/v1/chat/completions", body_of(R"("guided_regex":"enormous")")).body)["error"];
+  EXPECT_EQ(error["param"], "guided_regex");
+  EXPECT_TRUE(error["code"].is_null()) << error;
 }
 
 }  // namespace

@@ -465,7 +465,11 @@ bool Service::refuse_draining(const HttpRequest& request, const std::shared_ptr<
 std::optional<ApiError> Service::compile_grammar(GenerationParams* params) {
   if (!params->grammar.has_value()) return std::nullopt;
   Result<std::shared_ptr<const Grammar>> compiled = engine_.compile_grammar(*params->grammar);
-  if (!compiled.ok()) return api_error(compiled.status(), params->grammar_field);
+  if (!compiled.ok()) {
+    ApiError error = api_error(compiled.status(), params->grammar_field);
+    if (error.status == 400) error.code.clear();  // a large schema is no long prompt
+    return error;
+  }
   params->compiled = std::move(*compiled);
   return std::nullopt;
 }
@@ -481,6 +485,7 @@ void Service::generate(GenerationSpec spec, const std::string& prompt_field, con
   if (!spec.params.ignored.empty()) {
     log_warning("request {}: ignored {}", request.id, shorten(fmt::format("{}", fmt::join(spec.params.ignored, ", "))));
   }
+  spec.stream_interval = options_.stream_interval;
   std::make_shared<Generation>(engine_, metrics_, std::move(spec), exchange,
                                [this, start = start_of(request)](std::int32_t status, const GenerationReport& report) {
                                  record(start, status, report);

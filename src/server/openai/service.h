@@ -33,10 +33,11 @@ struct ServiceOptions {
   bool loopback = false;                   // listens on a loopback address: Host must name this machine, or
   std::vector<std::string> allowed_hosts;  // one of these
   std::function<void(const RequestRecord&)>
-      on_request;                  // told of each request at its end, from any thread; may be null
-  OtlpExporter* traces = nullptr;  // gets them too, those that POST; outlives the service
-  bool page = true;                // the page at /
-  double stuck_seconds = 60.0;     // a forward that takes longer makes /health 503
+      on_request;                    // told of each request at its end, from any thread; may be null
+  OtlpExporter* traces = nullptr;    // gets them too, those that POST; outlives the service
+  bool page = true;                  // the page at /
+  std::int32_t stream_interval = 1;  // tokens that an event of a stream holds, after the first
+  double stuck_seconds = 60.0;       // a forward that takes longer makes /health 503
 };
 
 class Service {

@@ -61,10 +61,7 @@ void read_text(FieldReader& fields, const OrderedJson& request, GenerationParams
   if (const OrderedJson* format = member(request["text"], "format")) {
     read_flat_format(fields, "text.format", *format, params);
   }
-  for (const auto& [key, value] : text->items()) {
-    if (key == "verbosity" || key == "format" || value.is_null()) continue;
-    fields.refuse("text." + shorten(key), fmt::format("there is no field text.{}", shorten(key)), "unknown_parameter");
-  }
+  refuse_other_members(fields, "text", *text, {"verbosity", "format"});
 }
 
 // Templates of models that reason read the effort; summaries are never made.
@@ -76,6 +73,7 @@ void read_reasoning(FieldReader& fields, std::string* template_json) {
     fields.fail("reasoning", "reasoning must be an object; its effort a string");
     return;
   }
+  refuse_other_members(fields, "reasoning", *reasoning, {"effort", "summary", "generate_summary"});
   if (effort == nullptr) return;
   Json variables = {{"reasoning_effort", *effort}};
   if (*effort == "none") variables["enable_thinking"] = false;

@@ -278,6 +278,7 @@ TEST_F(ResponsesTest, RefusesByName) {
   EXPECT_EQ(refused(R"({"input":"x","include":["everything"]})"), "include");
   EXPECT_EQ(refused(R"({"input":"x","text":{"format":{"type":"xml"}}})"), "text.format");
   EXPECT_EQ(refused(R"({"input":"x","text":{"length":3}})"), "text.length");
+  EXPECT_EQ(refused(R"({"input":"x","reasoning":{"effrot":"low"}})"), "reasoning.effrot");
   EXPECT_EQ(refused(R"({"input":7})"), "input");
   EXPECT_EQ(refused(R"({"input":[{"type":"item_reference","id":"x"}]})"), "input[0].type");
   EXPECT_EQ(refused(R"({"input":[{"type":"compaction","encrypted_content":"x"}]})"), "input[0].type");

@@ -131,6 +131,7 @@ class FakeEngine final : public Engine {
     const std::scoped_lock lock(mutex_);
     if (spec.text.find("refused") != std::string::npos)
       return Status(StatusCode::kInvalidArgument, "the grammar is wrong");
+    if (spec.text.find("enormous") != std::string::npos) return Status(StatusCode::kOutOfRange, "it is too long");
     last_grammar_ = spec;
     return std::shared_ptr<const Grammar>();
   }

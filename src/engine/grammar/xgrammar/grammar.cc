@@ -13,6 +13,7 @@
 #include "base/quote.h"
 #include "base/status.h"
 #include "engine/grammar/json_schema.h"
+#include "engine/grammar/regex_space.h"
 #include "engine/grammar/repetition.h"
 #include "engine/grammar/xgrammar/compiled.h"
 #include "engine/grammar/xgrammar/json_strings.h"
@@ -79,11 +80,13 @@ struct Texts {
 Texts texts_of(const GrammarSpec& spec) {
   Texts texts{spec.text, ""};
   if (spec.kind == GrammarKind::kRegex || spec.kind == GrammarKind::kEbnf) {
-    texts.loose = without_costly_counts(spec.text, spec.kind == GrammarKind::kEbnf);
+    if (spec.kind == GrammarKind::kRegex) texts.exact = with_written_spaces(spec.text);
+    texts.loose = without_costly_counts(texts.exact, spec.kind == GrammarKind::kEbnf);
     if (texts.loose == texts.exact) texts.loose.clear();
     return texts;
   }
   auto json = nlohmann::ordered_json::parse(spec.text);  // it was parsed before, within limits
+  write_spaces_of_patterns(&json);
   if (const Status status = check_patterns(json); !status.ok()) throw std::invalid_argument(status.message());
   auto loose = json;
   if (drop_costly_counts(&loose)) texts.loose = loose.dump();

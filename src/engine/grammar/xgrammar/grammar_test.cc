@@ -328,6 +328,93 @@ TEST(Grammar, RepetitionsInOneAnotherCostWhatOneDoes) {
   EXPECT_FALSE(matches(compiler, {GrammarKind::kRegex, R"((\.|\\|")+)"}, ".a"));
 }
 
+TEST(Grammar, SaysThatNothingMatches) {
+  GrammarCompiler compiler = make_compiler();
+  for (const char* empty : {"root ::= root", "root ::= \"a\" x\nx ::= x"}) {
+    const auto grammar = compiler.compile({GrammarKind::kEbnf, empty});
+    if (!grammar.ok()) {
+      EXPECT_EQ(grammar.status().code(), StatusCode::kInvalidArgument) << empty;
+      continue;
+    }
+    GrammarMatcher matcher(*grammar);
+    ASSERT_TRUE(*matcher.accept('a'));
+    EXPECT_THAT(matcher.allowed().status().message(), HasSubstr("behind token 1")) << empty;
+  }
+  EXPECT_THAT(compiler.compile({GrammarKind::kEbnf, "root ::= root"}).status().message(), HasSubstr("matches no text"));
+}
+
+// ECMA 262's WhiteSpace and LineTerminator, whichever way xgrammar compiles the pattern.
+TEST(Grammar, SpacesAreWhatEcma262Lists) {
+  GrammarCompiler compiler = make_compiler();
+  const std::vector<std::string> spaces = {"\t",     "\n",     "\v",     "\f",     "\r",     " ",
+                                           "\u00a0", "\u1680", "\u2000", "\u2005", "\u200a", "\u2028",
+                                           "\u2029", "\u202f", "\u205f", "\u3000", "\ufeff"};
+  const std::vector<std::string> others = {"a",      "\x08",   "\x0e",   "!",      "\u0085",
+                                           "\u009f", "\u00a1", "\u180e", "\u200b", "\u2027",
+                                           "\u2030", "\u2060", "\u3001", "\ufefe", "\U0010ffff"};
+  const auto pattern = [](std::string_view regex, bool repeated, bool in_json) {
+    std::string text = repeated ? fmt::format("({})+", regex) : std::string(regex);
+    if (!in_json) return GrammarSpec{GrammarKind::kRegex, text};
+    for (std::size_t at = 0; (at = text.find('\\', at)) != std::string::npos; at += 2) text.insert(at, 1, '\\');
+    return GrammarSpec{GrammarKind::kJsonSchema, fmt::format(R"({{"type":"string","pattern":"^{}$"}})", text)};
+  };
+  for (const bool in_json : {false, true}) {
+    for (const bool repeated : {false, true}) {
+      const auto expect = [&](std::string_view regex, const std::string& text, bool matched) {
+        const GrammarSpec spec = pattern(regex, repeated, in_json);
+        const bool raw = in_json && static_cast<unsigned char>(text[0]) < 0x20;  // JSON escapes those
+        EXPECT_EQ(matches(compiler, spec, in_json ? '"' + text + '"' : text), matched && !raw) << spec.text << text;
+      };
+      for (const std::string& space : spaces) {
+        expect(R"(\s)", space, true);
+        expect(R"([\s-])", space, true);
+        expect(R"([x\s])", space, true);
+        expect(R"(\S)", space, false);
+        expect(R"([\S])", space, false);
+        expect(R"([^\s])", space, false);
+        expect(R"([^\S])", space, true);
+      }
+      for (const std::string& other : others) {
+        expect(R"(\s)", other, false);
+        expect(R"([\s])", other, false);
+        expect(R"(\S)", other, true);
+        expect(R"([\Sx])", other, true);
+        expect(R"([^\s])", other, true);
+      }
+      // Beside a class a dash is a dash.
+      for (const char* text : {" ", "-", "a"}) {
+        expect(R"([\s-a])", text, true);
+        expect(R"([a-\s])", text, true);
+      }
+      expect(R"([\s-a])", "b", false);
+    }
+  }
+  // What is escaped itself is no class, and members of a structural tag and of a schema are patterns as well.
+  EXPECT_TRUE(matches(compiler, {GrammarKind::kRegex, R"(\\s)"}, R"(\s)"));
+  EXPECT_TRUE(matches(compiler,
+                      {GrammarKind::kStructuralTag,
+                       R"({"type":"structural_tag","format":{"type":"tag","begin":"<t>","content":
+      {"type":"regex","pattern":"(\\s)+"},"end":"</t>"}})"},
+                      "<t>\u2003</t>"));
+  EXPECT_TRUE(matches(compiler,
+                      {GrammarKind::kJsonSchema, R"({"type":"object","patternProperties":{"^\\s$":{"type":"null"}}})"},
+                      "{\"\u2003\": null}"));
+}
+
+// Properties may have the names of keywords that hold values.
+TEST(Grammar, StringsOfPropertiesNamedAsKeywordsAreJson) {
+  GrammarCompiler compiler = make_compiler();
+  for (const char* name : {"default", "const", "enum", "example", "pattern", "maxLength"}) {
+    const GrammarSpec spec = {
+        GrammarKind::kJsonSchema,
+        fmt::format(
+            R"({{"type":"object","properties":{{"{0}":{{"type":"string","maxLength":3}}}},"required":["{0}"]}})",
+            name)};
+    EXPECT_TRUE(matches(compiler, spec, fmt::format(R"({{"{}": "ab"}})", name))) << name;
+    EXPECT_FALSE(matches(compiler, spec, fmt::format("{{\"{}\": \"a\t\"}}", name))) << name;
+  }
+}
+
 // Rules that can be read in ever more ways end the answer that they are for.
 TEST(Grammar, EndsAnAnswerThatTakesTooMuchWork) {
   GrammarCompiler compiler = make_compiler();

@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/quote.h"
 #include "base/status.h"
+#include "engine/grammar/regex_space.h"
 #include "engine/grammar/repetition.h"
 
 namespace fovea {
@@ -25,8 +28,32 @@ constexpr std::int64_t kMaxPlainRepetitions = 2000;
 constexpr std::int64_t kMaxOfAllPatterns = 10'000;  // of a schema
 
 // Members that hold values, not schemas.
-bool holds_values(const std::string& name) {
+bool holds_values(std::string_view name) {
   return name == "const" || name == "enum" || name == "default" || name == "examples" || name == "example";
+}
+
+// Members whose own members have names of their author's, and are schemas whatever these are.
+bool holds_names(std::string_view name) {
+  return name == "properties" || name == "patternProperties" || name == "$defs" || name == "definitions" ||
+         name == "dependentSchemas";
+}
+
+// What in the schema, or list, may be a schema.
+template <typename AnyJson>
+std::vector<AnyJson*> schemas_in(AnyJson& schema) {
+  std::vector<AnyJson*> found;
+  if (schema.is_array()) {
+    for (AnyJson& item : schema) found.push_back(&item);
+  }
+  if (!schema.is_object()) return found;
+  for (auto it = schema.begin(); it != schema.end(); ++it) {
+    if (holds_names(it.key()) && it->is_object()) {
+      for (AnyJson& named : *it) found.push_back(&named);
+    } else if (!holds_values(it.key())) {
+      found.push_back(&*it);
+    }
+  }
+  return found;
 }
 
 bool is_bound(const OrderedJson& schema, const char* name) {
@@ -89,14 +116,22 @@ Status check_pattern(const std::string& pattern) {
 
 }  // namespace
 
-void write_bounds_as_patterns(OrderedJson* schema) {
-  if (schema->is_array()) {
-    for (OrderedJson& item : *schema) write_bounds_as_patterns(&item);
-  }
+void write_spaces_of_patterns(OrderedJson* schema) {
+  for (OrderedJson* inner : schemas_in(*schema)) write_spaces_of_patterns(inner);
   if (!schema->is_object()) return;
-  for (auto& [name, value] : schema->items()) {
-    if (!holds_values(name)) write_bounds_as_patterns(&value);
+  if (const auto found = schema->find("pattern"); found != schema->end() && found->is_string()) {
+    *found = with_written_spaces(found->get<std::string>());
   }
+  const auto found = schema->find("patternProperties");
+  if (found == schema->end() || !found->is_object()) return;
+  OrderedJson written = OrderedJson::object();
+  for (auto& [pattern, inner] : found->items()) written[with_written_spaces(pattern)] = std::move(inner);
+  *found = std::move(written);
+}
+
+void write_bounds_as_patterns(OrderedJson* schema) {
+  for (OrderedJson* inner : schemas_in(*schema)) write_bounds_as_patterns(inner);
+  if (!schema->is_object()) return;
   const bool least = is_bound(*schema, "minLength"), most = is_bound(*schema, "maxLength");
   if ((!least && !most) || schema->contains("pattern") || schema->contains("format")) return;
   const auto bound = [&](const char* name) { return (*schema)[name].dump(); };
@@ -110,13 +145,8 @@ void write_bounds_as_patterns(OrderedJson* schema) {
 
 bool drop_costly_counts(OrderedJson* schema) {
   bool dropped = false;
-  if (schema->is_array()) {
-    for (OrderedJson& item : *schema) dropped |= drop_costly_counts(&item);
-  }
+  for (OrderedJson* inner : schemas_in(*schema)) dropped |= drop_costly_counts(inner);
   if (!schema->is_object()) return dropped;
-  for (auto& [name, value] : schema->items()) {
-    if (!holds_values(name)) dropped |= drop_costly_counts(&value);
-  }
   for (const char* name : {"minLength", "maxLength"}) {
     if (is_bound(*schema, name)) dropped |= schema->erase(name) > 0;
   }
@@ -136,9 +166,7 @@ namespace {
 
 // *count: of the repetitions of all patterns so far.
 Status check_patterns_here(const OrderedJson& schema, std::int64_t* count) {
-  if (schema.is_array()) {
-    for (const OrderedJson& item : schema) FOVEA_RETURN_IF_ERROR(check_patterns_here(item, count));
-  }
+  for (const OrderedJson* inner : schemas_in(schema)) FOVEA_RETURN_IF_ERROR(check_patterns_here(*inner, count));
   if (!schema.is_object()) return ok_status();
   for (const auto& [name, value] : schema.items()) {
     if (name == "pattern" && value.is_string()) {
@@ -152,7 +180,6 @@ Status check_patterns_here(const OrderedJson& schema, std::int64_t* count) {
     } else if (name == "patternProperties" && value.is_object()) {
       for (const auto& [pattern, inner] : value.items()) FOVEA_RETURN_IF_ERROR(check_pattern(pattern));
     }
-    if (!holds_values(name)) FOVEA_RETURN_IF_ERROR(check_patterns_here(value, count));
   }
   return ok_status();
 }

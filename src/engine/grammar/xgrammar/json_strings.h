@@ -9,6 +9,9 @@
 
 namespace fovea {
 
+// `\s` and `\S` of patterns (regex_space.h), here and below.
+void write_spaces_of_patterns(nlohmann::ordered_json* schema);
+
 // minLength and maxLength become patterns, here and below.
 void write_bounds_as_patterns(nlohmann::ordered_json* schema);
 

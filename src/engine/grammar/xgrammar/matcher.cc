@@ -156,6 +156,14 @@ Result<std::span<const std::int32_t>> GrammarMatcher::allowed() {
       impl.filled = true;
     }));
   }
+  // Sampling needs something to take.
+  if (impl.needed && std::all_of(impl.mask.begin(), impl.mask.end(), [](std::int32_t word) { return word == 0; })) {
+    return impl.accepted == 0 ? invalid_argument("the grammar matches no text that tokens of this model can write")
+                              : invalid_argument(
+                                    "behind token {} of the answer its grammar lets nothing follow, and "
+                                    "does not end: it has a rule that matches no text",
+                                    impl.accepted);
+  }
   return impl.needed ? std::span<const std::int32_t>(impl.mask) : std::span<const std::int32_t>();
 }
 
