@@ -59,32 +59,29 @@ class Rates:
         return min(some) if metric.endswith("time") else max(some)
 
 
-def pair(first, second, show=lambda x: f"{x:.0f}"):
-    both = [show(x) if x else "–" for x in (first, second)]
-    return "" if both == ["–", "–"] else " · ".join(both)
+def show(value):
+    return f"{value:.0f}" if value else ""
 
 
 EVERY_PEER = [name for names in PEERS.values() for name in names]
 
 
-def goal_of(case):
-    goal = GOALS.get(case, (None, None))
+def goals_of(case):
     if case in GOAL_US:
-        return f"{GOAL_US[case]} us"
-    return pair(*goal) if goal[0] else f"{goal[1]}" if goal[1] else ""
+        return [f"{GOAL_US[case]} us", ""]
+    return [show(goal) for goal in GOALS.get(case, (None, None))]
 
 
 def case_row(rates, case):
     soaked, burst = (rates.of(case, metric, "fovea") for metric in ("soaked", "burst"))
     best = [rates.best(case, metric, EVERY_PEER) for metric in ("burst", "soaked")]
     limit = rates.limits.get((case, "soaked"))
-    return [case, goal_of(case), pair(burst, soaked), f"{soaked / limit:.0%}" if soaked and limit else "", pair(*best),
-            f"{soaked / best[1]:.2f}" if soaked and best[1] else ""]
+    return [case, *goals_of(case), show(burst), show(soaked), f"{soaked / limit:.0%}" if soaked and limit else "",
+            *map(show, best), f"{soaked / best[1]:.2f}" if soaked and best[1] else ""]
 
 
 def write_rows(rates, path):
     """Every case: TFLOP/s of Fovea and all peers, Fovea's time, its share of a matrix product."""
-    show = lambda x, digits=0: f"{x:.{digits}f}" if x else ""
     with open(path, "w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(["case", "fovea_burst", "fovea_soaked", "fovea_soaked_us", "product_share",
@@ -92,7 +89,7 @@ def write_rows(rates, path):
         for case in rates.cases:
             soaked, limit = rates.of(case, "soaked", "fovea"), rates.limits.get((case, "soaked"))
             out.writerow([case, show(rates.of(case, "burst", "fovea")), show(soaked), show(rates.of(case, "soaked time", "fovea")),
-                          show(soaked / limit, 2) if soaked and limit else "",
+                          f"{soaked / limit:.2f}" if soaked and limit else "",
                           *(show(rates.best(case, metric, names)) for names in PEERS.values() for metric in ("burst", "soaked"))])
 
 
@@ -117,14 +114,19 @@ def ratios(rates):
             together.append(f"{engine} {parts[0] / (parts[1] + parts[2]):.3f}")
     if together:
         lines.append("- chunks and decodes in one launch over both alone (goal 1.05): " + ", ".join(together))
+    return lines
+
+
+def block_rows(rates):
+    """Rates of block-sparse cases as shares of the dense one's."""
+    rows = []
     for heads in ("32x8", "32x32"):
         dense = rates.of(f"dense/{heads}", "soaked", "fovea")
         for block in (64, 128):
             live = [rates.of(f"blocks{block}/{heads}/{percent}%", "soaked", "fovea") for percent in (50, 25, 10)]
             if dense and all(live):
-                lines.append(f"- blocks of {block}, {heads}, 50 · 25 · 10 % of them live, of the dense rate (goal 90 · 85 · 75 %): "
-                             + " · ".join(f"{rate / dense:.0%}" for rate in live))
-    return lines
+                rows.append([f"{block}, {heads}", *(f"{rate / dense:.0%}" for rate in live)])
+    return rows
 
 
 def geomean_line(rates):
@@ -153,17 +155,19 @@ def main():
     lines = ["# Prefill on one H200", "",
              f"Measured {args.date} ({named}) by `bench/peers_gpu.py --suite prefill`: bf16, inputs normal(0, 1), every engine over the",
              "same tensors in one process, checked against fp32 before and after timing. TFLOP/s of visible pairs, burst (the first 20 ms",
-             "after a rest) · soaked (after 0.3 s of the same), medians of graph replays. Prompts of 16k tokens in all; their KV is",
+             "after a rest) and soaked (after 0.3 s of the same), medians of graph replays. Prompts of 16k tokens in all; their KV is",
              "contiguous where no page size is named, else in pages of 16 in random order. The share is of a square matrix product of",
-             "about as many FLOPs, soaked in the same run; by size, burst · soaked: "
-             + ", ".join(f"{side} {a:.0f} · {b:.0f}" for side, (a, b) in sorted(products.items(), key=lambda x: int(x[0]))) + ".",
+             "about as many FLOPs, soaked in the same run; by size: "
+             + ", ".join(f"{side} {soaked:.0f}" for side, (_, soaked) in sorted(products.items(), key=lambda x: int(x[0]))) + ".",
              "", geomean_line(rates), ""]
-    lines += table(["case", "goal", "Fovea", "of a product", "best peer", "soaked, over it"],
-                   [case_row(rates, case) for case in rates.cases if goal_of(case)])
+    lines += table(["case", "goal", "soaked", "Fovea", "soaked", "of a product", "best peer", "soaked", "Fovea over it"],
+                   [case_row(rates, case) for case in rates.cases if any(goals_of(case))])
     rows = Path(args.out).with_suffix(".csv")
     write_rows(rates, rows)
     lines += [f"Every case and peer: [{rows.name}]({rows.name}); FA3 is the better of its dense, ragged and paged calls.", ""]
     lines += ratios(rates) + [""]
+    if blocks := block_rows(rates):
+        lines += table(["blocks, of the dense rate (goal 90, 85, 75 %)", "50 % live", "25 %", "10 %"], blocks)
     if args.notes:
         lines += [Path(args.notes).read_text().strip(), ""]
     notes = [note for document in documents for note in document.get("notes", [])]

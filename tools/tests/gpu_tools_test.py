@@ -131,9 +131,9 @@ def test_the_page_of_prefill_says_what_was_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["write_prefill.py", str(tmp_path / "run.json"), "--out", str(tmp_path / "page.md")])
     write_prefill.main()
     text = (tmp_path / "page.md").read_text()
-    assert "| 32x32/D128/S8192 | 760 · 660 | 625 · 556 | 79% | 667 · 588 | 0.94 |" in text
-    assert "| mixed/prompt2048+63x4096 | 290 us | 3333 · 3226 |" in text
-    assert f"{side} 800 · 700" in text and "ahead in 0 of 1" in text
+    assert "| 32x32/D128/S8192 | 760 | 660 | 625 | 556 | 79% | 667 | 588 | 0.94 |" in text
+    assert "| mixed/prompt2048+63x4096 | 290 us |  | 3333 | 3226 |" in text
+    assert f"{side} 700" in text and "ahead in 0 of 1" in text
     rows = (tmp_path / "page.csv").read_text()
     assert "32x32/D128/S8192,625,556,1800,0.79,588,526,667,588,," in rows and ",3333,3226,310,4.61,,,,,,\n" in rows
 
