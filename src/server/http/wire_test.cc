@@ -405,6 +405,11 @@ TEST_F(WireTest, SaysWhenThePortIsTaken) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(second.status().message().find("--port"), std::string::npos);
+  options.http.host = "192.0.2.1";  // nobody's (RFC 5737)
+  options.http.port = 0;
+  second = Server::start(other, options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find("--host"), std::string::npos) << second.status().message();
 }
 
 }  // namespace
