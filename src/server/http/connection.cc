@@ -236,6 +236,14 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
   }
   stream_.tcp().expires_after(milliseconds(options.read_seconds));
   co_await http::async_read_header(stream_, buffer_, *parser, asio::redirect_error(asio::use_awaitable, error));
+  // RFC 9112, 6.1: where a body of another coding ends cannot be known, and its bytes must not be read as a request.
+  if (const auto& head = parser->get(); !error && head.count(http::field::transfer_encoding) > 0 &&
+                                        (head.version() < 11 || head.count(http::field::transfer_encoding) > 1 ||
+                                         !beast::iequals(head[http::field::transfer_encoding], "chunked"))) {
+    co_return co_await refuse_request(400,
+                                      "the Transfer-Encoding of the request is none that this server reads; "
+                                      "expected chunked, in HTTP/1.1, or a Content-Length");
+  }
   if (!error && beast::iequals(parser->get()[http::field::expect], "100-continue") && !parser->is_done()) {
     const std::string interim = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await asio::async_write(stream_, asio::buffer(interim), asio::redirect_error(asio::use_awaitable, error));

@@ -94,8 +94,10 @@ Status HttpServerImpl::listen() {
   if (!error) acceptor_.bind(endpoint, error);
   if (!error) acceptor_.listen(1024, error);
   if (error) {
-    return make_status(StatusCode::kUnavailable, "cannot listen on {}:{}: {}; another --port, or 0 for a free one",
-                       options.host, options.port, error.message());
+    const bool elsewhere = error == boost::system::errc::address_not_available;
+    return make_status(StatusCode::kUnavailable, "cannot listen on {}:{}: {}; {}", options.host, options.port,
+                       error.message(),
+                       elsewhere ? "--host takes an address of this machine" : "another --port, or 0 for a free one");
   }
   port_ = acceptor_.local_endpoint(error).port();
   asio::co_spawn(io_, accept_loop(), asio::detached);

@@ -157,6 +157,25 @@ TEST_F(WireTest, ReadsAChunkedBody) {
   EXPECT_TRUE(socket.read_until("\"text\":\"chunky\"")) << socket.received();
 }
 
+// A proxy before us may see another end of such a body: what is behind it here must not become a request.
+TEST_F(WireTest, RefusesBodiesOfOtherCodings) {
+  start();
+  const std::string hidden = "POST /flush_cache HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const std::string body = fmt::format("{:x}\r\n{}\r\n0\r\n\r\n", hidden.size(), hidden);
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: ";
+  for (const char* coding : {"gzip", "xchunked", "identity", "gzip, chunked", "chunked, chunked", "chunked;a=b",
+                             "chunked\r\nTransfer-Encoding: chunked"}) {
+    for (const std::string& text : {hidden, body}) {
+      RawSocket socket(server_->port());
+      ASSERT_TRUE(socket.send(head + coding + "\r\n\r\n" + text));
+      EXPECT_TRUE(socket.read_to_end()) << coding;
+      EXPECT_NE(socket.received().find("HTTP/1.1 400 "), std::string::npos) << coding << socket.received();
+      EXPECT_EQ(socket.received().find("HTTP/1.1 ", 5), std::string::npos) << coding << socket.received();
+    }
+  }
+  EXPECT_EQ(engine_->flushes(), 0);
+}
+
 TEST_F(WireTest, TakesAnAbsoluteTarget) {
   start();
   RawSocket socket(server_->port());
@@ -386,6 +405,11 @@ TEST_F(WireTest, SaysWhenThePortIsTaken) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kUnavailable);
   EXPECT_NE(second.status().message().find("--port"), std::string::npos);
+  options.http.host = "192.0.2.1";  // nobody's (RFC 5737)
+  options.http.port = 0;
+  second = Server::start(other, options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find("--host"), std::string::npos) << second.status().message();
 }
 
 }  // namespace
