@@ -22,12 +22,6 @@ def elapsed_us(work):
     return begin.elapsed_time(end) * 1e3
 
 
-def eager_us(call, sets, repeats=9):
-    for copy in range(3):
-        call(copy % sets)
-    return statistics.median(elapsed_us(lambda i=i: call(i % sets)) for i in range(repeats))
-
-
 def captured(call, sets, calls):
     """A graph of `calls` calls over the copies in turn, and what the first call returned."""
     stream = torch.cuda.Stream()

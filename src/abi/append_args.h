@@ -1,5 +1,5 @@
 // The argument of the append kernel (kernels/cache/append.cuh), where each row goes, and how many threads to launch.
-// Filled by backend/, read by the kernel. Compiles under g++ and NVRTC.
+// Filled by attention/cuda_paged_ops.cc, read by the kernel. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/access.h"

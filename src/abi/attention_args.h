@@ -1,5 +1,5 @@
-// The argument of the attention kernels: everything fixed for the life of a captured graph. Filled by backend/, read by
-// kernels/. Compiles under g++ and NVRTC.
+// The argument of the attention kernels: everything fixed for the life of a captured graph. Filled by
+// attention/cuda_attention.cc, read by kernels/. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/device_plan.h"

@@ -1,5 +1,5 @@
 // The arguments of the kernels that merge attention states (kernels/cache/merge_states.cuh) and how many threads to
-// launch. Filled by backend/, read by the kernels. Compiles under g++ and NVRTC.
+// launch. Filled by attention/cuda_paged_ops.cc, read by the kernels. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/access.h"

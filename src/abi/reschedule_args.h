@@ -1,6 +1,6 @@
 // What a device needs to cut a plan again when lengths grew (kernels/plan/reschedule.cuh): the growth section of a
 // device plan, written by core/plan/device_plan where growth on the device is asked for, and the kernel's argument,
-// filled by backend/. Compiles under g++ and NVRTC.
+// filled by attention/cuda_reschedule.cc. Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/cut.h"

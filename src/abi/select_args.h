@@ -1,6 +1,6 @@
 // The arguments of the kernels that write and read key codes (kernels/cache/codes.cuh, kernels/cache/select.cuh), and
 // the rules both sides of a selection follow: what a step scores, which units are forced, how codes and weights are
-// made. They are those of core/select and cpu/select, so that lists agree. Filled by backend/. Compiles under g++ and
+// made. They are those of core/select and cpu/select, so that lists agree. Filled by src/select. Compiles under g++ and
 // NVRTC.
 #pragma once
 

@@ -278,7 +278,7 @@ TEST_F(CudaAttentionTest, CommonPagesAreReadOnceWhereThatIsFaster) {
     check(attention, on_cpu, b);
     EXPECT_EQ(attention.stats().kv_bytes, attention.stats().kv_bytes_unshared);
     const std::string words = attention.explain();
-    EXPECT_NE(words.find("few: decode of 4 (request, KV head) pairs"), std::string::npos) << words;
+    EXPECT_NE(words.find("low_batch: decode of 4 (request, KV head) pairs"), std::string::npos) << words;
     EXPECT_EQ(words.find("save too little") != std::string::npos, common > 0) << words;
     check(sharing, on_cpu, b);
     EXPECT_EQ(sharing.stats().kv_bytes * 2 * kOwn, sharing.stats().kv_bytes_unshared * (2 * kOwn - common));
@@ -490,8 +490,8 @@ TEST(AttentionKernels, WarpsAreThereForAsManyPairs) {
       ASSERT_TRUE(variant.ok());
       const auto allowed = allowed_kernels(o, *variant, "sm_90a", 132);
       ASSERT_TRUE(allowed.ok());
-      EXPECT_EQ(allowed->menu.has(tune::PlanKernel::kWarps), requests * 8 >= 66) << requests << " of " << pages;
-      EXPECT_TRUE(allowed->menu.has(tune::PlanKernel::kFew));
+      EXPECT_EQ(allowed->menu.has(tune::PlanKernel::kWarpPerWorker), requests * 8 >= 66) << requests << " of " << pages;
+      EXPECT_TRUE(allowed->menu.has(tune::PlanKernel::kLowBatch));
     }
   }
 }

@@ -82,8 +82,8 @@ std::string not_declared(tune::PlanKernel kernel, const AttentionOptions& o, con
     return plan_kernel(o.decode_kernel) == kernel ? "" : "decode_kernel asks for another";
   }
   tune::PlanFacts facts = most_facts(o);
-  if (kernel == tune::PlanKernel::kFew) facts.pairs = o.num_kv_heads;  // one request
-  return tune::kernel_pays(kernel, menu, facts) ? "" : "no batch within the declared maxima would gain by it";
+  if (kernel == tune::PlanKernel::kLowBatch) facts.pairs = o.num_kv_heads;  // one request
+  return tune::is_profitable(kernel, menu, facts) ? "" : "no batch within the declared maxima would gain by it";
 }
 
 // An executor that is not made yet.
@@ -115,7 +115,8 @@ Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionCo
   const tune::AttentionChoice& choice = design.choice;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
-  const WorkerStarts starts = design.kind == tune::PlanKernel::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  const WorkerStarts starts =
+      design.kind == tune::PlanKernel::kWarpPerWorker ? WorkerStarts::kWarps : WorkerStarts::kItems;
   CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
   if (design.shared.has_value()) {
@@ -134,8 +135,8 @@ int compile_rank(tune::PlanKernel kind) {
   switch (kind) {
     case tune::PlanKernel::kPrefill: return 0;
     case tune::PlanKernel::kGeneral: return 1;
-    case tune::PlanKernel::kWarps: return 2;
-    case tune::PlanKernel::kFew: return 3;
+    case tune::PlanKernel::kWarpPerWorker: return 2;
+    case tune::PlanKernel::kLowBatch: return 3;
   }
   return 1;
 }
@@ -227,8 +228,9 @@ Result<AllowedKernels> allowed_kernels(const AttentionOptions& o, const VariantS
     if (missing.empty()) missing = not_declared(kernel, o, allowed.menu);
     if (missing.empty()) allowed.kernels.emplace_back(kernel, *std::move(choice));
   };
-  allow(tune::PlanKernel::kWarps, allowed.menu.no_warps, tune::choose_warp_attention(need));
-  allow(tune::PlanKernel::kFew, allowed.menu.no_few, tune::choose_few_attention(need));
+  allow(tune::PlanKernel::kWarpPerWorker, allowed.menu.no_warp_per_worker,
+        tune::choose_warp_per_worker_attention(need));
+  allow(tune::PlanKernel::kLowBatch, allowed.menu.no_low_batch, tune::choose_low_batch_attention(need));
   allow(tune::PlanKernel::kPrefill, allowed.menu.no_prefill, tune::choose_prefill_attention(need));
   return allowed;
 }

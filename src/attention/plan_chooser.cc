@@ -9,8 +9,8 @@ namespace fovea {
 namespace {
 
 static_assert(plan_kernel(DecodeKernel::kGeneral) == tune::PlanKernel::kGeneral);
-static_assert(plan_kernel(DecodeKernel::kWarpPerWorker) == tune::PlanKernel::kWarps);
-static_assert(plan_kernel(DecodeKernel::kLowBatch) == tune::PlanKernel::kFew);
+static_assert(plan_kernel(DecodeKernel::kWarpPerWorker) == tune::PlanKernel::kWarpPerWorker);
+static_assert(plan_kernel(DecodeKernel::kLowBatch) == tune::PlanKernel::kLowBatch);
 static_assert(plan_kernel(DecodeKernel::kPrefill) == tune::PlanKernel::kPrefill);
 
 Planner& planner_of(PlanChooser::Planners planners, tune::PlanKernel kernel) {
@@ -83,13 +83,13 @@ Status PlanChooser::plan_with(tune::PlanKernel kernel, const AttentionBatch& bat
 }
 
 // A batch is planned once as a rule: packing tells what is shared, and the last batch tells what to expect.
-Status PlanChooser::plan(const AttentionBatch& batch, Planners planners, std::optional<tune::PlanKernel> recorded) {
+Status PlanChooser::plan(const AttentionBatch& batch, Planners planners, std::optional<tune::PlanKernel> captured) {
   facts_ = facts_of(batch, qo_heads_, kv_heads_, head_dim_, token_bytes_);
-  facts_.recorded = recorded;
+  facts_.captured = captured;
   choice_ = tune::choose_plan_kernel(menu_, facts_);
   if (refused()) return ok_status();
   tune::PlanKernel tried = choice_.kernel;
-  if (shared_before_ && !recorded.has_value()) tried = tune::PlanKernel::kGeneral;
+  if (shared_before_ && !captured.has_value()) tried = tune::PlanKernel::kGeneral;
   FOVEA_RETURN_IF_ERROR(plan_with(tried, batch, choice_.share, planners));
   const bool shares = choice_.share && !facts_.bit_mask && shares_runs(planner_of(planners, tried));
   if (shares) {
@@ -102,17 +102,17 @@ Status PlanChooser::plan(const AttentionBatch& batch, Planners planners, std::op
       choice_ = tune::choose_plan_kernel(menu_, facts_);
     }
   }
-  if (!recorded.has_value()) shared_before_ = choice_.reason == tune::PlanReason::kShares;
+  if (!captured.has_value()) shared_before_ = choice_.reason == tune::PlanReason::kShares;
   if (choice_.kernel == tried && (choice_.share || !shares)) return ok_status();
   return plan_with(choice_.kernel, batch, choice_.share, planners);
 }
 
 Status PlanChooser::plan_rows(const BlockRowBatch& batch, bool selected, Planners planners,
-                              std::optional<tune::PlanKernel> recorded) {
+                              std::optional<tune::PlanKernel> captured) {
   facts_ = {};
   facts_.given = true;
   facts_.decode = facts_.selected = selected;
-  facts_.recorded = recorded;
+  facts_.captured = captured;
   facts_.pairs = batch.num_rows * kv_heads_;
   for (const abi::BlockRow& row : batch.block_rows) {
     facts_.most_q = std::max(facts_.most_q, static_cast<std::int32_t>(row.row_count));

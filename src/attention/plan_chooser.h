@@ -24,12 +24,12 @@ class PlanChooser {
   PlanChooser() = default;
   PlanChooser(const AttentionOptions& options, tune::KernelMenu menu);
 
-  // Of a batch of requests. recorded: the kernel that a graph replays. kUnsupported where that cannot run the batch.
+  // Of a batch of requests. captured: the kernel that a graph replays. kUnsupported where that cannot run the batch.
   using Planners = std::span<const std::pair<tune::PlanKernel, Planner*>>;
-  Status plan(const AttentionBatch& batch, Planners planners, std::optional<tune::PlanKernel> recorded);
+  Status plan(const AttentionBatch& batch, Planners planners, std::optional<tune::PlanKernel> captured);
   // Of block rows as given. selected: one query token a request, and no two block rows for the same KV head of one.
   Status plan_rows(const BlockRowBatch& batch, bool selected, Planners planners,
-                   std::optional<tune::PlanKernel> recorded);
+                   std::optional<tune::PlanKernel> captured);
 
   // Of the last plan, whether or not planning went well.
   const tune::PlanChoice& choice() const { return choice_; }

@@ -169,7 +169,7 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   return choice;
 }
 
-Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
+Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (need.group > 8) return unsupported("{} query heads a KV head, the warps' kernel takes up to 8", need.group);
@@ -217,7 +217,7 @@ Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need) {
   return choice;
 }
 
-Result<AttentionChoice> choose_few_attention(const AttentionNeed& need) {
+Result<AttentionChoice> choose_low_batch_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (need.group > 8)

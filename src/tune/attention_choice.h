@@ -65,11 +65,11 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need);
 // The kernel whose workers are warps (kernels/attention/warp_per_worker/kernel.cuh), and how its plans are made. It
 // runs plans of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with
 // the reason.
-Result<AttentionChoice> choose_warp_attention(const AttentionNeed& need);
+Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& need);
 
 // The kernel for plans of decode with few pairs (kernels/attention/low_batch/kernel.cuh), over chosen pages too: 16-bit
 // KV or fp8, head dims 64 and 128. kUnsupported, with the reason.
-Result<AttentionChoice> choose_few_attention(const AttentionNeed& need);
+Result<AttentionChoice> choose_low_batch_attention(const AttentionNeed& need);
 
 // The kernel for many query tokens a request (kernels/attention/prefill/kernel.cuh): sm_90a, 16-bit KV of the queries'
 // type, head dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the

@@ -198,7 +198,7 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
     need.head_dim = e.head_dim;
     need.page_tokens = e.page_tokens;
     need.kv_dtype = e.kv;
-    const Result<AttentionChoice> choice = choose_warp_attention(need);
+    const Result<AttentionChoice> choice = choose_warp_per_worker_attention(need);
     ASSERT_TRUE(choice.ok()) << choice.status().message();
     SCOPED_TRACE(testing::Message() << "head_dim " << e.head_dim << ", pages of " << e.page_tokens);
     EXPECT_EQ(choice->tma, e.tma);
@@ -211,14 +211,14 @@ TEST(AttentionChoiceTest, WarpsTakeDecodeOfUpToEightHeads) {
   }
   AttentionNeed need;
   need.num_sms = 108;  // 1024 of 864 would be too many, 512 too few
-  EXPECT_EQ(choose_warp_attention(need)->num_workers, 864);
+  EXPECT_EQ(choose_warp_per_worker_attention(need)->num_workers, 864);
   need.group = 9;
-  EXPECT_EQ(choose_warp_attention(need).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(choose_warp_per_worker_attention(need).status().code(), StatusCode::kUnsupported);
   for (bool AttentionNeed::*off :
        {&AttentionNeed::batch_invariant, &AttentionNeed::transforms_kv, &AttentionNeed::checked}) {
     AttentionNeed other;
     other.*off = true;
-    EXPECT_EQ(choose_warp_attention(other).status().code(), StatusCode::kUnsupported);
+    EXPECT_EQ(choose_warp_per_worker_attention(other).status().code(), StatusCode::kUnsupported);
   }
 }
 
@@ -228,7 +228,7 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
     for (const int group : {1, 4, 8}) {
       need.head_dim = head_dim;
       need.group = group;
-      const Result<AttentionChoice> choice = choose_few_attention(need);
+      const Result<AttentionChoice> choice = choose_low_batch_attention(need);
       ASSERT_TRUE(choice.ok()) << choice.status().message();
       EXPECT_EQ(choice->threads, head_dim == 64 ? 512 : 384);
       EXPECT_EQ(macro(*choice, "FOVEA_FEW_ROWS"), group);
@@ -238,13 +238,13 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
     }
   }
   AttentionNeed hopper;
-  EXPECT_EQ(macro(*choose_few_attention(hopper), "FOVEA_SLICES"), 1);
+  EXPECT_EQ(macro(*choose_low_batch_attention(hopper), "FOVEA_SLICES"), 1);
   hopper.kv_dtype = abi::KvDType::kF8E4M3;
-  EXPECT_EQ(macro(*choose_few_attention(hopper), "FOVEA_SLICES"), 2);
-  EXPECT_FALSE(choose_few_attention(hopper)->tma);
-  EXPECT_TRUE(choose_few_attention(hopper)->programmatic_launch);
+  EXPECT_EQ(macro(*choose_low_batch_attention(hopper), "FOVEA_SLICES"), 2);
+  EXPECT_FALSE(choose_low_batch_attention(hopper)->tma);
+  EXPECT_TRUE(choose_low_batch_attention(hopper)->programmatic_launch);
   hopper.arch = "sm_80";
-  EXPECT_FALSE(choose_few_attention(hopper)->programmatic_launch);
+  EXPECT_FALSE(choose_low_batch_attention(hopper)->programmatic_launch);
   using Change = void (*)(AttentionNeed&);
   for (const Change change :
        {Change{[](AttentionNeed& n) { n.group = 9; }}, Change{[](AttentionNeed& n) { n.head_dim = 256; }},
@@ -257,7 +257,7 @@ TEST(AttentionChoiceTest, FewPairsHaveAKernel) {
         Change{[](AttentionNeed& n) { n.transforms_q = true; }}, Change{[](AttentionNeed& n) { n.checked = true; }}}) {
     AttentionNeed other;
     change(other);
-    EXPECT_EQ(choose_few_attention(other).status().code(), StatusCode::kUnsupported);
+    EXPECT_EQ(choose_low_batch_attention(other).status().code(), StatusCode::kUnsupported);
   }
 }
 
@@ -283,7 +283,7 @@ TEST(AttentionChoiceTest, EveryArchitectureHasRoomForWarps) {
       AttentionNeed need;
       need.arch = arch;
       need.head_dim = head_dim;
-      const Result<AttentionChoice> choice = choose_warp_attention(need);
+      const Result<AttentionChoice> choice = choose_warp_per_worker_attention(need);
       ASSERT_TRUE(choice.ok()) << arch << ", head_dim " << head_dim << ": " << choice.status().message();
       EXPECT_GE(macro(*choice, "FOVEA_SLOTS"), 1);
     }

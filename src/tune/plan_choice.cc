@@ -13,8 +13,10 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 // One request after the other costs a CTA what starts and ends an item, but its pairs come in whole; up to so many
 // pairs that is less than what the other kernels lose (28 query heads of 4, 37 requests of 3,001 tokens, 148
 // pairs: 56.5 us against 61.1, of fp8 33.4 against 41.9).
-std::int64_t most_few_pairs(const KernelMenu& menu) { return std::int64_t{menu.num_sms} * 5 / 3; }
-bool few_pays(const KernelMenu& menu, const PlanFacts& facts) { return facts.pairs <= most_few_pairs(menu); }
+std::int64_t most_low_batch_pairs(const KernelMenu& menu) { return std::int64_t{menu.num_sms} * 5 / 3; }
+bool low_batch_profitable(const KernelMenu& menu, const PlanFacts& facts) {
+  return facts.pairs <= most_low_batch_pairs(menu);
+}
 
 // A request with much of the work is divided among many CTAs, whose parts meet last.
 bool one_is_long(const KernelMenu& menu, const PlanFacts& facts) {
@@ -28,18 +30,18 @@ std::int64_t least_warps_pairs(const KernelMenu& menu) {
 // Pairs alike, of some length but not many, keep the CTAs of the general kernel as busy (32 requests of 2,048 tokens
 // under 8 heads: 65.3 us against 67.1).
 bool pairs_alike(const KernelMenu& menu, const PlanFacts& facts) {
-  return abi::kv_bits(menu.kv_dtype) == 16 && menu.has(PlanKernel::kFew) && facts.pairs < 512 &&
+  return abi::kv_bits(menu.kv_dtype) == 16 && menu.has(PlanKernel::kLowBatch) && facts.pairs < 512 &&
          facts.kv_bytes < 448 * kMiB && 4 * facts.kv_bytes >= facts.pairs * kMiB &&
          4 * facts.longest_bytes * facts.requests <= 5 * facts.kv_bytes;
 }
-bool warps_pay(const KernelMenu& menu, const PlanFacts& facts) {
+bool warp_per_worker_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   return facts.pairs >= least_warps_pairs(menu) && !one_is_long(menu, facts) && !pairs_alike(menu, facts);
 }
 
 // Whether reading common runs once is faster than each request by itself, by how long both take on one H200 in us; MB a
 // us is TB/s. Fitted to drawn cases of `fovea bench attention --suite sweep` and of suite cliffs, within a fifth where
 // the two are close. Shared runs cost rounds of their own, and outside of their kernel merges row by row.
-bool sharing_pays(const KernelMenu& menu, const PlanFacts& facts) {
+bool sharing_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   const double all = static_cast<double>(facts.kv_bytes) / 1e6, read = static_cast<double>(*facts.shared_bytes) / 1e6;
   const bool wide = abi::kv_bits(menu.kv_dtype) == 16;
   const double tflop = facts.decode ? 0.0 : static_cast<double>(facts.flops) / 1e6;  // a us is so many TFLOP/s
@@ -54,9 +56,9 @@ bool sharing_pays(const KernelMenu& menu, const PlanFacts& facts) {
 // them one by one, 0.4 us each, and reads again for each what the first one saw. Where that is little, it is faster.
 // (669 requests of 54 tokens, 3 of them queries: 175 us against 188; 845 of 26 and 7: 230 against 434; 312 of 2,971
 // with int4, 1 to 3: 115 against 234.)
-bool drafts_pay(const KernelMenu& menu, const PlanFacts& facts) {
+bool drafts_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   const std::int64_t most_repeated = (menu.kv_dtype == abi::KvDType::kI4 ? 400 : 160) << 10;  // a pair
-  return menu.has(PlanKernel::kWarps) && facts.most_q <= 8 && facts.tiles >= 4 * menu.num_sms &&
+  return menu.has(PlanKernel::kWarpPerWorker) && facts.most_q <= 8 && facts.tiles >= 4 * menu.num_sms &&
          3 * facts.longest_bytes <= facts.kv_bytes && facts.repeated_bytes <= facts.pairs * most_repeated;
 }
 
@@ -64,22 +66,22 @@ bool drafts_pay(const KernelMenu& menu, const PlanFacts& facts) {
 // for every tile of rows, it needs some 128 rows for what it reads (TFLOP/s beside the general kernel: a prompt of 8k
 // 247 and 165, 512 tokens on 32k 251 and 192, 64 on 4k 209 and 161; 16 on 4k 117 and 143, a prompt beside 63 decodes 22
 // and 74).
-bool prefill_pays(const KernelMenu& menu, const PlanFacts& facts) {
+bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   if (facts.most_rows <= 32) return false;
   return abi::kv_bits(menu.kv_dtype) == 16 || facts.flops >= 256 * facts.kv_bytes;
 }
 
 bool can_run(PlanKernel kernel, const PlanFacts& facts) {
   if (kernel == PlanKernel::kGeneral || kernel == PlanKernel::kPrefill) return true;
-  return !facts.bit_mask && (!facts.given || (facts.selected && kernel == PlanKernel::kFew));
+  return !facts.bit_mask && (!facts.given || (facts.selected && kernel == PlanKernel::kLowBatch));
 }
 
 PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   const auto general = [](PlanReason reason) { return PlanChoice{PlanKernel::kGeneral, reason}; };
   if (menu.has(PlanKernel::kPrefill)) {
-    // Every request by itself: what several read at once, the second-level cache has.
+    // Every request by itself: what several read at once, L2 has.
     if (menu.asked == PlanKernel::kPrefill) return {PlanKernel::kPrefill, PlanReason::kAsked, false};
-    if (!menu.asked.has_value() && prefill_pays(menu, facts))
+    if (!menu.asked.has_value() && prefill_profitable(menu, facts))
       return {PlanKernel::kPrefill, PlanReason::kLongQueries, false};
   }
   if (facts.bit_mask) return general(PlanReason::kBitMask);
@@ -87,15 +89,16 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   if (menu.asked.has_value() && menu.has(*menu.asked) && can_run(*menu.asked, facts)) {
     return {*menu.asked, PlanReason::kAsked};
   }
-  if (!facts.decode && drafts_pay(menu, facts)) return {PlanKernel::kWarps, PlanReason::kShortDrafts};
+  if (!facts.decode && drafts_profitable(menu, facts)) return {PlanKernel::kWarpPerWorker, PlanReason::kShortDrafts};
   if (!facts.decode) return general(PlanReason::kLongQueries);
-  if (menu.has(PlanKernel::kFew) && few_pays(menu, facts)) return {PlanKernel::kFew, PlanReason::kFewPairs};
+  if (menu.has(PlanKernel::kLowBatch) && low_batch_profitable(menu, facts))
+    return {PlanKernel::kLowBatch, PlanReason::kFewPairs};
   if (facts.selected) return general(PlanReason::kGivenRows);
-  if (menu.has(PlanKernel::kWarps)) {
-    if (warps_pay(menu, facts)) return {PlanKernel::kWarps, PlanReason::kManyPairs};
+  if (menu.has(PlanKernel::kWarpPerWorker)) {
+    if (warp_per_worker_profitable(menu, facts)) return {PlanKernel::kWarpPerWorker, PlanReason::kManyPairs};
     return general(one_is_long(menu, facts) ? PlanReason::kOneLong : PlanReason::kBetween);
   }
-  return general(menu.has(PlanKernel::kFew) ? PlanReason::kBetween : PlanReason::kAlone);
+  return general(menu.has(PlanKernel::kLowBatch) ? PlanReason::kBetween : PlanReason::kAlone);
 }
 
 std::string bytes_text(std::int64_t bytes) {
@@ -108,8 +111,8 @@ std::string bytes_text(std::int64_t bytes) {
 std::string_view kernel_name(PlanKernel kernel) {
   switch (kernel) {
     case PlanKernel::kGeneral: return "general";
-    case PlanKernel::kWarps: return "warps";
-    case PlanKernel::kFew: return "few";
+    case PlanKernel::kWarpPerWorker: return "warp_per_worker";
+    case PlanKernel::kLowBatch: return "low_batch";
     case PlanKernel::kPrefill: return "prefill";
   }
   return "?";
@@ -120,31 +123,32 @@ KernelMenu kernel_menu(const AttentionNeed& need) {
   menu.kv_dtype = need.kv_dtype;
   menu.num_sms = need.num_sms;
   if (const auto general = choose_attention(need); general.ok()) menu.shared_kernel = !general->shared_header.empty();
-  if (const auto warps = choose_warp_attention(need); !warps.ok()) menu.no_warps = warps.status().message();
-  if (const auto few = choose_few_attention(need); !few.ok()) menu.no_few = few.status().message();
+  if (const auto warps = choose_warp_per_worker_attention(need); !warps.ok())
+    menu.no_warp_per_worker = warps.status().message();
+  if (const auto few = choose_low_batch_attention(need); !few.ok()) menu.no_low_batch = few.status().message();
   if (const auto prefill = choose_prefill_attention(need); !prefill.ok()) menu.no_prefill = prefill.status().message();
   return menu;
 }
 
-bool kernel_pays(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& facts) {
+bool is_profitable(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& facts) {
   switch (kernel) {
     case PlanKernel::kGeneral: return true;
-    case PlanKernel::kWarps: return warps_pay(menu, facts);
-    case PlanKernel::kFew: return few_pays(menu, facts);
-    case PlanKernel::kPrefill: return prefill_pays(menu, facts);
+    case PlanKernel::kWarpPerWorker: return warp_per_worker_profitable(menu, facts);
+    case PlanKernel::kLowBatch: return low_batch_profitable(menu, facts);
+    case PlanKernel::kPrefill: return prefill_profitable(menu, facts);
   }
   return false;
 }
 
 PlanChoice choose_plan_kernel(const KernelMenu& menu, const PlanFacts& facts) {
-  if (facts.recorded.has_value()) {
-    if (!can_run(*facts.recorded, facts)) return {*facts.recorded, PlanReason::kCannotReplay};
+  if (facts.captured.has_value()) {
+    if (!can_run(*facts.captured, facts)) return {*facts.captured, PlanReason::kCannotReplay};
     // The kernels for decode alone run no shared runs.
-    return {*facts.recorded, PlanReason::kRecorded, *facts.recorded == PlanKernel::kGeneral};
+    return {*facts.captured, PlanReason::kCaptured, *facts.captured == PlanKernel::kGeneral};
   }
   if (facts.shared_bytes.has_value() && !facts.bit_mask) {
     // Who asks for a kernel leaves nothing to estimates.
-    if (menu.asked.has_value() || sharing_pays(menu, facts)) return {PlanKernel::kGeneral, PlanReason::kShares};
+    if (menu.asked.has_value() || sharing_profitable(menu, facts)) return {PlanKernel::kGeneral, PlanReason::kShares};
     PlanChoice apart = choose_apart(menu, facts);
     apart.share = false;
     return apart;
@@ -157,7 +161,7 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
       fmt::format("decode of {} (request, KV head) pairs over {}", facts.pairs, bytes_text(facts.kv_bytes));
   const auto why = [&]() -> std::string {
     switch (choice.reason) {
-      case PlanReason::kRecorded: return "a graph captured it, and replays it";
+      case PlanReason::kCaptured: return "a graph captured it, and replays it";
       case PlanReason::kCannotReplay: return "a graph captured it, and it cannot run this plan";
       case PlanReason::kAsked: return "decode_kernel asks for it";
       case PlanReason::kShares:
@@ -172,19 +176,20 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
                              facts.most_rows);
         }
         return fmt::format("up to {} query tokens a request, where {} one", facts.most_q,
-                           prefill_pays(menu, facts) ? "other kernels here take" : "those for decode take");
+                           prefill_profitable(menu, facts) ? "other kernels here take" : "those for decode take");
       case PlanReason::kFewPairs:
-        return fmt::format("{}, at most {}: what happens once counts", pairs, most_few_pairs(menu));
+        return fmt::format("{}, at most {}: what happens once counts", pairs, most_low_batch_pairs(menu));
       case PlanReason::kShortDrafts:
         return fmt::format("up to {} query tokens a request, one by one: requests are short", facts.most_q);
       case PlanReason::kManyPairs: return pairs + ", enough for every warp to have work of its own";
       case PlanReason::kOneLong: return pairs + ", more than a third of them one request's";
       case PlanReason::kBetween:
-        if (!menu.no_warps.empty())
-          return fmt::format("{}, more than {}; {}", pairs, most_few_pairs(menu), menu.no_warps);
+        if (!menu.no_warp_per_worker.empty())
+          return fmt::format("{}, more than {}; {}", pairs, most_low_batch_pairs(menu), menu.no_warp_per_worker);
         if (pairs_alike(menu, facts)) return pairs + ", alike and of some length: CTAs are as busy as warps";
         return fmt::format("{}, below the {} from where warps is faster", pairs, least_warps_pairs(menu));
-      case PlanReason::kAlone: return menu.no_warps + (menu.no_few.empty() ? "" : "; " + menu.no_few);
+      case PlanReason::kAlone:
+        return menu.no_warp_per_worker + (menu.no_low_batch.empty() ? "" : "; " + menu.no_low_batch);
     }
     return "?";
   }();

@@ -2,7 +2,7 @@
 // configured for an object's options; this chooses among those that the options allow, batch by batch. Pure functions,
 // called by attention/plan_chooser.h with every plan, and for words by Attention::explain() and `fovea plan explain`.
 //
-// Another kernel is a value of PlanKernel, a predicate in kernel_pays() and a line in choose_plan_kernel().
+// Another kernel is a value of PlanKernel, a predicate in is_profitable() and a line in choose_plan_kernel().
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ namespace fovea::tune {
 enum class PlanKernel : std::uint8_t {
   kGeneral = 1,  // kernels/attention/general: runs all plans; those that share runs by kernels/attention/prefix_forest
                  // where there is that
-  kWarps = 2,    // kernels/attention/warp_per_worker: large batches of decode
-  kFew = 3,      // kernels/attention/low_batch: few pairs of decode
-  kPrefill = 4,  // kernels/attention/prefill: many query tokens a request; runs all plans
+  kWarpPerWorker = 2,  // kernels/attention/warp_per_worker: large batches of decode
+  kLowBatch = 3,       // kernels/attention/low_batch: few pairs of decode
+  kPrefill = 4,        // kernels/attention/prefill: many query tokens a request; runs all plans
 };
 std::string_view kernel_name(PlanKernel kernel);
 
@@ -28,21 +28,21 @@ std::string_view kernel_name(PlanKernel kernel);
 struct KernelMenu {
   abi::KvDType kv_dtype = abi::KvDType::kBF16;
   int num_sms = 132;
-  std::optional<PlanKernel> asked;           // wherever it can run the plan
-  bool shared_kernel = false;                // plans that share runs have a kernel of their own
-  std::string no_warps, no_few, no_prefill;  // why the options rule a kernel out; empty: it is there
+  std::optional<PlanKernel> asked;                           // wherever it can run the plan
+  bool shared_kernel = false;                                // plans that share runs have a kernel of their own
+  std::string no_warp_per_worker, no_low_batch, no_prefill;  // why the options rule a kernel out; empty: it is there
 
   bool has(PlanKernel kernel) const {
     switch (kernel) {
       case PlanKernel::kGeneral: return true;
-      case PlanKernel::kWarps: return no_warps.empty();
-      case PlanKernel::kFew: return no_few.empty();
+      case PlanKernel::kWarpPerWorker: return no_warp_per_worker.empty();
+      case PlanKernel::kLowBatch: return no_low_batch.empty();
       case PlanKernel::kPrefill: return no_prefill.empty();
     }
     return false;
   }
 };
-// Without what declared maxima say; see kernel_pays().
+// Without what declared maxima say; see is_profitable().
 KernelMenu kernel_menu(const AttentionNeed& need);
 
 // What the choice looks at of a batch.
@@ -63,11 +63,11 @@ struct PlanFacts {
   std::int64_t longest_bytes = 0;   // of them, the longest request's
   // Of a plan that packed requests with common pages: what all of it reads. Nothing: not packed, or nothing in common.
   std::optional<std::int64_t> shared_bytes;
-  std::optional<PlanKernel> recorded;  // a graph captured it, and replays it whatever is planned
+  std::optional<PlanKernel> captured;  // a graph captured it, and replays it whatever is planned
 };
 
 enum class PlanReason : std::uint8_t {
-  kRecorded,      // a graph captured this kernel
+  kCaptured,      // a graph captured this kernel
   kCannotReplay,  // the kernel that a graph captured cannot run this plan: refuse it
   kAsked,         // decode_kernel says so
   kShares,        // runs of several requests are read once
@@ -92,9 +92,9 @@ struct PlanChoice {
 PlanChoice choose_plan_kernel(const KernelMenu& menu, const PlanFacts& facts);
 
 // Whether a plan of decode had better go to the kernel. With an object's maxima: whether one of its plans ever may.
-bool kernel_pays(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& facts);
+bool is_profitable(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& facts);
 
-// "warps: decode of 512 (request, KV head) pairs over 1.0 GiB, enough for every warp to have work of its own"
+// "warp_per_worker: decode of 512 (request, KV head) pairs over 1.0 GiB, enough for every warp to have work of its own"
 std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanChoice& choice);
 
 }  // namespace fovea::tune

@@ -47,8 +47,8 @@ void expect(const Expected& e) {
 TEST(PlanChoiceTest, DecodeByPairsAndBytes) {
   const KernelMenu bf16 = menu_of(), fp8 = menu_of(abi::KvDType::kF8E4M3), int4 = menu_of(abi::KvDType::kI4);
   KernelMenu d96 = menu_of();
-  d96.no_few = "head dims 64 and 128";
-  const auto general = PlanKernel::kGeneral, warps = PlanKernel::kWarps, few = PlanKernel::kFew;
+  d96.no_low_batch = "head dims 64 and 128";
+  const auto general = PlanKernel::kGeneral, warps = PlanKernel::kWarpPerWorker, few = PlanKernel::kLowBatch;
   for (const Expected& e : {
            Expected{"one request", bf16, decode(8, kMiB, kMiB), few, PlanReason::kFewPairs},
            Expected{"as many pairs as SMs", bf16, decode(132, kGiB), few, PlanReason::kFewPairs},
@@ -89,7 +89,7 @@ TEST(PlanChoiceTest, WhatOnlyTheGeneralKernelRuns) {
   expect({"a cascade", menu, facts, PlanKernel::kGeneral, PlanReason::kGivenRows});
   facts.decode = facts.selected = true;
   facts.pairs = 220;
-  expect({"selected pages", menu, facts, PlanKernel::kFew, PlanReason::kFewPairs});
+  expect({"selected pages", menu, facts, PlanKernel::kLowBatch, PlanReason::kFewPairs});
   facts.pairs = 221;
   expect({"of many", menu, facts, PlanKernel::kGeneral, PlanReason::kGivenRows});
 }
@@ -103,7 +103,7 @@ TEST(PlanChoiceTest, DraftsOfShortRequests) {
   facts.most_q = 3;
   facts.tiles = 3 * facts.pairs;
   facts.repeated_bytes = 2 * facts.kv_bytes;
-  expect({"short", menu, facts, PlanKernel::kWarps, PlanReason::kShortDrafts});
+  expect({"short", menu, facts, PlanKernel::kWarpPerWorker, PlanReason::kShortDrafts});
   PlanFacts longer = facts;
   longer.repeated_bytes = 2 * 5352 * std::int64_t{100000};
   expect({"of 200", menu, longer, PlanKernel::kGeneral, PlanReason::kLongQueries});
@@ -126,7 +126,7 @@ TEST(PlanChoiceTest, SharingIsForWhatItSaves) {
   // 64 pairs of requests with 48 tokens of 2,500 in common: read apart, as if they had none.
   facts.shared_bytes = kGiB - kGiB / 100;
   choice = choose_plan_kernel(menu, facts);
-  EXPECT_EQ(choice.kernel, PlanKernel::kWarps);
+  EXPECT_EQ(choice.kernel, PlanKernel::kWarpPerWorker);
   EXPECT_FALSE(choice.share);
   EXPECT_NE(describe(menu, facts, choice).find("read once"), std::string::npos);
   facts.shared_bytes = kGiB + kMiB;  // tiles that read a run more often than requests would
@@ -175,21 +175,21 @@ TEST(PlanChoiceTest, SharingByMeasuredCases) {
 TEST(PlanChoiceTest, WhatAGraphRecordedStays) {
   const KernelMenu menu = menu_of();
   PlanFacts facts = decode(8, kMiB);
-  facts.recorded = PlanKernel::kWarps;
-  expect({"decode", menu, facts, PlanKernel::kWarps, PlanReason::kRecorded});
+  facts.captured = PlanKernel::kWarpPerWorker;
+  expect({"decode", menu, facts, PlanKernel::kWarpPerWorker, PlanReason::kCaptured});
   EXPECT_FALSE(choose_plan_kernel(menu, facts).share);  // which that kernel does not do
   facts.decode = false;
-  expect({"drafts, token by token", menu, facts, PlanKernel::kWarps, PlanReason::kRecorded});
+  expect({"drafts, token by token", menu, facts, PlanKernel::kWarpPerWorker, PlanReason::kCaptured});
   facts.bit_mask = true;
-  expect({"a tree of drafts", menu, facts, PlanKernel::kWarps, PlanReason::kCannotReplay});
+  expect({"a tree of drafts", menu, facts, PlanKernel::kWarpPerWorker, PlanReason::kCannotReplay});
   facts.bit_mask = false;
-  facts.recorded = PlanKernel::kGeneral;
-  expect({"drafts again", menu, facts, PlanKernel::kGeneral, PlanReason::kRecorded});
+  facts.captured = PlanKernel::kGeneral;
+  expect({"drafts again", menu, facts, PlanKernel::kGeneral, PlanReason::kCaptured});
   facts.given = facts.selected = facts.decode = true;
-  facts.recorded = PlanKernel::kFew;
-  expect({"selected pages", menu, facts, PlanKernel::kFew, PlanReason::kRecorded});
-  facts.recorded = PlanKernel::kWarps;
-  expect({"selected pages on warps", menu, facts, PlanKernel::kWarps, PlanReason::kCannotReplay});
+  facts.captured = PlanKernel::kLowBatch;
+  expect({"selected pages", menu, facts, PlanKernel::kLowBatch, PlanReason::kCaptured});
+  facts.captured = PlanKernel::kWarpPerWorker;
+  expect({"selected pages on warps", menu, facts, PlanKernel::kWarpPerWorker, PlanReason::kCannotReplay});
 }
 
 // A graph that was captured with dummies of one token replays the kernel that a fresh plan of real lengths takes.
@@ -206,14 +206,14 @@ TEST(PlanChoiceTest, DummyLengthsChooseAsRealOnes) {
 
 TEST(PlanChoiceTest, TheCallerMayAsk) {
   KernelMenu menu = menu_of();
-  menu.asked = PlanKernel::kWarps;
-  expect({"few pairs", menu, decode(1, kMiB), PlanKernel::kWarps, PlanReason::kAsked});
-  menu.no_warps = "head_dim";
-  expect({"which there is not", menu, decode(1, kMiB), PlanKernel::kFew, PlanReason::kFewPairs});
-  menu.no_warps.clear();
+  menu.asked = PlanKernel::kWarpPerWorker;
+  expect({"few pairs", menu, decode(1, kMiB), PlanKernel::kWarpPerWorker, PlanReason::kAsked});
+  menu.no_warp_per_worker = "head_dim";
+  expect({"which there is not", menu, decode(1, kMiB), PlanKernel::kLowBatch, PlanReason::kFewPairs});
+  menu.no_warp_per_worker.clear();
   PlanFacts drafts = decode(1, kMiB);
   drafts.decode = false;
-  expect({"drafts", menu, drafts, PlanKernel::kWarps, PlanReason::kAsked});
+  expect({"drafts", menu, drafts, PlanKernel::kWarpPerWorker, PlanReason::kAsked});
   drafts.bit_mask = true;
   expect({"for what it cannot run", menu, drafts, PlanKernel::kGeneral, PlanReason::kBitMask});
 }
@@ -222,8 +222,8 @@ TEST(PlanChoiceTest, TheMenuSaysWhatOptionsRuleOut) {
   AttentionNeed need;
   need.group = 12;
   const KernelMenu menu = kernel_menu(need);
-  EXPECT_NE(menu.no_warps.find("12 query heads"), std::string::npos);
-  EXPECT_NE(menu.no_few.find("12 query heads"), std::string::npos);
+  EXPECT_NE(menu.no_warp_per_worker.find("12 query heads"), std::string::npos);
+  EXPECT_NE(menu.no_low_batch.find("12 query heads"), std::string::npos);
   expect({"group of 12", menu, decode(1, kMiB), PlanKernel::kGeneral, PlanReason::kAlone});
   EXPECT_NE(describe(menu, decode(1, kMiB), {}).find("12 query heads"), std::string::npos);
 }

@@ -1,5 +1,5 @@
 // The attention cases that Fovea and its peers are measured on, as data: `fovea bench attention --device cuda:0` runs
-// them, `--list` prints them as JSON for bench/gpu_peers.py, so that every engine gets the same work.
+// them, `--list` prints them as JSON for bench/peers_gpu.py, so that every engine gets the same work.
 #pragma once
 
 #include <array>

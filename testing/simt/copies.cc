@@ -174,8 +174,8 @@ void check_ready(Lane& lane, const Mbarrier& barrier) {
 
 }  // namespace
 
-void copy_box(Lane& lane, std::uint32_t address, const void* map_at, const std::int32_t* coordinates,
-              std::uint32_t rank, std::uint32_t barrier_address) {
+void tma_load_box(Lane& lane, std::uint32_t address, const void* map_at, const std::int32_t* coordinates,
+                  std::uint32_t rank, std::uint32_t barrier_address) {
   Cta& cta = *lane.warp->cta;
   const TensorMapSpec map = decode(lane, map_at);
   const std::uint32_t bytes = box_bytes(map);

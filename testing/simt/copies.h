@@ -12,8 +12,8 @@ inline constexpr std::uint64_t kTensorMapMark = 0x51a7700000000000ull;
 std::uint32_t swizzle_address(std::uint32_t address, std::uint32_t span);
 
 void copies_commit(Lane& lane);
-void copy_box(Lane& lane, std::uint32_t address, const void* map, const std::int32_t* coordinates, std::uint32_t rank,
-              std::uint32_t barrier);
+void tma_load_box(Lane& lane, std::uint32_t address, const void* map, const std::int32_t* coordinates,
+                  std::uint32_t rank, std::uint32_t barrier);
 void copy_bulk(Lane& lane, std::uint32_t address, const void* from, std::uint32_t bytes, std::uint32_t barrier);
 void store_box(Lane& lane, const void* map, const std::int32_t* coordinates, std::uint32_t rank, std::uint32_t address);
 void store_bulk(Lane& lane, void* to, std::uint32_t address, std::uint32_t bytes);

@@ -36,6 +36,9 @@ Operand value(const char*, T x) {
   return {nullptr, bits_of(x), sizeof(T)};
 }
 
+// An operand that a kernel's macro writes, which is rewritten before the preprocessor has seen it.
+#define FOVEA_VARIABLE(constraint, x) ::simt::variable(constraint, x)
+
 // Runs a statement: what `asm volatile(text : variables : values)` does on a device.
 void ptx(const char* text, std::initializer_list<Operand> operands);
 

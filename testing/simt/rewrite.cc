@@ -83,7 +83,7 @@ bool is_blank(std::string_view s) {
   return true;
 }
 
-// Operands `"=r"(x), "l"(p)` as arguments of ::simt::ptx. Blanks stay, for the lines.
+// Operands `"=r"(x), "l"(p)`, and macros of them, as arguments of ::simt::ptx. Blanks stay, for the lines.
 void append_operands(std::string_view list, std::string_view function, std::string& to, bool& first) {
   if (is_blank(list)) {
     to += list;
@@ -92,6 +92,12 @@ void append_operands(std::string_view list, std::string_view function, std::stri
   for (const std::string_view operand : split(list, ',')) {
     std::size_t at = 0;
     while (is_space(operand[at])) ++at;
+    if (is_word(operand[at])) {  // a macro of operands, each by FOVEA_VARIABLE
+      to += first ? "" : ",";
+      first = false;
+      to += operand;
+      continue;
+    }
     const std::size_t constraint = skip(operand, at);
     std::size_t open = constraint;
     while (is_space(operand[open])) ++open;

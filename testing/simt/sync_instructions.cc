@@ -78,7 +78,7 @@ void copy(Lane& lane, const Instruction& i, Frame& f) {
     store_box(lane, global(0), at, rank, shared(1));
   } else if (i.has("cp.async.bulk.tensor")) {
     const std::uint32_t rank = coordinates(1, at);
-    copy_box(lane, shared(0), global(1), at, rank, shared(2));
+    tma_load_box(lane, shared(0), global(1), at, rank, shared(2));
   } else if (i.has("cp.async.bulk.commit_group")) {
     ++lane.store_group;
   } else if (i.has("cp.async.bulk.wait_group")) {

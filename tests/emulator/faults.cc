@@ -70,9 +70,9 @@ const std::vector<Fault>& faults() {
        "trees_gather"},
       {"a slot is read one group of copies too early", "kernels/attention/warp_per_worker/kernel.cuh",
        "      if constexpr (!kTma || kTokenScales) {\n"
-       "        ptx::wait_for_copies<kSlots - 1>();\n",
+       "        ptx::cp_async_wait<kSlots - 1>();\n",
        "      if constexpr (!kTma || kTokenScales) {\n"
-       "        if (!FAULT) ptx::wait_for_copies<kSlots - 1>();\n",
+       "        if (!FAULT) ptx::cp_async_wait<kSlots - 1>();\n",
        "warps_gather"},
       {"values behind the end of a run are multiplied", "kernels/attention/warp_per_worker/slice.cuh",
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);\n",
@@ -113,8 +113,8 @@ const std::vector<Fault>& faults() {
        "    const uint32_t begin = of_run ? parts.run * kMergeFan : 0;\n",
        "    const uint32_t begin = of_run && !FAULT ? parts.run * kMergeFan : 0;\n", "prefill_wide"},
       {"queries are not fenced for wgmma", "kernels/attention/prefill/queries.cuh",
-       "      ptx::wait_for_copies<0>();\n      ptx::fence_before_async_copies();\n",
-       "      ptx::wait_for_copies<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
+       "      ptx::cp_async_wait<0>();\n      ptx::fence_before_async_copies();\n",
+       "      ptx::cp_async_wait<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
       {"parts are counted before they are written", "kernels/attention/prefix_forest/parts.cuh",
        "  if (row.valid && !kept) {\n"
        "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "

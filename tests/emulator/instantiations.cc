@@ -155,11 +155,11 @@ Result<Built> build(const Instantiation& instantiation) {
   need.checked = o.checked;
   const KernelKind kind = instantiation.kind;
   need.hooks_logits_alone = variant.source.empty() && variant.name != "Sigmoid";
-  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice choice, kind == KernelKind::kWarps ? tune::choose_warp_attention(need)
-                                                       : kind == KernelKind::kFew ? tune::choose_few_attention(need)
-                                                       : kind == KernelKind::kPrefill
-                                                           ? tune::choose_prefill_attention(need)
-                                                           : tune::choose_attention(need));
+  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice choice,
+                         kind == KernelKind::kWarps     ? tune::choose_warp_per_worker_attention(need)
+                         : kind == KernelKind::kFew     ? tune::choose_low_batch_attention(need)
+                         : kind == KernelKind::kPrefill ? tune::choose_prefill_attention(need)
+                                                        : tune::choose_attention(need));
   jit::AttentionKernelSpec spec;
   spec.arch = instantiation.arch;
   spec.header = kind == KernelKind::kTrees ? choice.shared_header : choice.header;

@@ -153,7 +153,7 @@ __device__ __forceinline__ void copy_tile(const Arguments& args, const abi::Tens
 
 // Bulk copies of bytes, and matrices through stmatrix and ldmatrix. 32 threads. mode 1: a bulk copy past the end of
 // what there is; 2: a load past the end of shared memory.
-__device__ __forceinline__ void copy_bytes(const Arguments& args, uint8_t* shared) {
+__device__ __forceinline__ void bulk_load(const Arguments& args, uint8_t* shared) {
   const uint32_t barrier = ptx::smem_address(shared + 2048);
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(barrier, 1);
@@ -210,6 +210,6 @@ extern "C" __global__ void __launch_bounds__(128)
   if (which == 0) probes::multiply(args, memory);
   if (which == 1) probes::multiply_transposed(args, memory);
   if (which == 2) probes::copy_tile(args, &in, &out, memory);
-  if (which == 3) probes::copy_bytes(args, memory);
+  if (which == 3) probes::bulk_load(args, memory);
   if (which == 4) probes::hand_over(args, memory);
 }

@@ -28,6 +28,25 @@ def device(request):
     devices.default = devices.CPU
 
 
+@pytest.fixture(scope="module")
+def server(request, device):
+    """A server with the file's SERVER_OPTIONS."""
+    from test_openai import Server
+    one = Server(*getattr(request.module, "SERVER_OPTIONS", ()))
+    yield one
+    assert one.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client()
+
+
+@pytest.fixture(scope="module")
+def model(client):
+    return client.models.list().data[0].id
+
+
 @pytest.fixture(scope="session")
 def driver():
     made = Driver()

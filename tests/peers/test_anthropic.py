@@ -8,15 +8,9 @@ import pytest
 from test_openai import CODE, DOCUMENT, Server
 from test_tools import PARAMETERS
 
+SERVER_OPTIONS = ("--tool-parser", "hermes", "--served-model-name", "needle", "--served-model-name", "claude-test")
 TOOLS = [{"name": "get_weather", "description": "The weather.", "input_schema": PARAMETERS},
          {"name": "now", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}]
-
-
-@pytest.fixture(scope="module")
-def server(device):
-    one = Server("--tool-parser", "hermes", "--served-model-name", "needle", "--served-model-name", "claude-test")
-    yield one
-    assert one.stop() == 0
 
 
 @pytest.fixture(scope="module")

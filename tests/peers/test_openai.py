@@ -61,23 +61,6 @@ class Server:
         return self.process.wait(60)
 
 
-@pytest.fixture(scope="module")
-def server(device):
-    one = Server()
-    yield one
-    assert one.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client()
-
-
-@pytest.fixture(scope="module")
-def model(client):
-    return client.models.list().data[0].id
-
-
 def ask(client, model, text, **options):
     return client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}],
                                           **{"temperature": 0, "max_tokens": 32, **options})

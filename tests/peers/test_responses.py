@@ -26,11 +26,6 @@ def client(device):
     assert one.stop() == 0
 
 
-@pytest.fixture(scope="module")
-def model(client):
-    return client.models.list().data[0].id
-
-
 def respond(client, model, given, **options):
     return client.responses.create(model=model, input=given, **{"temperature": 0, "max_output_tokens": 32, **options})
 

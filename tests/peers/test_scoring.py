@@ -4,24 +4,9 @@ both against what the model gives when each token is forced upon it.
 
 import openai
 import pytest
-from test_openai import CODE, DOCUMENT, Server
+from test_openai import CODE, DOCUMENT
 
-
-@pytest.fixture(scope="module")
-def server(device):
-    one = Server("--batch-invariant", "--chunk-tokens", "96", "--speculate", "ngram")
-    yield one
-    assert one.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client()
-
-
-@pytest.fixture(scope="module")
-def model(client):
-    return client.models.list().data[0].id
+SERVER_OPTIONS = ("--batch-invariant", "--chunk-tokens", "96", "--speculate", "ngram")
 
 
 @pytest.fixture(scope="module")

@@ -12,26 +12,9 @@ import jsonschema
 import openai
 import pydantic
 import pytest
-from test_openai import Server, ask
+from test_openai import ask
 
 SCHEMAS = int(os.environ.get("FOVEA_TEST_SCHEMAS", "20"))
-
-
-@pytest.fixture(scope="module")
-def server(device):
-    one = Server()
-    yield one
-    assert one.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client()
-
-
-@pytest.fixture(scope="module")
-def model(client):
-    return client.models.list().data[0].id
 
 
 def scalar(rng):

@@ -24,11 +24,6 @@ def client(request, device):
     assert one.stop() == 0
 
 
-@pytest.fixture(scope="module")
-def model(client):
-    return client.models.list().data[0].id
-
-
 def check(name, arguments):
     jsonschema.validate(json.loads(arguments), PARAMETERS if name == "get_weather" else {"maxProperties": 0})
 

@@ -1,5 +1,5 @@
-// A CUDA device for benchmarks: memory full of values, and the time of replayed graphs. Used by bench/attention_cuda.cc
-// and bench/cuda_limits.cc.
+// A CUDA device for benchmarks: memory full of values, and the time of replayed graphs. Used by the files of this
+// folder.
 #pragma once
 
 #include <cstddef>

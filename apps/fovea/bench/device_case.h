@@ -1,5 +1,5 @@
 // A measured case on a CUDA device, planned and ready to run: copies of the KV under one page table, queries, outputs.
-// Used by bench/attention_cuda.cc and bench/cuda_host.cc.
+// Used by bench/attention_cuda.cc, bench/cuda_host.cc and bench/sweep.cc.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// Asks an Engine questions about generated documents and counts right answers. Used by `fovea eval needle` and the
-// demo.
+// Asks an Engine questions about generated documents and counts right answers. Used by `fovea eval needle` and `fovea
+// profile heads`.
 #pragma once
 
 #include <cstdint>

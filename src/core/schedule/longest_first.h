@@ -1,6 +1,6 @@
 // The schedule of plans with many (tile, KV head) pairs and much arithmetic each, as prompts have: pairs stay whole,
 // and each goes to the worker that would be free first, longest pairs first (LPT), within sections of runs whose keys
-// and values a device's second-level cache holds together, so that workers read the same ones at the same time. Called
+// and values a device's L2 holds together, so that workers read the same ones at the same time. Called
 // by core/plan instead of the cut step; no allocation.
 #pragma once
 

@@ -5,13 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <optional>
 #include <vector>
 
 #include "base/half.h"
 #include "cuda/testing/fake_driver.h"
 #include "device/cuda/product_choice.h"
+#include "device/cuda/product_test_util.h"
 
 namespace fovea {
 namespace {
@@ -27,7 +26,6 @@ void multiply(const abi::LinearArgs& a) {
   const abi::LinearShape& s = a.shape;
   const auto* x = static_cast<const std::uint16_t*>(a.x);
   const auto w = [&](std::size_t i) { return bf16_to_float(static_cast<const std::uint16_t*>(s.w)[i]); };
-  auto* y = static_cast<std::uint16_t*>(a.y);
   std::vector<std::vector<double>> sums(a.tokens, std::vector<double>(2 * s.pairs, 0.0));
   const std::uint32_t slices = s.k / s.slice;
   for (std::uint32_t part = 0; part < s.clusters; ++part) {
@@ -43,42 +41,13 @@ void multiply(const abi::LinearArgs& a) {
       }
     }
   }
-  for (std::uint32_t t = 0; t < a.tokens; ++t) {
-    for (std::uint32_t i = 0; i < 2 * s.pairs; ++i) {
-      if (s.half == 1) {
-        y[t * a.y_stride + i] = float_to_bf16(static_cast<float>(sums[t][i]));
-      } else if (i % 2 == 0) {
-        y[t * a.y_stride + i / 2] = float_to_bf16(static_cast<float>(sums[t][i] * sums[t][i + 1]));
-      }
-    }
-  }
+  write_products(a, sums);
 }
 
-class BatchLinearTest : public ::testing::Test {
+class BatchLinearTest : public ProductTest {
  protected:
-  void SetUp() override {
-    fake::state() = {};
-    fake::state().kernels["fovea_linear_batch"] = [this](void** parameters) {
-      std::memcpy(&args_, parameters[0], sizeof args_);
-      return [args = args_] { multiply(args); };
-    };
-    Result<cuda::Device> device = cuda::Device::open(0);
-    ASSERT_TRUE(device.ok()) << device.status().to_string();
-    device_.emplace(*device);
-    context_.emplace(*device_);
-    weights_.assign(std::size_t{1} << 20, 0);
-  }
-  void TearDown() override {
-    context_.reset();
-    device_.reset();
-    fake::state().kernels.clear();
-  }
+  BatchLinearTest() : ProductTest("fovea_linear_batch", multiply) {}
 
-  // Aligned as device memory is.
-  std::uint16_t* weights() {
-    auto at = reinterpret_cast<std::uintptr_t>(weights_.data());
-    return weights_.data() + ((64 - at % 64) % 64) / 2;
-  }
   Status create(const ProductSpec& spec) { return BatchLinear::create(*device_, spec, weights()).status(); }
 
   // Small integers, so that sums are exact; against the definition.
@@ -88,37 +57,11 @@ class BatchLinearTest : public ::testing::Test {
     if (gated) spec.activation = abi::LinearActivation::kSilu;
     const Result<BatchLinear> linear = BatchLinear::create(*device_, spec, weights());
     ASSERT_TRUE(linear.ok()) << linear.status().to_string();
-    const std::int64_t columns = linear->columns(), x_stride = in + 8, y_stride = columns + 2;
     ASSERT_LE(in * out, std::int64_t{1} << 19);
-    const auto weight = [&](std::int64_t i) { return static_cast<float>((i * 7 + i / in) % 5 - 2); };
-    for (std::int64_t i = 0; i < in * out; ++i) weights()[i] = float_to_bf16(weight(i));
-    alignas(16) static std::uint16_t x[64 * 9000];
-    std::vector<std::uint16_t> y(rows * y_stride, 7);
-    for (std::int64_t i = 0; i < rows * x_stride; ++i) x[i] = float_to_bf16(static_cast<float>(i % 3 - 1));
-    const Status status =
-        linear->forward({.x = x, .x_stride = x_stride, .y = y.data(), .y_stride = y_stride, .rows = rows}, nullptr);
-    ASSERT_TRUE(status.ok()) << status.to_string();
+    for (std::int64_t i = 0; i < in * out; ++i) weights()[i] = float_to_bf16(weight(i, in));
+    ProductTest::expect_product(*linear, in, rows, gated, std::vector<float>(out, 1.0f));
     EXPECT_TRUE(fake::state().launch.programmatic);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto dot = [&](std::int64_t row) {
-        double sum = 0.0;
-        for (std::int64_t k = 0; k < in; ++k) {
-          sum += bf16_to_float(x[r * x_stride + k]) * weight(row * in + k);
-        }
-        return sum;
-      };
-      for (std::int64_t c = 0; c < columns; ++c) {
-        const double expected = gated ? dot(c) * dot(c + columns) : dot(c);
-        ASSERT_EQ(y[r * y_stride + c], float_to_bf16(static_cast<float>(expected))) << r << ", " << c;
-      }
-      for (std::int64_t c = columns; c < y_stride; ++c) ASSERT_EQ(y[r * y_stride + c], 7);
-    }
   }
-
-  std::optional<cuda::Device> device_;
-  std::optional<cuda::ScopedContext> context_;
-  std::vector<std::uint16_t> weights_;
-  abi::LinearArgs args_{};
 };
 
 TEST_F(BatchLinearTest, EveryWeightIsMultipliedOnce) {

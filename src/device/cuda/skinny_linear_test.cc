@@ -7,13 +7,13 @@
 
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <random>
 #include <vector>
 
 #include "base/fp8.h"
 #include "base/half.h"
 #include "cuda/testing/fake_driver.h"
+#include "device/cuda/product_test_util.h"
 
 namespace fovea {
 namespace {
@@ -32,7 +32,6 @@ void multiply(const abi::LinearArgs& a) {
     return a.scales == nullptr ? bf16_to_float(static_cast<const std::uint16_t*>(s.w)[i])
                                : e4m3_to_float(static_cast<const std::uint8_t*>(s.w)[i]);
   };
-  auto* y = static_cast<std::uint16_t*>(a.y);
   std::vector<std::vector<double>> sums(a.tokens, std::vector<double>(2 * s.pairs, 0.0));
   for (std::uint32_t cluster = 0; cluster < s.clusters; ++cluster) {
     const abi::LinearPairs pairs = abi::linear_pairs(s, cluster);
@@ -51,42 +50,13 @@ void multiply(const abi::LinearArgs& a) {
       }
     }
   }
-  for (std::uint32_t t = 0; t < a.tokens; ++t) {
-    for (std::uint32_t i = 0; i < 2 * s.pairs; ++i) {
-      if (s.half == 1) {
-        y[t * a.y_stride + i] = float_to_bf16(static_cast<float>(sums[t][i]));
-      } else if (i % 2 == 0) {
-        y[t * a.y_stride + i / 2] = float_to_bf16(static_cast<float>(sums[t][i] * sums[t][i + 1]));
-      }
-    }
-  }
+  write_products(a, sums);
 }
 
-class SkinnyLinearTest : public ::testing::Test {
+class SkinnyLinearTest : public ProductTest {
  protected:
-  void SetUp() override {
-    fake::state() = {};
-    fake::state().kernels["fovea_linear"] = [this](void** parameters) {
-      std::memcpy(&args_, parameters[0], sizeof args_);
-      return [args = args_] { multiply(args); };
-    };
-    Result<cuda::Device> device = cuda::Device::open(0);
-    ASSERT_TRUE(device.ok()) << device.status().to_string();
-    device_.emplace(*device);
-    context_.emplace(*device_);
-    weights_.assign(std::size_t{1} << 20, 0);
-  }
-  void TearDown() override {
-    context_.reset();
-    device_.reset();
-    fake::state().kernels.clear();
-  }
+  SkinnyLinearTest() : ProductTest("fovea_linear", multiply) {}
 
-  // Aligned as device memory is.
-  std::uint16_t* weights() {
-    auto at = reinterpret_cast<std::uintptr_t>(weights_.data());
-    return weights_.data() + ((64 - at % 64) % 64) / 2;
-  }
   Status create(const ProductSpec& spec) { return SkinnyLinear::create(*device_, spec, weights()).status(); }
 
   // Small integers, so that sums are exact; against the definition.
@@ -98,46 +68,21 @@ class SkinnyLinearTest : public ::testing::Test {
     scales_.resize(static_cast<std::size_t>(out));
     const Result<SkinnyLinear> linear = SkinnyLinear::create(*device_, spec, weights(), fp8 ? scales_.data() : nullptr);
     ASSERT_TRUE(linear.ok()) << linear.status().to_string();
-    const std::int64_t columns = linear->columns(), x_stride = in + 8, y_stride = columns + 2;
     ASSERT_LE(in * out, std::int64_t{1} << 19);
-    const auto weight = [&](std::int64_t i) { return static_cast<float>((i * 7 + i / in) % 5 - 2); };
     constexpr std::uint8_t kCodes[] = {0xc0, 0xb8, 0x00, 0x38, 0x40};  // -2 to 2
     for (std::int64_t i = 0; i < in * out; ++i) {
       if (fp8) {
-        reinterpret_cast<std::uint8_t*>(weights())[i] = kCodes[static_cast<int>(weight(i)) + 2];
+        reinterpret_cast<std::uint8_t*>(weights())[i] = kCodes[static_cast<int>(weight(i, in)) + 2];
       } else {
-        weights()[i] = float_to_bf16(weight(i));
+        weights()[i] = float_to_bf16(weight(i, in));
       }
     }
     for (std::int64_t row = 0; row < out; ++row)
       scales_[row] = fp8 ? std::ldexp(1.0f, static_cast<int>(row % 3)) : 1.0f;
-    alignas(16) static std::uint16_t x[16 * 9000];
-    std::vector<std::uint16_t> y(rows * y_stride, 7);
-    for (std::int64_t i = 0; i < rows * x_stride; ++i) x[i] = float_to_bf16(static_cast<float>(i % 3 - 1));
-    const Status status =
-        linear->forward({.x = x, .x_stride = x_stride, .y = y.data(), .y_stride = y_stride, .rows = rows}, nullptr);
-    ASSERT_TRUE(status.ok()) << status.to_string();
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto dot = [&](std::int64_t row) {
-        double sum = 0.0;
-        for (std::int64_t k = 0; k < in; ++k) {
-          sum += bf16_to_float(x[r * x_stride + k]) * weight(row * in + k) * scales_[row];
-        }
-        return sum;
-      };
-      for (std::int64_t c = 0; c < columns; ++c) {
-        const double expected = gated ? dot(c) * dot(c + columns) : dot(c);
-        ASSERT_EQ(y[r * y_stride + c], float_to_bf16(static_cast<float>(expected))) << r << ", " << c;
-      }
-      for (std::int64_t c = columns; c < y_stride; ++c) ASSERT_EQ(y[r * y_stride + c], 7);
-    }
+    ProductTest::expect_product(*linear, in, rows, gated, scales_);
   }
 
-  std::optional<cuda::Device> device_;
-  std::optional<cuda::ScopedContext> context_;
-  std::vector<std::uint16_t> weights_;
   std::vector<float> scales_;
-  abi::LinearArgs args_{};
 };
 
 TEST_F(SkinnyLinearTest, EveryWeightIsMultipliedOnce) {

@@ -196,7 +196,7 @@ __device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args
 // Publishes the CTA's own queue, then queues that it claims: those behind the first gridDim.x, in order. The next is
 // claimed when all loads of the ones before are on their way, so that fast SMs get more of them.
 template <class Shared>
-__device__ __forceinline__ void run_scout(const abi::AttentionArgs& args, Shared& shared, uint32_t lane) {
+__device__ __forceinline__ void run_scheduler(const abi::AttentionArgs& args, Shared& shared, uint32_t lane) {
   const Sections plan(args);
   Queue queue = Queue::of(args, blockIdx.x);
   uint32_t n = publish_queue(args, plan, queue, shared, 0, lane);

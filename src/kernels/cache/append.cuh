@@ -1,5 +1,5 @@
 // fovea_append: writes new K and V rows to a paged pool, rotating K and queries by their positions on the way, and
-// converting to what the pool stores (e4m3 with a scale a head included). Launched by backend/ through jit/.
+// converting to what the pool stores (e4m3 with a scale a head included). Launched by attention/cuda_paged_ops.h.
 //
 //   Grid: append_ctas() of kAppendThreads threads, one unit a thread (abi/append_args.h); no shared memory.
 //   A unit is two short runs of up to four heads: their loads are issued together, and where K rotates, the cosines and

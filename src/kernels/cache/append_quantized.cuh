@@ -1,5 +1,5 @@
 // fovea_append for pools with a scale and zero a token and head (int8, int4, fp8): writes new K and V rows as
-// abi/kv_pool.h defines it, bit for bit what the CPU backend writes. Launched by backend/ through jit/.
+// abi/kv_pool.h defines it, bit for bit what the CPU backend writes. Launched by attention/cuda_paged_ops.h.
 //
 //   Grid: quantizing_ctas() of kAppendThreads threads, a row of one head of K or of V a thread. It reads the row twice,
 //   the second time from the cache; rows of rotated pools once, into registers. No shared memory.

@@ -1,5 +1,6 @@
 // fovea_merge_state and fovea_merge_states: attention over the union of disjoint parts of the KV, from the states of
-// the parts: two of them (in place if wanted, with a mask of rows), or any number. Launched by backend/ through jit/.
+// the parts: two of them (in place if wanted, with a mask of rows), or any number. Launched by
+// attention/cuda_paged_ops.h.
 //
 //   Grid: merge_ctas() of kMergeThreads threads; merge_lanes() threads, within a warp, share a (row, head).
 //   States are added in ascending order, so the same input gives the same bits.

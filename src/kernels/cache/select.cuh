@@ -1,6 +1,6 @@
 // fovea_select: which units of its KV a decode query reads, a list a (request, KV head), in one launch: scores from key
-// codes, then the best units, ascending. The lists are those of core/select for the same scores. Launched by backend/
-// through jit/, in captured graphs too: lengths are read here.
+// codes, then the best units, ascending. The lists are those of core/select for the same scores. Launched by
+// select/cuda_select.h through jit/, in captured graphs too: lengths are read here.
 //
 //   Grid: select_ctas() of kSelectThreads threads, `splits` CTAs a list. They are a cluster: each scores its share of
 //   the units and keeps their keys, then they choose together (select_choice.cuh). Dynamic shared memory:

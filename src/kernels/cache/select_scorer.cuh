@@ -176,7 +176,7 @@ __forceinline__ void copy_16(uint32_t to, const uint8_t* from) {
 }
 __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <uint32_t kLeft>
-__forceinline__ void wait_for_copies() {
+__forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
   __syncwarp();
 }
@@ -338,7 +338,7 @@ class CodeScorer {
     const uint32_t lane = threadIdx.x % 32;
     // Of matrices: tokens 0, 8, 1 and 9, then two further on each time.
     const uint32_t row = lane % 8 * abi::kSelectRecordRoom + lane / 8 % 2 * 128 + lane / 16 * 16;
-    wait_for_copies<kStages - 1>();
+    cp_async_wait<kStages - 1>();
     uint32_t words[4][4];
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) load_rows(words[i], ring_ + stage * kStageBytes + row + i * 32);

@@ -22,8 +22,8 @@ using Maps = abi::LadderMaps;
 __device__ __forceinline__ void copy_tile(uint32_t to, const abi::TensorMap& map, uint32_t barrier, uint32_t head,
                                           uint32_t first) {
   for (uint32_t panel = 0; panel < 2; ++panel) {
-    ptx::copy_shared_box(to + panel * kPanelBytes, &map, barrier, 0, static_cast<int32_t>(head),
-                         static_cast<int32_t>(panel), static_cast<int32_t>(first), 0);
+    ptx::tma_load_shared_box(to + panel * kPanelBytes, &map, barrier, 0, static_cast<int32_t>(head),
+                             static_cast<int32_t>(panel), static_cast<int32_t>(first), 0);
   }
 }
 

@@ -146,11 +146,11 @@ extern "C" __global__ void __launch_bounds__(fovea::ladder::kThreads, 1)
   }
   __syncthreads();
   if (group == 2) {
-    ptx::give_registers<24>();
+    ptx::setmaxnreg_dec<24>();
     if (threadIdx.x == 2 * kGroupThreads) load_tiles(maps, tile, tiles, shared);
     return;
   }
-  ptx::take_registers<240>();
+  ptx::setmaxnreg_inc<240>();
   const uint32_t lane = threadIdx.x % 32, row = tile.first_row + threadIdx.x / 32 * 16 + lane / 4;
   Worker worker{problem, shared, group, row, lane, tiles};
   wait_for(shared.q_full, 0);

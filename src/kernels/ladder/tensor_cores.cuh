@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(fovea::ladder::tensor_cores::kThrea
   const auto copy_kv = [&](uint32_t n) {
     copy_tile(problem, keys + n % 2 * kTileBytes, problem.k, n * kTokens, kv_heads, tile.kv_head);
     copy_tile(problem, values + n % 2 * kTileBytes, problem.v, n * kTokens, kv_heads, tile.kv_head);
-    ptx::commit_copies();
+    ptx::cp_async_commit();
   };
   copy_tile(problem, queries, problem.q, tile.first_row, problem.heads, tile.head);
   copy_kv(0);
@@ -55,9 +55,9 @@ extern "C" __global__ void __launch_bounds__(fovea::ladder::tensor_cores::kThrea
   for (uint32_t n = 0; n < tiles; ++n) {
     if (n + 1 < tiles) {
       copy_kv(n + 1);
-      ptx::wait_for_copies<1>();
+      ptx::cp_async_wait<1>();
     } else {
-      ptx::wait_for_copies<0>();
+      ptx::cp_async_wait<0>();
     }
     __syncthreads();
     const uint32_t k_tile = keys + n % 2 * kTileBytes, v_tile = values + n % 2 * kTileBytes;

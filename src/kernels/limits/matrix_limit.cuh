@@ -1,7 +1,7 @@
 // How fast this GPU multiplies matrices at most, for the bench: every SM issues products of one shape and nothing else.
 // sm_90a: wgmma m64n128k16 with bf16 in registers against shared memory.
 //
-//   fovea_matrix_rate: kMatrixThreads a CTA, any grid; a CTA computes kMatrixFlops * rounds floating-point operations.
+//   fovea_matrix_rate: kMatrixThreads a CTA, any grid; a warpgroup computes kMatrixSteps products a round.
 #pragma once
 
 #include "abi/plan.h"

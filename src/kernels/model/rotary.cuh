@@ -1,5 +1,6 @@
 // Cosines and sines of rotary angles, to about 1e-7 for angles up to millions of radians, without branches: the
-// library's functions take a slow path there, with an array in local memory. Used by append.cuh.
+// library's functions take a slow path there, with an array in local memory. Used by cache/append.cuh and
+// rope_append.cuh.
 #pragma once
 
 #include "kernels/ptx/instructions.cuh"

@@ -1,6 +1,6 @@
 // fovea_reschedule: cuts a plan in device memory again, where it lies, for lengths that grew: what the host's
-// Planner::grow() and pack_device_plan() would write, byte for byte (docs/plan.md). Launched by backend/ through jit/
-// before the attention kernel, in a captured graph too.
+// Planner::grow() and pack_device_plan() would write, byte for byte (docs/plan.md). Launched by
+// attention/cuda_reschedule.h before the attention kernel, in a captured graph too.
 //
 //   Grid: one CTA of kRescheduleThreads. Prefix sums over tiles, cut points by binary search, and everything that is
 //   written in parallel. Only cuts that fall in one pair are placed one after another.

@@ -19,14 +19,14 @@ __device__ __forceinline__ void cp_async_4(uint32_t to, const void* from) {
 }
 
 // Copies of a thread by groups: those since the last commit are one; waits until at most kPending groups are under way.
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
+__device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Brings the line into the second-level cache; reads nothing, so it may come before waiting for who writes there.
-__device__ __forceinline__ void prefetch_line(const void* at) {
+// Brings the line into the L2; reads nothing, so it may come before waiting for who writes there.
+__device__ __forceinline__ void prefetch_l2(const void* at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
 }
 
@@ -35,12 +35,12 @@ __device__ __forceinline__ void prefetch_tensor_map(const abi::TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Data that is read once: first to leave the second-level cache. Data that other CTAs read soon: last.
+// Data that is read once: first to leave the L2. Data that other CTAs read soon: last.
 inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
 inline constexpr uint64_t kEvictLast = 0x14F0000000000000ull;
 
 // `bytes` in a row, by one thread; completes them on the barrier. Addresses and bytes are multiples of 16.
-__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+__device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
           "r"(to),
@@ -49,8 +49,8 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, uint32
 }
 
 // One box at coordinates {0, c1, 0, c3, c4}, by one thread; completes bytes on the barrier.
-__device__ __forceinline__ void copy_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c1,
-                                         int32_t c3, int32_t c4) {
+__device__ __forceinline__ void tma_load_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c1,
+                                             int32_t c3, int32_t c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%2, %3, %2, %4, %5}], [%6], %7;" ::"r"(to),
@@ -58,8 +58,8 @@ __device__ __forceinline__ void copy_box(uint32_t to, const abi::TensorMap* map,
       : "memory");
 }
 // The same at coordinates {c0, c1, c2, c3, c4}, for tiles that several CTAs read.
-__device__ __forceinline__ void copy_shared_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier, int32_t c0,
-                                                int32_t c1, int32_t c2, int32_t c3, int32_t c4) {
+__device__ __forceinline__ void tma_load_shared_box(uint32_t to, const abi::TensorMap* map, uint32_t barrier,
+                                                    int32_t c0, int32_t c1, int32_t c2, int32_t c3, int32_t c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
       "[%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),

@@ -16,12 +16,12 @@ __device__ __forceinline__ void barrier_arrive(uint32_t id, uint32_t threads) {
 }
 
 // Waits for the kernels that this one was launched to overlap; does nothing when it was launched plainly.
-__device__ __forceinline__ void wait_for_previous_kernels() {
+__device__ __forceinline__ void griddepcontrol_wait() {
 #if FOVEA_ARCH >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void let_next_kernel_start() {
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
 #if FOVEA_ARCH >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
@@ -29,13 +29,13 @@ __device__ __forceinline__ void let_next_kernel_start() {
 
 // Of a warpgroup, on sm_90a.
 template <uint32_t kRegisters>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
 #if FOVEA_ARCH >= 900
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #endif
 }
 template <uint32_t kRegisters>
-__device__ __forceinline__ void give_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
 #if FOVEA_ARCH >= 900
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 #endif

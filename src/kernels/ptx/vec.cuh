@@ -1,5 +1,5 @@
 // Runs of elements between memory and registers: accesses of up to 16 bytes, and conversion between storage types and
-// fp32. Used by append.cuh and merge_states.cuh, which are compiled for one run length and the types at hand.
+// fp32. Used by the kernels of cache/ and model/, which are compiled for one run length and the types at hand.
 #pragma once
 
 #include "abi/kv_pool.h"

@@ -1,5 +1,5 @@
 // The warpgroup's matrix product (wgmma) with A in registers and B in shared memory: rows 64, 16 of the inner
-// dimension, fp32 sums. sm_90a only. Used by kernels/attention/prefix_forest.
+// dimension, fp32 sums. sm_90a only. Used by the kernels for shared prefixes, prompts and products of a batch.
 //
 // Fragments are those of mma_16816: warp w of the group has rows 16 w .., A is its A fragment, and the sums are C
 // fragments of 8 columns one after the other. B lies under the 128-byte swizzle, 1024-byte atoms of 8 rows; every
@@ -23,111 +23,84 @@ __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_wait_all() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
+// The sums of a product as operands of its statement, d[0] .. d[N - 1], and their names in its text. FOVEA_VARIABLE is
+// how an operand is written, which the emulator of kernels reads in its own way.
+#ifndef FOVEA_VARIABLE
+#define FOVEA_VARIABLE(constraint, x) constraint(x)
+#endif
+#define FOVEA_SUM(i) FOVEA_VARIABLE("+f", d[i])
+#define FOVEA_SUMS_4 FOVEA_SUM(0), FOVEA_SUM(1), FOVEA_SUM(2), FOVEA_SUM(3)
+#define FOVEA_SUMS_FROM(i)                                                                                \
+  FOVEA_SUM(i), FOVEA_SUM(i + 1), FOVEA_SUM(i + 2), FOVEA_SUM(i + 3), FOVEA_SUM(i + 4), FOVEA_SUM(i + 5), \
+      FOVEA_SUM(i + 6), FOVEA_SUM(i + 7)
+#define FOVEA_SUMS_8 FOVEA_SUMS_FROM(0)
+#define FOVEA_SUMS_16 FOVEA_SUMS_8, FOVEA_SUMS_FROM(8)
+#define FOVEA_SUMS_32 FOVEA_SUMS_16, FOVEA_SUMS_FROM(16), FOVEA_SUMS_FROM(24)
+#define FOVEA_SUMS_40 FOVEA_SUMS_32, FOVEA_SUMS_FROM(32)
+#define FOVEA_SUMS_48 FOVEA_SUMS_40, FOVEA_SUMS_FROM(40)
+#define FOVEA_SUMS_56 FOVEA_SUMS_48, FOVEA_SUMS_FROM(48)
+#define FOVEA_SUMS_64 FOVEA_SUMS_56, FOVEA_SUMS_FROM(56)
+#define FOVEA_SUMS_96 FOVEA_SUMS_64, FOVEA_SUMS_FROM(64), FOVEA_SUMS_FROM(72), FOVEA_SUMS_FROM(80), FOVEA_SUMS_FROM(88)
+#define FOVEA_SUMS_128 \
+  FOVEA_SUMS_96, FOVEA_SUMS_FROM(96), FOVEA_SUMS_FROM(104), FOVEA_SUMS_FROM(112), FOVEA_SUMS_FROM(120)
+#define FOVEA_SUM_NAMES_4 "%0, %1, %2, %3"
+#define FOVEA_SUM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FOVEA_SUM_NAMES_16 FOVEA_SUM_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define FOVEA_SUM_NAMES_32                   \
+  FOVEA_SUM_NAMES_16                         \
+  ", %16, %17, %18, %19, %20, %21, %22, %23" \
+  ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define FOVEA_SUM_NAMES_40 FOVEA_SUM_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define FOVEA_SUM_NAMES_48 FOVEA_SUM_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define FOVEA_SUM_NAMES_56 FOVEA_SUM_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define FOVEA_SUM_NAMES_64 FOVEA_SUM_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define FOVEA_SUM_NAMES_96                   \
+  FOVEA_SUM_NAMES_64                         \
+  ", %64, %65, %66, %67, %68, %69, %70, %71" \
+  ", %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87" \
+  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define FOVEA_SUM_NAMES_128                          \
+  FOVEA_SUM_NAMES_96                                 \
+  ", %96, %97, %98, %99, %100, %101, %102, %103"     \
+  ", %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
+
+// One shape's statement: SUMS a thread, N columns, A and B as the instruction names them, the operand that is 0 where d
+// is not added to, and what the instruction says of B.
+#define FOVEA_WGMMA_TEXT(TYPE, SUMS, N, A, B, FRESH, ORDER)                                  \
+  "{\n .reg .pred p;\n setp.eq.b32 p, " FRESH                                                \
+  ", 0;\n"                                                                                   \
+  "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" FOVEA_SUM_NAMES_##SUMS \
+      "}, " A ", " B ", p, 1, 1, " ORDER ";\n}\n"
+
 // d [64, N] = A B (+ d unless fresh). kInnerRows: rows of B in memory are the inner dimension (V); else its columns
 // (K).
-template <bool kBf16, bool kInnerRows>
-__device__ __forceinline__ void wgmma(float (&d)[4], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
-#define FOVEA_PRODUCT(TYPE)                                         \
-  asm volatile(                                                     \
-      "{\n .reg .pred p;\n setp.eq.b32 p, %9, 0;\n"                 \
-      "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE    \
-      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, %10;\n}\n" \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])              \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0))
-  if constexpr (kBf16) {
-    FOVEA_PRODUCT("bf16");
-  } else {
-    FOVEA_PRODUCT("f16");
+#define FOVEA_WGMMA(SUMS, N, A, B, FRESH, ORDER)                                                               \
+  template <bool kBf16, bool kInnerRows>                                                                       \
+  __device__ __forceinline__ void wgmma(float(&d)[SUMS], const uint32_t(&a)[4], uint64_t b, uint32_t fresh) {  \
+    if constexpr (kBf16) {                                                                                     \
+      asm volatile(FOVEA_WGMMA_TEXT("bf16", SUMS, N, "{" A "}", B, FRESH, ORDER)                               \
+                   : FOVEA_SUMS_##SUMS                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0)); \
+    } else {                                                                                                   \
+      asm volatile(FOVEA_WGMMA_TEXT("f16", SUMS, N, "{" A "}", B, FRESH, ORDER)                                \
+                   : FOVEA_SUMS_##SUMS                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0)); \
+    }                                                                                                          \
   }
-#undef FOVEA_PRODUCT
-}
-template <bool kBf16, bool kInnerRows>
-__device__ __forceinline__ void wgmma(float (&d)[8], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
-#define FOVEA_PRODUCT(TYPE)                                                                            \
-  asm volatile(                                                                                        \
-      "{\n .reg .pred p;\n setp.eq.b32 p, %13, 0;\n"                                                   \
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE                                      \
-      " {"                                                                                             \
-      "%0, %1, %2, %3, %4, %5, %6, %7"                                                                 \
-      "}, {%8, %9, %10, %11}, %12, p, 1, 1, %14;\n}\n"                                                 \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]) \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0))
-  if constexpr (kBf16) {
-    FOVEA_PRODUCT("bf16");
-  } else {
-    FOVEA_PRODUCT("f16");
-  }
-#undef FOVEA_PRODUCT
-}
-template <bool kBf16, bool kInnerRows>
-__device__ __forceinline__ void wgmma(float (&d)[16], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
-#define FOVEA_PRODUCT(TYPE)                                                                                         \
-  asm volatile(                                                                                                     \
-      "{\n .reg .pred p;\n setp.eq.b32 p, %21, 0;\n"                                                                \
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                                                   \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                                        \
-      "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}\n"                                                            \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                    \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0))
-  if constexpr (kBf16) {
-    FOVEA_PRODUCT("bf16");
-  } else {
-    FOVEA_PRODUCT("f16");
-  }
-#undef FOVEA_PRODUCT
-}
-template <bool kBf16, bool kInnerRows>
-__device__ __forceinline__ void wgmma(float (&d)[32], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
-#define FOVEA_PRODUCT(TYPE)                                                                                         \
-  asm volatile(                                                                                                     \
-      "{\n .reg .pred p;\n setp.eq.b32 p, %37, 0;\n"                                                                \
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                                                   \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"                              \
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"                                                            \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),      \
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),     \
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                   \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0))
-  if constexpr (kBf16) {
-    FOVEA_PRODUCT("bf16");
-  } else {
-    FOVEA_PRODUCT("f16");
-  }
-#undef FOVEA_PRODUCT
-}
-template <bool kBf16, bool kInnerRows>
-__device__ __forceinline__ void wgmma(float (&d)[64], const uint32_t (&a)[4], uint64_t b, uint32_t fresh) {
-#define FOVEA_PRODUCT(TYPE)                                                                                         \
-  asm volatile(                                                                                                     \
-      "{\n .reg .pred p;\n setp.eq.b32 p, %69, 0;\n"                                                                \
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                                  \
-      " {"                                                                                                          \
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                      \
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                            \
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                            \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"                              \
-      "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"                                                            \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),      \
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),     \
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),     \
-        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),     \
-        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),     \
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),     \
-        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])                   \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fresh), "n"(kInnerRows ? 1 : 0))
-  if constexpr (kBf16) {
-    FOVEA_PRODUCT("bf16");
-  } else {
-    FOVEA_PRODUCT("f16");
-  }
-#undef FOVEA_PRODUCT
-}
+FOVEA_WGMMA(4, "8", "%4, %5, %6, %7", "%8", "%9", "%10")
+FOVEA_WGMMA(8, "16", "%8, %9, %10, %11", "%12", "%13", "%14")
+FOVEA_WGMMA(16, "32", "%16, %17, %18, %19", "%20", "%21", "%22")
+FOVEA_WGMMA(32, "64", "%32, %33, %34, %35", "%36", "%37", "%38")
+FOVEA_WGMMA(40, "80", "%40, %41, %42, %43", "%44", "%45", "%46")
+FOVEA_WGMMA(48, "96", "%48, %49, %50, %51", "%52", "%53", "%54")
+FOVEA_WGMMA(56, "112", "%56, %57, %58, %59", "%60", "%61", "%62")
+FOVEA_WGMMA(64, "128", "%64, %65, %66, %67", "%68", "%69", "%70")
+FOVEA_WGMMA(96, "192", "%96, %97, %98, %99", "%100", "%101", "%102")
+FOVEA_WGMMA(128, "256", "%128, %129, %130, %131", "%132", "%133", "%134")
+#undef FOVEA_WGMMA
 
 }  // namespace fovea::ptx
 

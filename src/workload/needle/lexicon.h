@@ -1,5 +1,5 @@
 // The words and sentences that needle documents are made of, one set for training and one for evaluation. The two sets
-// share no entry (lexicon_test.cc proves it), so a right answer in an evaluation is about words never trained on.
+// share no entry (document_test.cc proves it), so a right answer in an evaluation is about words never trained on.
 // Used by document.cc only; phrases of facts and questions, which both splits share, are in phrase.h.
 #pragma once
 

@@ -38,16 +38,16 @@ __device__ __forceinline__ void run_cta(const abi::AttentionArgs& args, const ab
   if (warp == kConsumerWarps && lane == 0) ptx::prefetch_tensor_map(k_map);
   if (warp == kConsumerWarps && lane == 1) ptx::prefetch_tensor_map(v_map);
 #endif
-  ptx::wait_for_previous_kernels();
-  ptx::let_next_kernel_start();
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   const Queue queue = Queue::of(args, blockIdx.x);
   __syncthreads();
 
   if (warp >= kConsumerWarps) {
-    if constexpr (kSplitRegisters) ptx::give_registers<kProducerRegisters>();
+    if constexpr (kSplitRegisters) ptx::setmaxnreg_dec<kProducerRegisters>();
     const uint32_t producer = warp - kConsumerWarps;
     if (producer == 3) {
-      run_scout(args, shared, lane);
+      run_scheduler(args, shared, lane);
     } else if (producer < kLoaderWarps) {
 #if FOVEA_LOADER == 0
       run_loader(args, k_map, v_map, queue, shared, producer, lane);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void run_cta(const abi::AttentionArgs& args, const ab
 #endif
     }
   } else {
-    if constexpr (kSplitRegisters) ptx::take_registers<kConsumerRegisters>();
+    if constexpr (kSplitRegisters) ptx::setmaxnreg_inc<kConsumerRegisters>();
     compute(queue, shared, warp, lane);
   }
 }

@@ -34,8 +34,8 @@ __device__ __forceinline__ void load_stage(const abi::AttentionArgs& args, const
   __syncwarp();
   if (wanted) {
     const bool value = lane >= kBoxes;
-    ptx::copy_box(ptx::smem_address(shared.kv[slot][value]) + box * kBoxBytes, value ? v_map : k_map, full, in_page,
-                  static_cast<int32_t>(run.head), page);
+    ptx::tma_load_box(ptx::smem_address(shared.kv[slot][value]) + box * kBoxBytes, value ? v_map : k_map, full, in_page,
+                      static_cast<int32_t>(run.head), page);
   }
 }
 

@@ -105,7 +105,7 @@ class Fetch {
     for (uint32_t i = thread_; i < chunks_; i += kThreads) {
       if (!again || missing(i)) ptx::cp_async_16(ptx::smem_address(to_ + i), from_ + 4 * i);
     }
-    ptx::commit_copies();
+    ptx::cp_async_commit();
     return thread_ < rows_ && pending(lse) ? load_part(from_lse_ + thread_) : lse;
   }
   __device__ __forceinline__ float ask() { return ask(false, __uint_as_float(abi::kPartPending)); }
@@ -113,7 +113,7 @@ class Fetch {
   __device__ __forceinline__ void wait(float lse) {
     bool some = true;
     while (some) {
-      ptx::wait_for_copies<0>();
+      ptx::cp_async_wait<0>();
       some = thread_ < rows_ && pending(lse);
 #pragma unroll 1
       for (uint32_t i = thread_; i < chunks_; i += kThreads) some |= missing(i);

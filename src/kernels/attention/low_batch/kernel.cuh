@@ -77,7 +77,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
   const int32_t position = section<int32_t>(args, header.q_pos)[item.row_begin];
   if (threadIdx.x == kThreads - 32) shared.rows = find_rows(args, header, item, head, q_row, position);
   // Page lists of the caller, and lengths beside them, may be written until then.
-  if (first && !args.lists_fixed) ptx::wait_for_previous_kernels();
+  if (first && !args.lists_fixed) ptx::griddepcontrol_wait();
   Place place{};
   bound(args, item, block_row, position, place);
 
@@ -87,7 +87,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
   uint32_t token = base + steps * warp / kWarps * kTokens;
   const uint32_t end = base + steps * (warp + 1) / kWarps * kTokens;
   const bool works = token < end && place.begin < place.end;
-  if (!works && first) ptx::wait_for_previous_kernels();
+  if (!works && first) ptx::griddepcontrol_wait();
   State state;
   clear(state);
   float value_scale = 1.0f;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
       __syncwarp();
       place.record = &record;
     }
-    if (first) ptx::wait_for_previous_kernels();
+    if (first) ptx::griddepcontrol_wait();
     Queries q = load_queries(args, q_row, head * kGroup, kGroup, lane);
     Keys keys;
     Values values;
@@ -144,7 +144,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
       loaded = true;
     }
   }
-  if (first) ptx::let_next_kernel_start();
+  if (first) ptx::griddepcontrol_launch_dependents();
   put_state(shared, state, works, warp, lane);
   if (kFp8 && threadIdx.x == kThreads - 32) shared.value_scale = value_scale;  // that warp works if any does
   __syncthreads();
@@ -160,7 +160,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, Share
   abi::WorkItem item = load_item(&queue.start->item);
   uint32_t head = queue.start->head;
   if (begin == end) {
-    ptx::wait_for_previous_kernels();
+    ptx::griddepcontrol_wait();
     return;
   }
 #pragma unroll 1

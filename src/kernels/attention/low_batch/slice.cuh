@@ -75,8 +75,8 @@ class Window {
       // Where lists are read late, nothing was asked for before the kernels ahead had ended.
       const uint32_t one_of = args.lists_fixed ? 8 : 4;
       if (lane_ % one_of == 0 && next_ <= last_) {
-        ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.k) + next_row_);
-        ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.v) + next_row_);
+        ptx::prefetch_l2(static_cast<const uint8_t*>(args.pool.k) + next_row_);
+        ptx::prefetch_l2(static_cast<const uint8_t*>(args.pool.v) + next_row_);
       }
       next_ += 32;
       load(args);
@@ -133,8 +133,8 @@ __device__ __forceinline__ void prefetch_step(const abi::AttentionArgs& args, co
   constexpr uint32_t kLanes = 32 / kTokens;  // a row
   static_assert(kLines <= kLanes);
   const uint64_t at = window.row(token + lane / kLanes) + lane % kLines * kLine;
-  ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.k) + at);
-  ptx::prefetch_line(static_cast<const uint8_t*>(args.pool.v) + at);
+  ptx::prefetch_l2(static_cast<const uint8_t*>(args.pool.k) + at);
+  ptx::prefetch_l2(static_cast<const uint8_t*>(args.pool.v) + at);
 }
 
 // window: holds the step, whose first token is `token`.

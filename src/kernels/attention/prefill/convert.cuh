@@ -1,6 +1,6 @@
 // K and V of pools that products cannot read as they are stored: a warp for each brings rows of fp8 by cp.async into
 // memory of its own, and writes them as halves where products find them. What is on its way is counted in bytes: half a
-// tile at any time, the next tile's behind this one's. Used by kernel.cuh.
+// tile at any time, the next tile's behind this one's. Used by loader.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/gather.cuh"
@@ -83,7 +83,7 @@ class ConvertingLoader {
     for (uint32_t i = 0; i < kAtOnce; ++i) {
       ptx::cp_async_16(raw(to + i), from + offsets[i * kPieceRows]);
     }
-    ptx::commit_copies();
+    ptx::cp_async_commit();
   }
   __device__ __forceinline__ uint32_t raw(uint32_t copy) const {
     return ptx::smem_address(shared_.raw[loader_]) + copy * 512 + lane_ * 16;
@@ -118,14 +118,14 @@ class ConvertingLoader {
         find_rows();
         if (j > 1) ask(j - 2);
       }
-      ptx::wait_for_copies<kRawCopies / kAtOnce - 1>();
+      ptx::cp_async_wait<kRawCopies / kAtOnce - 1>();
       convert(slot, n, n % kRawCopies);
       if (n + kRawCopies < kTileCopies) {
         copy(n + kRawCopies, n % kRawCopies);
       } else if (j != 0) {
         copy(n + kRawCopies - kTileCopies, n % kRawCopies);
       } else {
-        ptx::commit_copies();  // none: groups are counted
+        ptx::cp_async_commit();  // none: groups are counted
       }
     }
   }

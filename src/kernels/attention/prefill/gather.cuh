@@ -105,7 +105,7 @@ class TileLoader {
         bring(j);
         // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for
         // this.
-        ptx::wait_for_copies<0>();
+        ptx::cp_async_wait<0>();
         // Products read through another proxy than copies of threads write: a fence by each thread that copied.
         ptx::fence_before_async_copies();
         ptx::mbarrier_arrive(ptx::smem_address(&ring().full[use_ % kKvSlots]));
@@ -150,7 +150,7 @@ class TileLoader {
     const auto* const from = static_cast<const uint8_t*>(loader_ != 0 ? pool.v : pool.k);
     uint8_t* const slot = (loader_ != 0 ? shared_.v : shared_.k)[at.index];
     gather_rows(ptx::smem_address(slot), from + bytes_of(run_.head * pool.head_stride), offsets, lane_);
-    ptx::commit_copies();
+    ptx::cp_async_commit();
   }
   __device__ __forceinline__ static uint64_t bytes_of(long long elements) {
     return static_cast<uint64_t>(elements) * (kElementBits / 8);

@@ -1,5 +1,5 @@
 // An item as a warpgroup of the prefill kernel sees it: its 64 rows, the run's tiles, and which of them a mask touches.
-// Used by kernel.cuh, softmax.cuh, finish.cuh and queries.cuh.
+// Used by all files of this folder.
 #pragma once
 
 #include "abi/cut.h"

@@ -392,14 +392,14 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
   uint32_t lane = threadIdx.x % 32;
   asm volatile("" : "+r"(lane));  // asked for once: reading it again takes as long as a load
   init_barriers(shared, threadIdx.x);
-  ptx::wait_for_previous_kernels();
-  ptx::let_next_kernel_start();
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   __syncthreads();
   if (warp >= kComputeWarps) {
-    ptx::give_registers<kLoadRegisters>();
+    ptx::setmaxnreg_dec<kLoadRegisters>();
     const uint32_t loader = warp - kComputeWarps;
     if (loader == 3) {
-      run_scout(args, shared, lane);
+      run_scheduler(args, shared, lane);
     } else if (loader == 2) {
       load_queries(args, shared, loader, lane);
     } else {
@@ -418,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
 #endif
     }
   } else {
-    ptx::take_registers<kComputeRegisters>();
+    ptx::setmaxnreg_inc<kComputeRegisters>();
     const Group group{warp / 4, warp % 4, lane};
     run_group(args, shared, group);
   }

@@ -49,8 +49,8 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
         const uint32_t to = ptx::smem_address(slots[slot.index]) + panel * kKvPanelBytes + box * (kBoxTokens * 128);
         // Boxes that reach beyond a row bring zeros there.
         const bool whole = kRowBytes % 128 == 0;
-        ptx::copy_shared_box(to, map, full, whole ? 0 : static_cast<int32_t>(panel * 64), place.token,
-                             whole ? static_cast<int32_t>(panel) : 0, static_cast<int32_t>(run.head), place.page);
+        ptx::tma_load_shared_box(to, map, full, whole ? 0 : static_cast<int32_t>(panel * 64), place.token,
+                                 whole ? static_cast<int32_t>(panel) : 0, static_cast<int32_t>(run.head), place.page);
       }
     }
     end_loads(shared, loader, n, lane);

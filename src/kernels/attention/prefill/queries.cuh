@@ -153,10 +153,10 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
           copy_rows(ptx::smem_address(shared.q[slot.index]), i * 32, q, own, lane);
         }
       }
-      ptx::commit_copies();
+      ptx::cp_async_commit();
       // 3. What they see.
       find_limits(args, record, token, position, tile_rows, lane);
-      ptx::wait_for_copies<0>();
+      ptx::cp_async_wait<0>();
       ptx::fence_before_async_copies();
       ptx::mbarrier_arrive(ptx::smem_address(&shared.q_ring.full[slot.index]));
     }

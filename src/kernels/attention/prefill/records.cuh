@@ -1,4 +1,5 @@
-// What the loaders of the prefill kernel do with records of items. Used by loader.cuh and gather.cuh.
+// What the loaders of the prefill kernel do with records of items. Used by what loads: loader.cuh, gather.cuh,
+// queries.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/item.cuh"

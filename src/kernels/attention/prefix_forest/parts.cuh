@@ -1,7 +1,7 @@
 // The end of an item in plans that share prefixes: 16 rows of a warp become rows of the output, or parts of rows that
 // other items have the rest of. Every (query token, query head) row has a counter: whoever writes its last part merges
 // all of them in the plan's order, and who finds all others written keeps its own part in registers. Used by
-// prefix_forest/units.cuh.
+// prefix_forest/units.cuh and the prefill kernel.
 #pragma once
 
 #include "kernels/attention/combine.cuh"

@@ -29,9 +29,9 @@ __device__ __forceinline__ void bound_by_mask(const abi::BlockRow& block_row, in
 // What the first load needs, while an earlier kernel still runs. Reads nothing: that kernel may be fovea_reschedule.
 __device__ __forceinline__ void prefetch_start(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                                const abi::TensorMap* v_map, uint32_t worker, uint32_t lane) {
-  if (lane == 0) ptx::prefetch_line(starts_of(args) + worker);
-  if (lane == 1) ptx::prefetch_line(args.plan);
-  if (lane == 4) ptx::prefetch_line(starts_of(args) + worker + 1);
+  if (lane == 0) ptx::prefetch_l2(starts_of(args) + worker);
+  if (lane == 1) ptx::prefetch_l2(args.plan);
+  if (lane == 4) ptx::prefetch_l2(starts_of(args) + worker + 1);
 #if FOVEA_LOADER == 0
   if (lane == 2) ptx::prefetch_tensor_map(k_map);
   if (lane == 3) ptx::prefetch_tensor_map(v_map);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
   for (uint32_t n = 0;; ++n) {
     const ItemRecord& record = shared.records[warp][n % kRecordsAhead];
     // The record's copies came before those of its first slice.
-    ptx::wait_for_copies<kSlots - 1>();
+    ptx::cp_async_wait<kSlots - 1>();
     __syncwarp();
     if (record.head == kEndOfWork) return;
     Work work{};
@@ -106,7 +106,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         ptx::mbarrier_wait(ptx::smem_address(&shared.full[warp][slot]), parity);
       }
       if constexpr (!kTma || kTokenScales) {
-        ptx::wait_for_copies<kSlots - 1>();
+        ptx::cp_async_wait<kSlots - 1>();
         __syncwarp();
       }
       if (token < place.end && token + kSlotTokens > place.begin) {
@@ -163,8 +163,8 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::kConsumerThreads,
   const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const uint32_t worker = blockIdx.x * warp_per_worker::kWarps + warp;
   warp_per_worker::prefetch_start(args, &k_map, &v_map, worker, threadIdx.x % 32);
-  ptx::wait_for_previous_kernels();
-  ptx::let_next_kernel_start();
+  ptx::griddepcontrol_wait();
+  ptx::griddepcontrol_launch_dependents();
   warp_per_worker::run_worker(args, &k_map, &v_map, *reinterpret_cast<warp_per_worker::SharedMemory*>(dynamic_shared),
                               worker, warp, threadIdx.x % 32);
 }

@@ -115,7 +115,7 @@ class Loader {
       load_slot();
       slot_ = slot_ + 1 == kSlots ? 0 : slot_ + 1;
     }
-    ptx::commit_copies();
+    ptx::cp_async_commit();
   }
 
  private:
@@ -259,8 +259,8 @@ class Loader {
 #if FOVEA_LOADER == 0
     if (lane_ == 0) {
       const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
-      ptx::copy_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
-      ptx::copy_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
+      ptx::tma_load_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
+      ptx::tma_load_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
     }
 #else
     const abi::KvPoolView& pool = args_.pool;

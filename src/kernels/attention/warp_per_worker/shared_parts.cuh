@@ -1,7 +1,7 @@
 // Parts of a divided pair that warps of one CTA hold are combined through shared memory. Workers of a CTA follow one
 // another in the plan, so the parts of a pair are the last item of one warp and the first items of the warps behind it.
 // Which warps those are is found from what every warp says its queue begins with; it depends on the plan alone, and so
-// do the bits. Used by finish.cuh, kernel.cuh.
+// do the bits. Used by the other files of this folder.
 #pragma once
 
 #include "kernels/attention/warp_per_worker/memory.cuh"

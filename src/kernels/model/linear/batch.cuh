@@ -128,19 +128,19 @@ extern "C" __global__ void __launch_bounds__(fovea::abi::kBatchThreads, 1)
   const uint32_t cta = blockIdx.x % kSplit, cluster = blockIdx.x / kSplit;
   if (threadIdx.x == 0) init_sums(shared);
   if (warp >= kWarps) {
-    ptx::give_registers<40>();
+    ptx::setmaxnreg_dec<40>();
     if (lane == 0) init_rings(shared, warp - kWarps);
     ptx::cluster_arrive();
     produce(args.shape, shared, cta, cluster, warp - kWarps, lane);
     ptx::cluster_wait();
     return;
   }
-  ptx::take_registers<232>();
+  ptx::setmaxnreg_inc<232>();
   ptx::cluster_arrive();
   if (kNorm && warp == 0) prefetch_norm(args, cta, lane);
   ptx::cluster_wait();
-  ptx::let_next_kernel_start();
-  ptx::wait_for_previous_kernels();
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
 
   const Tiles tiles(args.shape, cluster * kGroups + warp / 4);
   const abi::LinearSlices slices = slices_of(args.shape, cta);

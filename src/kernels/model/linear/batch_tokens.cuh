@@ -11,12 +11,11 @@
 
 namespace fovea::batch {
 
-// The norm's weights into the second-level cache, by a warp: constant, so before anything is waited for.
+// The norm's weights into the L2, by a warp: constant, so before anything is waited for.
 __device__ __forceinline__ void prefetch_norm(const abi::LinearArgs& args, uint32_t cta, uint32_t lane) {
   const abi::LinearSlices slices = slices_of(args.shape, cta);
   const auto* const norm = static_cast<const uint8_t*>(args.norm);
-  for (uint32_t at = slices.begin * 64 + lane * 128; at < slices.end * 64; at += 32 * 128)
-    ptx::prefetch_line(norm + at);
+  for (uint32_t at = slices.begin * 64 + lane * 128; at < slices.end * 64; at += 32 * 128) ptx::prefetch_l2(norm + at);
 }
 
 class Tokens {

@@ -43,8 +43,8 @@ __device__ __forceinline__ void produce(const abi::LinearShape& s, SharedMemory&
           if (lane < rows) {
             const uint64_t pair = first + lane / 2;
             const uint64_t row = s.half == 1 ? 2 * pair + lane % 2 : pair + lane % 2 * static_cast<uint64_t>(s.half);
-            ptx::copy_bytes(ptx::smem_address(shared.ring[warp][slot]) + lane * kPieceBytes,
-                            k + row * s.k * 2 + piece * kPieceBytes, bytes, full);
+            ptx::bulk_load(ptx::smem_address(shared.ring[warp][slot]) + lane * kPieceBytes,
+                           k + row * s.k * 2 + piece * kPieceBytes, bytes, full);
           }
         }
       }

@@ -98,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(fovea::abi::kLinearWarps * 32, FOVE
   } else {
     __syncthreads();
   }
-  if (args.early >= tiles) ptx::let_next_kernel_start();
-  ptx::wait_for_previous_kernels();
+  if (args.early >= tiles) ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
 
   Tokens x;
   x.load(args, slices, lane);
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(fovea::abi::kLinearWarps * 32, FOVE
   if constexpr (kFp8 && kBf16) x.grow();
   Sums sums(args, shared, pairs, cta, warp, lane);
   for (uint32_t tile = 0; tile <= tiles; ++tile) {  // multiplied, and the one before finished
-    if (tile + args.early == tiles) ptx::let_next_kernel_start();
+    if (tile + args.early == tiles) ptx::griddepcontrol_launch_dependents();
     if (tile < tiles) {
       sums.expect(tile);
       TileSums products;

@@ -22,7 +22,7 @@ __device__ __forceinline__ void copy_norm(const abi::LinearArgs& args, SharedMem
     ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect(there, bytes);
     if (bytes != 0) {
-      ptx::copy_bytes(to, static_cast<const uint16_t*>(args.norm) + slices.begin * kWeightSlice, bytes, there);
+      ptx::bulk_load(to, static_cast<const uint16_t*>(args.norm) + slices.begin * kWeightSlice, bytes, there);
     }
   }
   __syncwarp();

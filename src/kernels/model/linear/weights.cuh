@@ -75,8 +75,8 @@ class WeightStream {
     if (lane_ == 0) ptx::mbarrier_arrive_expect(full_ + 8 * slot, rows * bytes);
     __syncwarp();
     if (lane_ >= row_ && lane_ < end) {
-      ptx::copy_bytes(ring_ + slot * kStageBytes + (lane_ - row_) * kPieceBytes, from_ + at_ * 64, bytes,
-                      full_ + 8 * slot);
+      ptx::bulk_load(ring_ + slot * kStageBytes + (lane_ - row_) * kPieceBytes, from_ + at_ * 64, bytes,
+                     full_ + 8 * slot);
     }
     row_ = (row_ + kRing.rows) % kTileRows;
     if (row_ != 0) return;
