@@ -114,6 +114,40 @@ TEST_P(EngineModel, SameBitsWhereChunksAreLeft) {
   for (std::size_t i = 0; i < answers.size(); ++i) EXPECT_TRUE(answers[i] == expected[i]) << "request " << i;
 }
 
+// Beside so many streams that their widest rows take most of the activations' memory.
+TEST_P(EngineModel, SameBitsWhereChunksAreLeftBesideManyStreams) {
+  std::vector<GenerateRequest> requests;
+  PhiloxRng rng(9);
+  for (int i = 0; i < 40; ++i) {
+    GenerateRequest request;
+    for (int k = 0; k < 5 + i % 12; ++k) request.prompt.push_back(static_cast<std::int32_t>(rng.next_below(128)));
+    request.n = i == 0 ? 30 : 1;
+    request.sampling.max_tokens = i == 0 ? 120 : 2;
+    request.sampling.ignore_eos = true;
+    request.sampling.temperature = 0.0f;
+    request.sampling.logprobs = 0;
+    requests.push_back(request);
+  }
+  EngineOptions options;
+  options.num_threads = 1;
+  options.kv_dtype = GetParam().kv_dtype;
+  options.kv_rotated = GetParam().kv_rotated;
+  options.batch_invariant = true;
+  options.chunk_tokens = 64;
+  options.max_running = 31;
+  options.kv_cache_bytes = 64 << 20;
+  options.prefix_cache = false;
+  options.itl_target_ms = 0.0f;
+  EngineStats stats;
+  const std::vector<Answer> expected = run(path_, GetParam().streaming, options, requests, true, stats);
+  options.itl_target_ms = 3.0f;
+  const auto clock = [now = 0.0]() mutable { return now += 1e-3; };  // a part ends soon, wherever it is
+  const std::vector<Answer> answers =
+      run(path_, GetParam().streaming, options, requests, true, stats, {}, nullptr, nullptr, clock);
+  ASSERT_EQ(answers.size(), expected.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) EXPECT_TRUE(answers[i] == expected[i]) << "request " << i;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Families, EngineModel,
     ::testing::Values(Subject{"llama31", "llama31", {}}, Subject{"gemma2", "gemma2", {}},

@@ -328,6 +328,13 @@ TensorView Transformer::rows_of(const std::shared_ptr<void>& buffer, std::int64_
   return device_.tensor(first_of(buffer, width), device_.activation_dtype(), rows, width);
 }
 
+// They begin where these rows of qkv_ do, which are longer: the rows before belong to what runs while this is left.
+TensorView Transformer::gathered_rows(std::int64_t rows) const {
+  const std::int64_t first = first_row_ * qkv_heads() * config_.head_dim + stage_row_ * attended_width();
+  return device_.tensor(static_cast<std::byte*>(qkv_.get()) + first * dtype_bits(device_.activation_dtype()) / 8,
+                        device_.activation_dtype(), rows, attended_width());
+}
+
 Status Transformer::norm(const TensorView& x, const TensorView& weight, const TensorView& residual,
                          const TensorView& out) {
   return device_.rms_norm(x, weight, norm_offset(), config_.rms_norm_eps, residual, out);
@@ -559,8 +566,8 @@ Result<bool> Transformer::compute_stage(const ForwardBatch& batch, Place& place,
     switch (place.stage) {
       case Stage::kQkv: return project(place.layer, batch, rows);
       case Stage::kOutput:
-        // Gathered rows lie in qkv_.
-        return add_product(*layer.output, rows_of(place.gathered ? qkv_ : attended_, rows, attended_width()),
+        return add_product(*layer.output,
+                           place.gathered ? gathered_rows(rows) : rows_of(attended_, rows, attended_width()),
                            layer.post_attention_norm);
       case Stage::kGateUp:
         return product_of_hidden(*layer.gate_up, layer.mlp_norm, rows_of(gate_up_, rows, 2 * width), &activated);
@@ -588,11 +595,11 @@ Status Transformer::gather(const ForwardBatch& batch, Place& place) {
   // this point and take the gathered rows.
   const std::int64_t all = std::exchange(place.rows, wanted);
   if (wanted == 0) return ok_status();
-  const auto take = [&](const std::shared_ptr<void>& from, const std::shared_ptr<void>& to, std::int64_t width) {
-    return device_.embed(rows_of(from, all, width), arrays_[kLogitRows], 1.0f, rows_of(to, wanted, width));
+  const auto take = [&](const std::shared_ptr<void>& from, std::int64_t width, const TensorView& to) {
+    return device_.embed(rows_of(from, all, width), arrays_[kLogitRows], 1.0f, to);
   };
-  FOVEA_RETURN_IF_ERROR(take(attended_, qkv_, attended_width()));
-  FOVEA_RETURN_IF_ERROR(take(hidden_, normed_, config_.hidden_size));
+  FOVEA_RETURN_IF_ERROR(take(attended_, attended_width(), gathered_rows(wanted)));
+  FOVEA_RETURN_IF_ERROR(take(hidden_, config_.hidden_size, rows_of(normed_, wanted, config_.hidden_size)));
   std::swap(hidden_, normed_);
   place.gathered = true;
   return ok_status();

@@ -104,6 +104,7 @@ class Transformer : public Model {
   // Rows of a buffer, from first_row_ + stage_row_ on.
   void* first_of(const std::shared_ptr<void>& buffer, std::int64_t width) const;
   TensorView rows_of(const std::shared_ptr<void>& buffer, std::int64_t rows, std::int64_t width) const;
+  TensorView gathered_rows(std::int64_t rows) const;  // of attended_, in qkv_: see gather()
   float norm_offset() const { return config_.norm_plus_one ? 1.0f : 0.0f; }
   // By KV group.
   std::span<const std::int32_t* const> slots() const { return std::span(arrays_).subspan(kSlots); }

@@ -48,35 +48,35 @@ void HeadBatch::raise_limits(PlanLimits& limits, std::int32_t tree_rows) const {
       covered += limits.max_rows * 2;
     }
   }
-  // A tree's own tokens are one block row more for each range.
+  // A tree's own tokens are one block row more for each range; what is before them, another part of their attention.
   const auto ranges = static_cast<std::int32_t>(ranges_.size());
   block_rows += ranges * std::min(limits.max_requests, tree_rows);
   covered += ranges * tree_rows;
   limits.max_block_rows = std::max(limits.max_block_rows, block_rows);
   limits.max_covered_rows = std::max(limits.max_covered_rows, covered);
-  limits.max_shared_rows = std::max({limits.max_shared_rows, limits.max_rows * 2, shared_rows_}) + tree_rows;
+  limits.max_shared_rows = std::max({limits.max_shared_rows, limits.max_rows * 2, shared_rows_}) + 2 * tree_rows;
 }
 
-void HeadBatch::mask_tree(const StepItem& item, std::int32_t window, RequestRows& rows) {
+void HeadBatch::mask_tree(const StepItem& item, const HeadSegment& segment, RequestRows& rows) {
   const std::span<const DraftNode> tree = item.guesses();
   if (is_chain(tree)) return;
   rows.tree = true;
   rows.mask_offset = 8 * mask_bits_.size();
-  const auto count = static_cast<std::size_t>(item.count);
+  const auto count = static_cast<std::size_t>(rows.count);
   const std::size_t known = count - tree.size();  // rows before the guesses, a chain
   mask_bits_.resize(mask_bits_.size() + (count * count + 7) / 8);
-  const auto see = [&](std::size_t row, std::size_t token) {
-    const std::size_t bit = rows.mask_offset + row * count + token;
-    mask_bits_[bit / 8] |= static_cast<std::uint8_t>(1u << (bit % 8));
-  };
   for (std::size_t row = 0; row < count; ++row) {
-    std::int32_t left = window > 0 ? window : item.count;
+    const std::size_t later = row < known ? row : known - 1 + static_cast<std::size_t>(tree[row - known].depth);
+    const std::int32_t position = rows.own_begin() + static_cast<std::int32_t>(later);
+    // A step to what a token follows is one position back.
     auto at = static_cast<std::int32_t>(row);
-    for (; at >= 0 && left > 0; --left) {
-      see(row, static_cast<std::size_t>(at));
-      const auto guess = static_cast<std::size_t>(at) - known;
-      const bool guessed = static_cast<std::size_t>(at) >= known;
-      at = guessed ? tree[guess].parent + static_cast<std::int32_t>(known) : at - 1;
+    for (std::int32_t back = 0; at >= 0; ++back) {
+      if (segment.window_tokens == 0 || back < segment.window_tokens || position - back < segment.sink_tokens) {
+        const std::size_t bit = rows.mask_offset + row * count + static_cast<std::size_t>(at);
+        mask_bits_[bit / 8] |= static_cast<std::uint8_t>(1u << (bit % 8));
+      }
+      const auto place = static_cast<std::size_t>(at);
+      at = place >= known ? tree[place - known].parent + static_cast<std::int32_t>(known) : at - 1;
     }
   }
 }
@@ -90,7 +90,7 @@ void HeadBatch::add_window(const Range& range, const Step& step, const PageTable
       HeadSegment segment = range.segment;
       segment.window_tokens = window;
       RequestRows rows{static_cast<std::uint32_t>(row), end - begin, end, tables.begin(range.kv_group, i)};
-      if (item.drafts > 0 && end - begin == item.count) mask_tree(item, window, rows);
+      if (end == item.begin + item.count) mask_tree(item, segment, rows);
       add_head_rows(segment, rows, invariant_, block_rows_);
       row += std::max(end - begin, 0);
     };
@@ -110,7 +110,7 @@ void HeadBatch::list_requests(const Range& range, const Step& step, const PageTa
     const StepItem& item = step.items[i];
     const std::int32_t count = item.count - (selecting.empty() ? 0 : selecting[i]);
     requests_.push_back({row, count, item.begin + count, tables.begin(range.kv_group, i)});
-    if (count == item.count) mask_tree(item, 0, requests_.back());
+    if (count == item.count) mask_tree(item, range.segment, requests_.back());
     row += static_cast<std::uint32_t>(item.count);
   }
 }

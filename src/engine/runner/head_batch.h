@@ -51,9 +51,9 @@ class HeadBatch {
     std::uint32_t token_bytes = 0;   // K and V of a token and KV head
   };
   void add_window(const Range& range, const Step& step, const PageTables& tables);
-  // Says of the rows of an item what its guesses see of each other, where they are no chain; window: tokens before each
-  // that it sees, itself included; 0: all.
-  void mask_tree(const StepItem& item, std::int32_t window, RequestRows& rows);
+  // Says of the last rows of an item, its guesses among them, what they see of each other under the segment's heads,
+  // where the guesses are no chain.
+  void mask_tree(const StepItem& item, const HeadSegment& segment, RequestRows& rows);
   void list_requests(const Range& range, const Step& step, const PageTables& tables,
                      std::span<const std::int32_t> selecting);
 

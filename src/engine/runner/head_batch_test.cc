@@ -24,13 +24,13 @@ struct Random {
   }
 };
 
-KvGrouping layout(std::int32_t prompt_window) {
+KvGrouping layout(std::int32_t prompt_window, std::int32_t window = 100) {
   ModelConfig config;
   config.num_layers = 1;
   config.num_kv_heads = kHeads;
   config.head_dim = 64;
   config.layer_window = {0};
-  const HeadProfile profile{"", 64, 100, prompt_window, {{0, 1}, {0, 3}}};
+  const HeadProfile profile{"", 64, window, prompt_window, {{0, 1}, {0, 3}}};
   return make_kv_grouping(config, {0, config.num_kv_heads}, &profile);
 }
 
@@ -64,18 +64,20 @@ struct Batch {
   PageTables tables{2, kRequests, kStride};
   std::vector<std::int32_t> selecting;
 
-  explicit Batch(Random& random, bool decodes, bool trees = false) {
+  // brief: sequences not much longer than the sinks, which share nothing.
+  explicit Batch(Random& random, bool decodes, bool trees = false, bool brief = false) {
     const std::int32_t count = 1 + random.below(kRequests);
     std::int32_t next_page = 1000;
     for (std::int32_t i = 0; i < count; ++i) {
       Sequence& sequence = sequences[static_cast<std::size_t>(i)];
       const std::int32_t family = random.below(3);
-      const std::int32_t shared = (1 + random.below(4)) * 16 * (family + 1);  // pages
+      const std::int32_t shared = brief ? 0 : (1 + random.below(4)) * 16 * (family + 1);  // pages
       if (trees && random.below(3) > 0) guess(random, sequence.draft);
       const auto drafts = static_cast<std::int32_t>(sequence.draft.size());
       const std::int32_t rows = drafts > 0 || decodes ? 1 + drafts : 1 + random.below(20);
-      const std::int32_t end = std::min(kStride * kPage, shared * kPage + rows + random.below(200));
-      sequence.prompt_length = drafts > 0 ? end - rows : end - random.below(rows + 1);
+      const std::int32_t end = std::min(kStride * kPage, shared * kPage + rows + random.below(brief ? 90 : 200));
+      // The token before guesses may be the prompt's last.
+      sequence.prompt_length = drafts > 0 ? end - rows + random.below(2) : end - random.below(rows + 1);
       step.items.push_back({&sequence, end - rows, rows, true, drafts});
       step.num_tokens += rows;
       for (std::int32_t p = end - rows; p < end - drafts; ++p) positions.push_back(p);
@@ -139,7 +141,9 @@ void expect_seen(const KvGrouping& layout, const Batch& b, const BlockRowBatch& 
         Seen expected;
         for (std::int32_t t = 0; t < item.begin + item.count && !left_out; ++t) {
           if (t >= item.begin && !sees_own(item, j, t - item.begin)) continue;
-          if (window > 0 && t >= spec.sink_tokens && position - t >= window) continue;
+          const std::int32_t at =
+              t < item.begin ? t : b.positions[row - static_cast<std::uint32_t>(j - (t - item.begin))];
+          if (window > 0 && at >= spec.sink_tokens && position - at >= window) continue;
           expected[t] = b.tables.entries[b.tables.begin(kv_group, i) + static_cast<std::uint32_t>(t / kPage)];
         }
         ASSERT_TRUE((seen[{row, head}] == expected)) << "item " << i << ", position " << position << ", head " << head;
@@ -174,6 +178,61 @@ TEST(HeadBatch, EveryQuerySeesItsTokensOnce) {
     }
   }
   EXPECT_TRUE(shared);
+}
+
+// Windows may be shorter than a tree is deep, and trees may stand among the sinks.
+TEST(HeadBatch, TreesSeeTheirWindowsAndSinks) {
+  Random random{PhiloxRng(13)};
+  for (int trial = 0; trial < 32; ++trial) {
+    SCOPED_TRACE(trial);
+    const std::int32_t window = 1 + trial % 8;
+    const KvGrouping made = layout(trial % 2 == 0 ? 0 : 300, window);
+    PlannerOptions options = planner_options(false, true);
+    HeadBatch heads(made.attention[0], made.groups, {}, options);
+    heads.raise_limits(options.limits, kRequests * 8);
+    Planner planner = *Planner::create(options);
+    const Batch batch(random, trial % 4 < 2, true, trial % 8 < 6);
+    const BlockRowBatch rows = heads.make(batch.step, batch.positions, batch.tables);
+    expect_seen(made, batch, rows, false);
+    const Status planned = planner.plan_block_rows(rows);
+    ASSERT_TRUE(planned.ok()) << planned.message();
+  }
+}
+
+// Where others share as much as there is room for, trees that share nothing still have theirs.
+TEST(HeadBatch, TreesFitBesideAllSharing) {
+  ModelConfig config;
+  config.num_layers = 1;
+  config.num_kv_heads = kHeads;
+  config.head_dim = 64;
+  config.layer_window = {0};
+  const KvGrouping made = make_kv_grouping(config, {0, kHeads}, nullptr);
+  PlannerOptions options = planner_options(false, true);
+  options.limits.max_rows = 48;  // of which 96 states may be shared
+  HeadBatch heads(made.attention[0], made.groups, {}, options);
+  std::vector<Sequence> sequences(kRequests);
+  PageTables tables(1, kRequests, kStride);
+  Step step;
+  std::vector<std::int32_t> positions;
+  // Two trees of two guesses; ten prompts of 32 tokens together that share 60 pages, and five of them another 60.
+  for (std::int32_t i = 0; i < kRequests; ++i) {
+    Sequence& sequence = sequences[static_cast<std::size_t>(i)];
+    if (i < 2) sequence.draft = {{.token = 1}, {.token = 2}};
+    const std::int32_t rows = i == 2 || i == 7 ? 4 : 3;
+    step.items.push_back({&sequence, 130 * kPage, rows, true, i < 2 ? 2 : 0});
+    for (std::int32_t j = 0; j < rows; ++j) positions.push_back(130 * kPage + (i < 2 ? std::min(j, 1) : j));
+    for (std::int32_t p = 0; p < kStride; ++p) {
+      const std::int32_t shared = p < 60 ? 1 : p < 120 ? 2 + i / 7 : 0;
+      tables.entries[tables.begin(0, static_cast<std::size_t>(i)) + static_cast<std::uint32_t>(p)] =
+          i < 2 || shared == 0 ? (i + 10) * kStride + p : shared * kStride + p;
+    }
+  }
+  heads.raise_limits(options.limits, 2 * 4);
+  Planner planner = *Planner::create(options);
+  const BlockRowBatch rows = heads.make(step, positions, tables);
+  EXPECT_EQ(rows.block_rows.size(), std::size_t{kRequests} + 3 + 2);
+  const Status planned = planner.plan_block_rows(rows);
+  EXPECT_TRUE(planned.ok()) << planned.message();
 }
 
 // The bytes of sharing are those that plans of requests have for the same lists.
