@@ -130,6 +130,50 @@ TEST(EngineGrammar, ForcedTokensTakeFewerSteps) {
   }
 }
 
+// Guesses that do not keep to the grammar are left out, and those that do change no answer, wherever it ends.
+TEST(EngineGrammar, GuessesKeepToGrammars) {
+  std::vector<Texts> plain;
+  for (const char* speculate : {"off", "ngram"}) {
+    EngineOptions options;
+    options.kv_cache_bytes = 16 << 20;
+    options.kv_dtype = DType::kF32;
+    options.simd = "avx2";
+    options.num_threads = 1;
+    options.speculate = speculate;
+    auto engine = Engine::create(options);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    const GrammarSpec specs[] = {
+        {GrammarKind::kRegex, "((ab|ba|cc) ?){30,50}"},
+        {GrammarKind::kJsonSchema,
+         R"({"type":"array","items":{"enum":["red","blue","green",12,true]},"minItems":12,"maxItems":20})"},
+        {GrammarKind::kEbnf, "root ::= (\"left\" | \"right\" | \"up\") (\", \" root | \".\")"}};
+    std::vector<GenerateRequest> requests;
+    for (int i = 0; i < 12; ++i) {
+      const auto grammar = (*engine)->compile_grammar(specs[i % 3]);
+      ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+      requests.push_back(request_of(**engine, "Go on:", *grammar));
+      SamplingParams& sampling = requests.back().sampling;
+      sampling.seed = static_cast<std::uint64_t>(i);
+      sampling.max_tokens = i == 5 ? 1 : i == 6 ? 2 : 120;
+      if (i > 6) sampling.min_tokens = 30;
+      if (i == 3 || i == 9) sampling.stop = {"cc c"};
+      if (i == 7) sampling.stop = {"12, tru"};
+      if (i % 4 == 1) sampling.repetition_penalty = 1.1f;
+      requests.back().n = i == 8 ? 3 : 1;
+    }
+    std::vector<Texts> runs = run_all(**engine, requests);
+    if (plain.empty()) {
+      plain = std::move(runs);
+      continue;
+    }
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      EXPECT_EQ(runs[i].texts, plain[i].texts) << i;
+      EXPECT_EQ(runs[i].finishes, plain[i].finishes) << i;
+    }
+    EXPECT_GT((*engine)->stats().accepted_tokens, 50u);
+  }
+}
+
 // A grammar that is followed in ever more ways ends its answer with the reason; those beside it go on.
 TEST(EngineGrammar, AnAnswerThatTakesTooMuchWorkEndsAlone) {
   EngineOptions options;
