@@ -96,6 +96,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Device& device, Model& 
   if (options.clock != nullptr) {
     ModelRunnerOptions of_chunk = options;
     of_chunk.max_requests = of_chunk.max_logit_rows = 1;
+    of_chunk.max_tree_rows = 0;
     of_chunk.clock = nullptr;
     FOVEA_ASSIGN_OR_RETURN(runner->chunk_, create(device, model, pool, rows, of_chunk));
     runner->chunk_->logits_ = runner->logits_;

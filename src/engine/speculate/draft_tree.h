@@ -12,7 +12,7 @@ namespace fovea {
 struct DraftNode {
   std::int32_t token = 0;
   std::int32_t parent = -1;  // index of the guess that it follows, below its own; -1: it follows the latest token
-  std::int32_t depth = 1;    // tokens behind the latest one; never less than that of the node before it
+  std::int32_t depth = 1;    // tokens behind the latest one
   float share = 1.0f;        // of what followed its parent in the text, by weight of the matches
   float odds = 1.0f;         // that it and all guesses before it are right
 };
