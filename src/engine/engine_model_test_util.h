@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -71,6 +72,23 @@ inline Result<std::unique_ptr<EngineCore>> create_engine(const std::string& conf
   load.streaming = streaming;
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(config_path, *parts.device, load));
   return EngineCore::create(std::move(parts));
+}
+
+// The answer of a request of one choice.
+inline Answer ask(EngineCore& engine, const GenerateRequest& request) {
+  Answer answer;
+  std::promise<void> ended;
+  const auto id = engine.submit(request, [&](const GenerationEvent& event) {
+    answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
+    for (const TokenLogprob& logprob : event.logprobs) answer.logprobs.push_back(logprob.logprob);
+    answer.finish = event.finish;
+    answer.cached = event.cached_tokens;
+    EXPECT_NE(event.finish, FinishReason::kError) << event.error.message();
+    if (event.finish != FinishReason::kNone) ended.set_value();
+  });
+  EXPECT_TRUE(id.ok()) << id.status().message();
+  if (id.ok()) ended.get_future().wait();
+  return answer;
 }
 
 // The answers of all choices, in order. cancel_at: by request, tokens of a choice after which it is cancelled; 0:

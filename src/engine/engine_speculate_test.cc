@@ -1,7 +1,6 @@
 // Guesses verified several in a step, with models of random weights: the same tokens and, with --batch-invariant, the
 // same bits as one token a step, alone and in a crowd, with choices, windows, streaming heads and pages that run out.
 // Without it they are trees.
-#include <future>
 
 #include "engine/engine_model_test_util.h"
 
@@ -96,22 +95,6 @@ void expect_close(const Answer& answer, const Answer& expected, DType kv) {
   for (std::size_t i = 0; i < expected.logprobs.size(); ++i) {
     ASSERT_NEAR(answer.logprobs[i], expected.logprobs[i], kv == DType::kF32 ? 1e-5f : 5e-3f) << "token " << i;
   }
-}
-
-// The answer of one choice.
-Answer ask(EngineCore& engine, const GenerateRequest& request) {
-  Answer answer;
-  std::promise<void> ended;
-  const auto id = engine.submit(request, [&](const GenerationEvent& event) {
-    answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
-    for (const TokenLogprob& logprob : event.logprobs) answer.logprobs.push_back(logprob.logprob);
-    answer.cached = event.cached_tokens;
-    EXPECT_NE(event.finish, FinishReason::kError) << event.error.message();
-    if (event.finish != FinishReason::kNone) ended.set_value();
-  });
-  EXPECT_TRUE(id.ok()) << id.status().message();
-  if (id.ok()) ended.get_future().wait();
-  return answer;
 }
 
 // Answers of three words, so that they come back to the same ones and go on differently.

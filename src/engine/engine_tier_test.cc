@@ -74,19 +74,7 @@ class Tier : public ::testing::TestWithParam<Subject> {
     request.sampling.ignore_eos = true;
     request.sampling.temperature = 0.0f;
     request.sampling.logprobs = 0;
-    Answer answer;
-    std::promise<void> ended;
-    const auto id = engine.submit(request, [&](const GenerationEvent& event) {
-      answer.tokens.insert(answer.tokens.end(), event.tokens.begin(), event.tokens.end());
-      for (const TokenLogprob& logprob : event.logprobs) answer.logprobs.push_back(logprob.logprob);
-      answer.finish = event.finish;
-      answer.cached = event.cached_tokens;
-      EXPECT_NE(event.finish, FinishReason::kError) << event.error.message();
-      if (event.finish != FinishReason::kNone) ended.set_value();
-    });
-    EXPECT_TRUE(id.ok()) << id.status().message();
-    if (id.ok()) ended.get_future().wait();
-    return answer;
+    return fovea::ask(engine, request);
   }
   Answer expected(const Tokens& prompt) const {
     EngineOptions options = options_;

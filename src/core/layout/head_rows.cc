@@ -6,22 +6,27 @@ namespace fovea {
 namespace {
 
 abi::BlockRow block_row_of(const HeadSegment& segment, const RequestRows& rows) {
-  abi::BlockRow made{};
+  abi::BlockRow made = empty_block_row(segment);
   made.row_begin = rows.row_begin;
   made.row_count = static_cast<std::uint32_t>(rows.count);
   made.list_begin = rows.list_begin;
+  made.flags = abi::kRowsContiguous;
+  return made;
+}
+
+}  // namespace
+
+abi::BlockRow empty_block_row(const HeadSegment& segment) {
+  abi::BlockRow made{};
   made.positions_begin = abi::kNone;
   made.length_slot = abi::kNone;
   made.window_left = -1;
   made.head_begin = static_cast<std::uint16_t>(segment.head_begin);
   made.head_end = static_cast<std::uint16_t>(segment.head_end);
   made.pool = static_cast<std::uint16_t>(segment.pool);
-  made.flags = abi::kRowsContiguous;
   made.num_requests = 1;
   return made;
 }
-
-}  // namespace
 
 abi::BlockRow tree_block_row(const HeadSegment& segment, const RequestRows& rows) {
   abi::BlockRow made = block_row_of(segment, rows);

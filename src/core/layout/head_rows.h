@@ -32,6 +32,9 @@ struct RequestRows {
   std::int32_t own_begin() const { return end - count; }
 };
 
+// Of the segment's heads and pool, for one request, without rows and tokens.
+abi::BlockRow empty_block_row(const HeadSegment& segment);
+
 // What the rows of a tree see of each other.
 abi::BlockRow tree_block_row(const HeadSegment& segment, const RequestRows& rows);
 

@@ -7,21 +7,6 @@
 #include "core/plan/pack.h"
 
 namespace fovea {
-namespace {
-
-abi::BlockRow block_row(const HeadSegment& segment) {
-  abi::BlockRow made{};
-  made.positions_begin = abi::kNone;
-  made.length_slot = abi::kNone;
-  made.window_left = -1;
-  made.head_begin = static_cast<std::uint16_t>(segment.head_begin);
-  made.head_end = static_cast<std::uint16_t>(segment.head_end);
-  made.pool = static_cast<std::uint16_t>(segment.pool);
-  made.num_requests = 1;
-  return made;
-}
-
-}  // namespace
 
 std::int32_t SharedRows::most_shared_rows(const PlannerOptions& options) {
   // What a planner has room for where nothing is said.
@@ -95,7 +80,7 @@ void SharedRows::append_rows(std::vector<std::uint32_t>& row_indices, std::vecto
 void SharedRows::append_block_rows(const HeadSegment& segment, std::vector<abi::BlockRow>& block_rows) const {
   for (std::uint32_t n = 0; n < forest_.nodes.size; ++n) {
     const ForestNode& node = forest_.nodes[n];
-    abi::BlockRow made = block_row(segment);
+    abi::BlockRow made = empty_block_row(segment);
     made.row_begin = copy_of_[node.first];
     made.row_count = node.rows;
     made.list_begin = requests_[node.representative].list_begin + node.page_begin;
@@ -110,7 +95,7 @@ void SharedRows::append_block_rows(const HeadSegment& segment, std::vector<abi::
     const RequestRows& request = requests_[i];
     if (request.count == 0) continue;
     const std::uint32_t begin = forest_.nodes.size == 0 ? 0 : forest_.private_begin[i];
-    abi::BlockRow made = block_row(segment);
+    abi::BlockRow made = empty_block_row(segment);
     made.row_begin = request.row_begin;
     made.row_count = static_cast<std::uint32_t>(request.count);
     made.list_begin = request.list_begin + begin;
