@@ -1,6 +1,7 @@
-// A warp's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
+// A worker's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
 // and prepares the records that the arithmetic reads. By TMA where pages hold whole slices, else 16 bytes a
-// thread. Nothing here waits for another warp.
+// thread. The warps of a team all go through the queue, and divide the copies: the first one brings records and keys
+// (by TMA all), the second one values. Nothing here waits for another warp.
 #pragma once
 
 #include "kernels/attention/pages.cuh"
@@ -54,7 +55,7 @@ struct PageCopy {
   }
   // page, in_page: where the lane's slice begins. slot, scales: addresses of the slot's tiles and of its scales.
   __device__ __forceinline__ void copy(const abi::KvPoolView& pool, uint32_t page, uint32_t in_page, uint32_t slot,
-                                       uint32_t scales, uint32_t lane) const {
+                                       uint32_t scales, uint32_t lane, bool brings_keys, bool brings_values) const {
     const auto* k = static_cast<const uint8_t*>(pool.k) + (from + page * page_bytes + in_page * token_bytes);
     const auto* v = k + (static_cast<const uint8_t*>(pool.v) - static_cast<const uint8_t*>(pool.k));
     const uint32_t at = slot + to;
@@ -62,17 +63,19 @@ struct PageCopy {
     for (uint32_t first = 0; first < kTokens; first += kRows) {
       // Rows of a round differ from those of another in bits of their own, so swizzles add up.
       const uint32_t here = (at ^ swizzle_of(first) << 4) + first * kPanelBytes;
-      ptx::cp_async_16(here, k);
-      ptx::cp_async_16(here + kTile, v);
+      if (brings_keys) ptx::cp_async_16(here, k);
+      if (brings_values) ptx::cp_async_16(here + kTile, v);
       k += kRows * token_bytes;
       v += kRows * token_bytes;
     }
     if constexpr (kTokenScales) {
       const uint64_t number = scale + (page * static_cast<uint64_t>(pool.scale_page_stride) + in_page);
       if constexpr (kSlotSlices == 2) {
-        ptx::cp_async_4(scales + 8 * lane, static_cast<const abi::KvScale*>(pool.k_scale) + number);
-        ptx::cp_async_4(scales + 8 * lane + 4, static_cast<const abi::KvScale*>(pool.v_scale) + number);
-      } else {
+        if (brings_keys) ptx::cp_async_4(scales + 8 * lane, static_cast<const abi::KvScale*>(pool.k_scale) + number);
+        if (brings_values) {
+          ptx::cp_async_4(scales + 8 * lane + 4, static_cast<const abi::KvScale*>(pool.v_scale) + number);
+        }
+      } else if (brings_keys) {
         const auto* const base = static_cast<const abi::KvScale*>(lane < 16 ? pool.k_scale : pool.v_scale);
         ptx::cp_async_4(scales + lane % 16 * 8 + lane / 16 * 4, base + number);
       }
@@ -87,7 +90,14 @@ class Loader {
   __device__ __forceinline__ Loader(const abi::AttentionArgs& args, const abi::TensorMap* k_map,
                                     const abi::TensorMap* v_map, SharedMemory& shared, uint32_t worker, uint32_t warp,
                                     uint32_t lane)
-      : args_(args), k_map_(k_map), v_map_(v_map), shared_(shared), warp_(warp), lane_(lane) {
+      : args_(args),
+        k_map_(k_map),
+        v_map_(v_map),
+        shared_(shared),
+        team_(warp / kTeamWarps),
+        brings_keys_(warp % kTeamWarps == 0),
+        brings_values_(warp % kTeamWarps == kTeamWarps - 1),
+        lane_(lane) {
     // This worker's abi::WarpStart, and the begin of the next one's queue.
     const auto* const start = reinterpret_cast<const uint32_t*>(starts_of(args) + worker);
     const uint32_t words = lane < 8 ? start[lane] : 0;
@@ -107,7 +117,7 @@ class Loader {
     return first_part_;
   }
 
-  // Brings the next slot, and commits one group of copies: those of its bytes (unless TMA brings them) and
+  // Brings the next slot, and commits one group of copies: the warp's of its bytes (unless TMA brings them) and
   // of the record that came before it. Without work left it only commits.
   __device__ __forceinline__ void load() {
     if (token_ >= run_.end && run_.head != kEndOfWork) next_item();
@@ -140,10 +150,10 @@ class Loader {
   // Its pages first: the first item of all is known by its run before its other words are there.
   __device__ __forceinline__ void next_item() {
     const bool first = records_ == 0;
-    ItemRecord& record = shared_.records[warp_][records_++ % kRecordsAhead];
+    ItemRecord& record = shared_.records[team_][records_++ % kRecordsAhead];
     if (at_ == end_) {
       run_.head = kEndOfWork;
-      if (lane_ == 0) record.head = kEndOfWork;
+      if (lane_ == 0 && brings_keys_) record.head = kEndOfWork;
       return;
     }
     const auto of = [&](int i) { return __shfl_sync(~0u, next_word_, i); };  // see abi::WorkItem
@@ -171,33 +181,48 @@ class Loader {
         rows_.open(args_, run_, lane_);
       }
     }
-    const uint32_t row = of(0);
-    const auto* const from = block_rows + of(6);
-    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
-    if (lane_ < 4) {
-      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
-    } else if (lane_ < 6) {
-      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_words(), lane_ - 4));
-    } else if (lane_ == 6) {
-      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
-    } else if (lane_ == 7) {
-      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
-    } else if (lane_ == 8) {
-      record.head = run_.head;
-      record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
-    }
+    const uint32_t row = of(0), row_count = kDrafts ? of(1) & 0xffff : 1;
+    if (brings_keys_) copy_record(header, row, row_count, block_rows + of(6), record);
     ++at_;
     if (at_ == end_) return;
     if ((++entry_ & 31) == 0) entries_ = queue_entries();
     find_item(__shfl_sync(~0u, entries_, entry_ & 31));
   }
 
+  // row: of the item's first query token.
+  __device__ __forceinline__ void copy_record(const abi::DevicePlanHeader& header, uint32_t row, uint32_t row_count,
+                                              const abi::BlockRow* from, ItemRecord& record) const {
+    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
+    if (lane_ < 4) {
+      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
+    } else if (lane_ < 6) {
+      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_words(), lane_ - 4));
+    } else if (!kDrafts && lane_ == 6) {
+      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
+    } else if (!kDrafts && lane_ == 7) {
+      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
+    } else if (lane_ == 8) {
+      record.head = run_.head;
+      record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
+    }
+    if constexpr (kDrafts) {
+      const uint32_t token = lane_ % kRecordTokens;
+      if (token >= row_count) return;
+      const uint64_t at = (row + token) * sizeof(uint32_t);
+      if (lane_ < kRecordTokens) {
+        ptx::cp_async_4(ptx::smem_address(&record.rows[token]), args_.plan + header.row_indices + at);
+      } else {
+        ptx::cp_async_4(ptx::smem_address(&record.positions[token]), args_.plan + header.q_pos + at);
+      }
+    }
+  }
+
   // An item that sees nothing has one slot too, with nothing in it.
   __device__ __forceinline__ void load_slot() {
     const bool empty = run_.end <= run_.begin;
 #if FOVEA_LOADER == 0
-    const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
-    if (lane_ == 0) {
+    const uint32_t full = ptx::smem_address(&shared_.full[team_][slot_]);
+    if (lane_ == 0 && brings_keys_) {
       if (empty) {
         ptx::mbarrier_arrive(full);
       } else {
@@ -213,7 +238,7 @@ class Loader {
 #pragma unroll
       for (uint32_t s = 0; s < kSlotSlices; ++s) {
         if (!empty && (s == 0 || token_ < run_.end)) {
-          const uint32_t to = ptx::smem_address(shared_.warps[warp_].ring[slot_][s][0]);
+          const uint32_t to = ptx::smem_address(shared_.teams[team_].ring[slot_][s][0]);
           if constexpr (kWholeSlices) {
             load_from_page(to, s);
           } else {
@@ -235,9 +260,10 @@ class Loader {
     uint32_t in_page = next_page ? 0 : in_page_ + (second ? kTokens : 0);
     find_page(args_.pool, page, in_page);
     if (!second || token_ + kTokens < run_.end) {
-      uint32_t* const scales = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
+      uint32_t* const scales = &shared_.scales[kTokenScales ? team_ : 0][kTokenScales ? slot_ : 0][0][0];
       copy_.copy(args_.pool, static_cast<uint32_t>(page), in_page,
-                 ptx::smem_address(shared_.warps[warp_].ring[slot_][0][0]), ptx::smem_address(scales), lane_);
+                 ptx::smem_address(shared_.teams[team_].ring[slot_][0][0]), ptx::smem_address(scales), lane_,
+                 brings_keys_, brings_values_);
     }
 #pragma unroll
     for (int s = 0; s < kSlotSlices; ++s) {
@@ -257,8 +283,8 @@ class Loader {
     int32_t in_page = static_cast<int32_t>(token_ - entry * entry_tokens);
     find_page(args_.pool, page, in_page);
 #if FOVEA_LOADER == 0
-    if (lane_ == 0) {
-      const uint32_t full = ptx::smem_address(&shared_.full[warp_][slot_]);
+    if (lane_ == 0 && brings_keys_) {
+      const uint32_t full = ptx::smem_address(&shared_.full[team_][slot_]);
       ptx::tma_load_box(to, k_map_, full, in_page, static_cast<int32_t>(run_.head), page);
       ptx::tma_load_box(to + kTile, v_map_, full, in_page, static_cast<int32_t>(run_.head), page);
     }
@@ -295,8 +321,8 @@ class Loader {
       const uint64_t from = row(token) + i % kChunks * 16;
       if (kTokens * kChunks % 32 != 0 && i >= kTokens * kChunks) continue;
       const uint32_t at = to + SliceTile::chunk(token, i % kChunks);
-      ptx::cp_async_16(at, k + from);
-      ptx::cp_async_16(at + kTile, v + from);
+      if (brings_keys_) ptx::cp_async_16(at, k + from);
+      if (brings_values_) ptx::cp_async_16(at + kTile, v + from);
     }
   }
 
@@ -305,7 +331,8 @@ class Loader {
     return static_cast<const abi::KvScale*>(lane_ < 16 ? args_.pool.k_scale : args_.pool.v_scale);
   }
   __device__ __forceinline__ void copy_scales(uint32_t slice, const abi::KvScale* from) {
-    uint32_t* const to = &shared_.scales[kTokenScales ? warp_ : 0][kTokenScales ? slot_ : 0][0][0];
+    if (!brings_keys_) return;
+    uint32_t* const to = &shared_.scales[kTokenScales ? team_ : 0][kTokenScales ? slot_ : 0][0][0];
     ptx::cp_async_4(ptx::smem_address(to) + (slice * kTokens + (lane_ & 15)) * 8 + lane_ / 16 * 4, from);
   }
 
@@ -313,7 +340,9 @@ class Loader {
   const abi::TensorMap* k_map_;
   const abi::TensorMap* v_map_;
   SharedMemory& shared_;
-  uint32_t warp_, lane_;
+  uint32_t team_;
+  bool brings_keys_, brings_values_;
+  uint32_t lane_;
   uint32_t first_part_;
   uint32_t at_, end_;   // entries of the queue behind the item at hand
   uint32_t entries_;    // 32 of them, a lane each

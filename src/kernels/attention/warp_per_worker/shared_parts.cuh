@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t pair_dim(int b, int j, uint32_t lane) {
   return b * 16 + 8 * j + (lane >> 2 & ~1u);
 }
 
-// The item's rows: as they leave the registers of a warp.
+// A block of the item's rows: as they leave the registers of a warp.
 struct Result {
   Pairs pairs;
   float lse[2];  // of rows 2c and 2c + 1
@@ -106,6 +106,7 @@ __device__ __forceinline__ void announce(SharedMemory& shared, uint32_t first_pa
 // Warps of this CTA that begin with one of `count` parts from partial row `row` on: a bit each, in the order of parts.
 __device__ __forceinline__ uint32_t warps_with(const SharedMemory& shared, uint32_t row, uint32_t count, uint32_t group,
                                                uint32_t lane) {
+  if constexpr (!kSharedParts) return 0;
   return __ballot_sync(~0u, lane < kWarps && shared.first_parts[lane % kWarps] - row < count * group);
 }
 
