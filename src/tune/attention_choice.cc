@@ -81,14 +81,12 @@ int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > 
 std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int team_warps, int slots, int slices) {
   const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots * slices;
   const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots * slices : 8;
-  const std::int64_t records = (slots <= 6 ? 8 : 16) * 240;
+  const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
-  const std::int64_t shared_part =
-      team_warps > 1 ? 0 : std::int64_t{need.head_dim} / 16 * 512 + 32;  // of 8 rows, in floats
-  const std::int64_t of_warp = queries + std::int64_t{need.head_dim} * 4 + shared_part + 16;
-  const std::int64_t of_team = (ring + 1023) / 1024 * 1024 + scales + records + slots * 8;
-  const std::int64_t one_part = std::int64_t{need.head_dim} / 16 * 512 + 32;
-  return (warps * of_warp + warps / team_warps * of_team + one_part + 1024 + 1023) / 1024 * 1024;
+  const std::int64_t shared_part = team_warps * (std::int64_t{need.head_dim} / 16 * 512 + 32);  // of 8 rows, in floats
+  const std::int64_t of_warp = queries + std::int64_t{need.head_dim} * 4 + 16;
+  const std::int64_t of_team = (ring + 1023) / 1024 * 1024 + scales + records + slots * 8 + shared_part;
+  return (warps * of_warp + warps / team_warps * of_team + 1024 + 1023) / 1024 * 1024;
 }
 
 // Bytes of kernels/attention/low_batch/finish.cuh's SharedMemory, at most: the kernel asserts it.
@@ -197,9 +195,11 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
   const bool whole_slices = need.page_tokens % 16 == 0;
   choice.tma = machine.hopper && whole_slices && !int4;
   choice.box_tokens = 16;
-  // Slices that a warp takes together: two of int4, so that its instructions do not wait for each other.
-  const int slices = int4 && !teams ? 2 : 1;
-  int slots = int4 && !teams ? 3 : teams ? 12 : 6;
+  // Slices that a warp takes together: two of int4, so that its instructions do not wait for each other, and of teams,
+  // which wait for one another behind each slot.
+  const std::int64_t slice_bytes = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8;
+  const int slices = teams && choice.tma && slice_bytes < 4096 ? 4 : int4 || teams ? 2 : 1;
+  int slots = int4 && !teams ? 3 : 6;
   while (slots > 0 && warp_smem_bytes(need, warps, team_warps, slots, slices) > machine.smem_bytes) --slots;
   if (slots < 1) return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
   choice.smem_bytes = warp_smem_bytes(need, warps, team_warps, slots, slices);

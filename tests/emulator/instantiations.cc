@@ -44,6 +44,7 @@ Instantiation make(const char* name, KernelKind kind, int head_dim, DType q, DTy
                                                : DecodeKernel::kGeneral;
   if (kind == KernelKind::kPrefill) o.decode_kernel = DecodeKernel::kPrefill;
   c.heads_first = page % 2 == 1;
+  c.drafts = kind == KernelKind::kTeams;
   c.variant.sm_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   return i;
 }
@@ -93,6 +94,7 @@ std::vector<Instantiation> make_all() {
   add(make("teams_fp8", kTeams, 96, kBf16, kFp8, 32, {2, 5}), [](Instantiation& i) {
     i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f, -1.0f, 4.0f, 0.25f, -3.0f};
   });
+  add(make("teams_short", kTeams, 64, kF16, kFp8, 16, {2, 3}), plain);
   add(make("teams_int4", kTeams, 64, kBf16, DType::kI4, 48, {2, 8}), plain);
   add(make("teams_sm80", kTeams, 80, kF16, DType::kI8, 8, {1, 20}), [](Instantiation& i) { i.arch = "sm_80"; });
   constexpr KernelKind kPrefill = KernelKind::kPrefill;

@@ -251,17 +251,21 @@ __device__ __forceinline__ void add_global_parts(const abi::AttentionArgs& args,
 }
 
 // An extra logit counts once, where the parts of a pair are combined.
-__device__ __forceinline__ void add_extra_logit(const Work& work, uint32_t first_row, Result& result) {
+__device__ __forceinline__ void add_extra_logits(const Work& work, Result (&result)[kRowBlocks]) {
   if constexpr (Variant::kHasExtraLogit) {
-    float weight[2];  // of everything seen, beside the extra logit
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float extra = extra_logit(*work.args, head_of(work, first_row + 2 * (work.lane & 3) + r));
-      const float own = result.lse[r];
-      weight[r] = extra == kMinusInf ? 1.0f : own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
-      if (extra != kMinusInf) result.lse[r] = finish_row(own, 1.0f, extra).lse;
+    for (int b = 0; b < kRowBlocks; ++b) {
+      float weight[2];  // of everything seen, beside the extra logit
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t row = work.first_row + 8 * b + 2 * (work.lane & 3) + r;
+        const float extra = extra_logit(*work.args, head_of(work, row));
+        const float own = result[b].lse[r];
+        weight[r] = extra == kMinusInf ? 1.0f : own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
+        if (extra != kMinusInf) result[b].lse[r] = finish_row(own, 1.0f, extra).lse;
+      }
+      scale_rows(result[b], weight, work.lane);
     }
-    scale_rows(result, weight, work.lane);
   }
 }
 
@@ -279,8 +283,8 @@ __device__ __forceinline__ void add_extra_logit(const Work& work, uint32_t first
 //
 // A part with parts behind it in the pair is the last item of its queue, and those are the first items of higher
 // queues: no worker waits for one that waits for it. Where workers between the parts are idle, groups are of kWarps
-// parts, wherever those are; what is not in the same CTA then goes through the workspace too. So does everything where
-// warps have more than a block of rows (kSharedParts), each warp its own rows.
+// parts, wherever those are; what is not in the same CTA then goes through the workspace too. So does everything of teams
+// (kSharedParts), whose warps have rows of their own.
 __device__ __forceinline__ bool combine(const Work& work, SharedMemory& shared, const Part& part,
                                         Result (&result)[kRowBlocks]) {
   const uint32_t rows = work.rows, lane = work.lane;
@@ -326,7 +330,7 @@ __device__ __forceinline__ bool combine(const Work& work, SharedMemory& shared, 
   }
   if constexpr (kSharedParts) {
     if (index != leader && part_before_in_cta(shared, part.first + (leader + 1) * rows, rows, lane)) {
-      publish_part(shared, result[0], work.warp, lane);
+      publish_part(shared, result, work.warp, lane);
       return false;
     }
   }
@@ -334,8 +338,7 @@ __device__ __forceinline__ bool combine(const Work& work, SharedMemory& shared, 
     write_part(work, part, result);
     return false;
   }
-#pragma unroll
-  for (int b = 0; b < kRowBlocks; ++b) add_extra_logit(work, work.first_row + 8 * b, result[b]);
+  add_extra_logits(work, result);
   return true;
 }
 

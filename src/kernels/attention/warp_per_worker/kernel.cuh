@@ -129,7 +129,9 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     work.q_heads = q_heads;
     const abi::WorkItem& item = record.item;
     work.rows = kDrafts ? item.row_count * group : group;
-    work.first_row = warp % kTeamWarps * kRows;
+    // Both warps of a team work on few rows, each on half of a slot.
+    const bool by_slices = kTeamWarps > 1 && work.rows <= kRows;
+    work.first_row = by_slices ? 0 : warp % kTeamWarps * kRows;
     const bool has_rows = !kDrafts || work.first_row < work.rows;
     const bool direct = (item.flags & abi::kItemDirect) != 0;
     PartFinder part(args, work, worker);
@@ -159,26 +161,36 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         sync_team(warp);
       }
       if (has_rows && token < place.end && token + kSlotTokens > place.begin) {
-        const uint32_t tile = ptx::smem_address(shared.teams[team].ring[slot][0][0]);
-        // For one query token not worth a branch where a warp waits for the memory anyway.
-        const bool whole = (kInt4 || kDrafts) && place.all_see(token, kSlotTokens);
-        Logits slices[kSlotSlices];
+        const auto take = [&]<int kSlices>(uint32_t first) {
+          const uint32_t tile = ptx::smem_address(shared.teams[team].ring[slot][first][0]);
+          const uint32_t begin = token + first * kTokens;
+          // For one query token not worth a branch where a warp waits for the memory anyway.
+          const bool whole = (kInt4 || kDrafts) && place.all_see(begin, kSlices * kTokens);
+          Logits slices[kSlices];
 #pragma unroll
-        for (int s = 0; s < kSlotSlices; ++s) {
-          if constexpr (kTokenScales) {
-            slices[s].scales.load(ptx::smem_address(shared.scales[team][slot][s * kTokens]), lane);
+          for (int s = 0; s < kSlices; ++s) {
+            if constexpr (kTokenScales) {
+              slices[s].scales.load(ptx::smem_address(shared.scales[team][slot][(first + s) * kTokens]), lane);
+            }
+            multiply_keys(q, place, tile + 2 * s * kTile, lane, slices[s].x);
           }
-          multiply_keys(q, place, tile + 2 * s * kTile, lane, slices[s].x);
-        }
 #pragma unroll
-        for (int s = 0; s < kSlotSlices; ++s) {
-          finish_logits(args, place, token + s * kTokens, whole, group, lane, slices[s]);
-        }
-        uint32_t p[kSlotSlices][kRowBlocks][2];
-        softmax(args, state, slices, p);
+          for (int s = 0; s < kSlices; ++s) {
+            finish_logits(args, place, begin + s * kTokens, whole, group, lane, slices[s]);
+          }
+          uint32_t p[kSlices][kRowBlocks][2];
+          softmax(args, state, slices, p);
 #pragma unroll
-        for (int s = 0; s < kSlotSlices; ++s) {
-          multiply_values(state, p[s], tile + (2 * s + 1) * kTile, place, token + s * kTokens, lane);
+          for (int s = 0; s < kSlices; ++s) {
+            multiply_values(state, p[s], tile + (2 * s + 1) * kTile, place, begin + s * kTokens, lane);
+          }
+        };
+        if (!by_slices) {
+          take.template operator()<kSlotSlices>(0);
+        } else if constexpr (kTeamWarps > 1) {
+          constexpr int kHalf = (kSlotSlices + 1) / 2;
+          const uint32_t first = warp % kTeamWarps * kHalf, begin = token + first * kTokens;
+          if (begin < place.end && begin + kHalf * kTokens > place.begin) take.template operator()<kHalf>(first);
         }
       }
       sync_team(warp);
@@ -192,8 +204,15 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     } while (token < loaded_end);
     if (has_rows) {
       Result result[kRowBlocks];
-      finish_state(work, state, direct, result);
-      if (direct || combine(work, shared, part.find(), result)) write_direct(work, result);
+      finish_state(work, state, direct && !by_slices, result);
+      const bool second = by_slices && warp % kTeamWarps != 0;
+      if (by_slices) {
+        if (second) put_part(shared.parts[team], result, lane);
+        sync_team(warp);  // the next ones come behind those of slots
+        if (!second) add_of_team(shared.parts[team], result, lane);
+        if (direct) add_extra_logits(work, result);
+      }
+      if (!second && (direct || combine(work, shared, part.find(), result))) write_direct(work, result);
     }
     __syncwarp();
   }

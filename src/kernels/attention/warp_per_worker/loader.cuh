@@ -82,7 +82,7 @@ struct PageCopy {
     }
   }
 };
-static_assert(kSlotSlices == 1 || kSlotSlices == 2);
+static_assert(kSlotSlices == 1 || kSlotSlices == 2 || (kSlotSlices == 4 && kTma));
 
 class Loader {
  public:
@@ -171,12 +171,10 @@ class Loader {
     if (run_.end > run_.begin) {
       if constexpr (kWholeSlices) {
         pages_.open(args_, run_, lane_);
-        if constexpr (PageCopy::kFits) {
-          const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
-          page_ = token_ / entry_tokens;
-          in_page_ = token_ - page_ * entry_tokens;
-          copy_.open(args_.pool, run_.head, lane_);
-        }
+        const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
+        page_ = token_ / entry_tokens;
+        in_page_ = token_ - page_ * entry_tokens;
+        if constexpr (PageCopy::kFits) copy_.open(args_.pool, run_.head, lane_);
       } else {
         rows_.open(args_, run_, lane_);
       }
@@ -226,8 +224,8 @@ class Loader {
       if (empty) {
         ptx::mbarrier_arrive(full);
       } else {
-        ptx::mbarrier_arrive_expect(full,
-                                    (kSlotSlices > 1 && token_ + kTokens < run_.end ? kSlotSlices : 1) * 2 * kTile);
+        const uint32_t left = (run_.end - token_ + kTokens - 1) / kTokens;
+        ptx::mbarrier_arrive_expect(full, min(left, static_cast<uint32_t>(kSlotSlices)) * 2 * kTile);
       }
     }
 #endif
@@ -241,6 +239,7 @@ class Loader {
           const uint32_t to = ptx::smem_address(shared_.teams[team_].ring[slot_][s][0]);
           if constexpr (kWholeSlices) {
             load_from_page(to, s);
+            next_slice();
           } else {
             load_rows(to, s);
           }
@@ -266,21 +265,22 @@ class Loader {
                  brings_keys_, brings_values_);
     }
 #pragma unroll
-    for (int s = 0; s < kSlotSlices; ++s) {
-      in_page_ += kTokens;
-      if (in_page_ != entry_tokens) continue;
-      in_page_ = 0;
-      ++page_;
-    }
+    for (int s = 0; s < kSlotSlices; ++s) next_slice();
+  }
+
+  // Page of the slice behind, and where it begins there.
+  __device__ __forceinline__ void next_slice() {
+    in_page_ += kTokens;
+    if (in_page_ != static_cast<uint32_t>(args_.pool.entry_tokens)) return;
+    in_page_ = 0;
+    ++page_;
   }
 
   // All of the slice lies in one page.
   __device__ __forceinline__ void load_from_page(uint32_t to, uint32_t slice) {
-    const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
-    const uint32_t entry = max(token_, run_.begin) / entry_tokens;
-    pages_.move_to(entry, lane_);
-    int32_t page = pages_.get(entry);
-    int32_t in_page = static_cast<int32_t>(token_ - entry * entry_tokens);
+    pages_.move_to(page_, lane_);
+    int32_t page = pages_.get(page_);
+    int32_t in_page = static_cast<int32_t>(in_page_);
     find_page(args_.pool, page, in_page);
 #if FOVEA_LOADER == 0
     if (lane_ == 0 && brings_keys_) {

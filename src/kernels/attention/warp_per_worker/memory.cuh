@@ -19,13 +19,14 @@ struct TeamMemory {
   alignas(1024) uint8_t ring[kSlots][kSlotSlices][2][kTile];  // [..][K, V][panel][token][kPanelBytes], swizzled
 };
 
-// Parts of one row block go from warp to warp of a CTA through shared memory, which has no room for more.
-inline constexpr bool kSharedParts = kRowBlocks == 1 && kTeamWarps == 1;
+// Parts of pairs go from warp to warp of a CTA through shared memory, which has no room for those of teams.
+inline constexpr bool kSharedParts = kTeamWarps == 1;
 
-// A part of a divided pair on its way from one warp to another of the CTA, as it lies in registers (shared_parts.cuh).
+// A part of a divided pair on its way from one warp to another of the CTA, or what the second warp of a team has of rows
+// that both work on, as it lies in registers (shared_parts.cuh).
 struct SharedPart {
-  float2 values[2 * kBlocks][32];
-  float lse[8];
+  float2 values[kRowBlocks][2 * kBlocks][32];
+  float lse[kRows];
 };
 
 struct SharedMemory {
@@ -34,7 +35,7 @@ struct SharedMemory {
   alignas(16) uint4 queries[kBlocks > kQueryBlocks ? kWarps : 1][kBlocks > kQueryBlocks ? kBlocks - kQueryBlocks : 1]
                            [kBlocks > kQueryBlocks ? 32 : 1];
   float hook_rows[Variant::kHasQuery ? kWarps : 1][Variant::kHasQuery ? kHeadDim : 1];
-  alignas(16) SharedPart parts[kSharedParts ? kWarps : 1];
+  alignas(16) SharedPart parts[kTeams];
   uint64_t part_ready[kWarps];  // barriers: the warp's part is there
   uint32_t
       first_parts[kWarps];  // what the warp's queue begins with: a part's first partial row, or see shared_parts.cuh

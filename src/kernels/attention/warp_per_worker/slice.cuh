@@ -266,8 +266,9 @@ __device__ __forceinline__ void finish_logits(const abi::AttentionArgs& args, co
 }
 
 // P of the slices as the second product's operand; brings the state up to them.
-__device__ __forceinline__ void softmax(const abi::AttentionArgs& args, State& state, Logits (&slices)[kSlotSlices],
-                                        uint32_t (&p)[kSlotSlices][kRowBlocks][2]) {
+template <int kSlices>
+__device__ __forceinline__ void softmax(const abi::AttentionArgs& args, State& state, Logits (&slices)[kSlices],
+                                        uint32_t (&p)[kSlices][kRowBlocks][2]) {
   if constexpr (Variant::kSoftmax) {
     float most[kRowBlocks][2];
     bool rises = false;
@@ -275,7 +276,7 @@ __device__ __forceinline__ void softmax(const abi::AttentionArgs& args, State& s
     for (int j = 0; j < kRowBlocks; ++j) {
       most[j][0] = most[j][1] = kMinusInf;
 #pragma unroll
-      for (int s = 0; s < kSlotSlices; ++s) {
+      for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) most[j][i % 2] = fmaxf(most[j][i % 2], slices[s].x[j][i]);
       }
@@ -296,7 +297,7 @@ __device__ __forceinline__ void softmax(const abi::AttentionArgs& args, State& s
     }
   }
 #pragma unroll
-  for (int s = 0; s < kSlotSlices; ++s) {
+  for (int s = 0; s < kSlices; ++s) {
 #pragma unroll
     for (int j = 0; j < kRowBlocks; ++j) {
       float(&x)[4] = slices[s].x[j];
@@ -321,7 +322,8 @@ __device__ __forceinline__ void softmax(const abi::AttentionArgs& args, State& s
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const uint32_t word = slices[s].scales.of[i / 2].y;
-          const bool masked = Variant::kHasVisible && !(visible >> i & 1);  // then the scale may be anything
+          // Then the scale may be anything.
+          const bool masked = (Variant::kHasVisible || kDrafts) && !(visible >> i & 1);
           const float scale = ptx::unpack_low<false>(word);
           if constexpr (kIntegers) {
             rows.zero[i % 2] += masked ? 0.0f : x[i] * (ptx::unpack_high<false>(word) + kMiddle * scale);
