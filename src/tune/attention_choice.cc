@@ -179,8 +179,8 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
     return unsupported("{} query heads a KV head, the {} kernel takes up to {}", need.group,
                        teams ? "teams'" : "warps'", rows);
   }
-  if (teams && need.head_dim > 192) {
-    return unsupported("head_dim {}, a team of warps has registers for up to 192", need.head_dim);
+  if (teams && need.head_dim > 128) {
+    return unsupported("head_dim {}, a team of warps has registers for up to 128", need.head_dim);
   }
   if (need.batch_invariant || need.transforms_kv || need.checked) {
     return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");

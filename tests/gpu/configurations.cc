@@ -140,7 +140,7 @@ void add_teams(std::vector<Configuration>& all) {
     all.push_back(std::move(c));
   };
   const auto plain = [](Configuration&) {};
-  for (const int head_dim : {32, 64, 80, 96, 112, 128, 192}) {
+  for (const int head_dim : {32, 64, 80, 96, 112, 128}) {
     for (const int page : {1, 16, 100}) add(head_dim, DType::kBF16, DType::kBF16, page, plain);
     add(head_dim, DType::kBF16, DType::kF8E4M3, 16, plain);
     add(head_dim, DType::kF16, DType::kF8E4M3, 3, plain);

@@ -110,7 +110,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
   Loader loader(args, k_map, v_map, shared, worker, warp, lane);
   if constexpr (kSharedParts) announce(shared, loader.first_part(), warp, lane);
 #pragma unroll 1
-  for (int i = 0; i < kSlots; ++i) loader.load();
+  for (int i = 0; i < kSlots && loader.works(); ++i) loader.load();
   __syncthreads();  // what every warp announced, and barriers of the team
   uint32_t slot = 0, parity = 0;
   for (uint32_t n = 0;; ++n) {
@@ -161,11 +161,11 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
         sync_team(warp);
       }
       if (has_rows && token < place.end && token + kSlotTokens > place.begin) {
-        const auto take = [&]<int kSlices>(uint32_t first) {
+        const auto take = [&]<int kSlices, bool kWhole>(uint32_t first) {
           const uint32_t tile = ptx::smem_address(shared.teams[team].ring[slot][first][0]);
           const uint32_t begin = token + first * kTokens;
           // For one query token not worth a branch where a warp waits for the memory anyway.
-          const bool whole = (kInt4 || kDrafts) && place.all_see(begin, kSlices * kTokens);
+          const bool whole = kWhole || (kInt4 && !kDrafts && place.all_see(begin, kSlices * kTokens));
           Logits slices[kSlices];
 #pragma unroll
           for (int s = 0; s < kSlices; ++s) {
@@ -182,19 +182,33 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
           softmax(args, state, slices, p);
 #pragma unroll
           for (int s = 0; s < kSlices; ++s) {
-            multiply_values(state, p[s], tile + (2 * s + 1) * kTile, place, begin + s * kTokens, lane);
+            multiply_values<kWhole>(state, p[s], tile + (2 * s + 1) * kTile, place, begin + s * kTokens, lane);
           }
         };
-        if (!by_slices) {
-          take.template operator()<kSlotSlices>(0);
-        } else if constexpr (kTeamWarps > 1) {
+        if constexpr (!kDrafts) {
+          take.template operator()<kSlotSlices, false>(0);
+        } else {
           constexpr int kHalf = (kSlotSlices + 1) / 2;
-          const uint32_t first = warp % kTeamWarps * kHalf, begin = token + first * kTokens;
-          if (begin < place.end && begin + kHalf * kTokens > place.begin) take.template operator()<kHalf>(first);
+          const uint32_t first = by_slices ? warp % kTeamWarps * kHalf : 0;
+          const uint32_t count = by_slices ? kHalf : kSlotSlices;
+          if (!place.all_see(token + first * kTokens, count * kTokens)) {
+#pragma unroll 1
+            for (uint32_t i = first; i < first + count; ++i) {
+              const uint32_t begin = token + i * kTokens;
+              if (begin < place.end && begin + kTokens > place.begin) take.template operator()<1, false>(i);
+            }
+          } else if constexpr (kRegistersAreFew) {
+#pragma unroll 1
+            for (uint32_t i = first; i < first + count; ++i) take.template operator()<1, true>(i);
+          } else if (by_slices) {
+            take.template operator()<kHalf, true>(first);
+          } else {
+            take.template operator()<kSlotSlices, true>(0);
+          }
         }
       }
       sync_team(warp);
-      loader.load();
+      if (loader.works()) loader.load();
       part.step();
       if (++slot == kSlots) {
         slot = 0;

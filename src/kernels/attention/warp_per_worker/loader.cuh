@@ -1,7 +1,7 @@
 // A worker's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
 // and prepares the records that the arithmetic reads. By TMA where pages hold whole slices, else 16 bytes a
-// thread. The warps of a team all go through the queue, and divide the copies: the first one brings records and keys
-// (by TMA all), the second one values. Nothing here waits for another warp.
+// thread. The warps of a team go through the queue and divide the copies: one brings records and keys (by TMA all), the
+// other one values. Nothing here waits for another warp.
 #pragma once
 
 #include "kernels/attention/pages.cuh"
@@ -95,8 +95,8 @@ class Loader {
         v_map_(v_map),
         shared_(shared),
         team_(warp / kTeamWarps),
-        brings_keys_(warp % kTeamWarps == 0),
-        brings_values_(warp % kTeamWarps == kTeamWarps - 1),
+        brings_keys_(warp % kTeamWarps == first_of(warp)),
+        brings_values_(kTeamWarps == 1 || !brings_keys_),
         lane_(lane) {
     // This worker's abi::WarpStart, and the begin of the next one's queue.
     const auto* const start = reinterpret_cast<const uint32_t*>(starts_of(args) + worker);
@@ -117,6 +117,9 @@ class Loader {
     return first_part_;
   }
 
+  // TMA is one warp's business.
+  __device__ __forceinline__ bool works() const { return !kTma || kTokenScales || brings_keys_; }
+
   // Brings the next slot, and commits one group of copies: the warp's of its bytes (unless TMA brings them) and
   // of the record that came before it. Without work left it only commits.
   __device__ __forceinline__ void load() {
@@ -129,6 +132,9 @@ class Loader {
   }
 
  private:
+  // Which warp of a team brings keys: of teams beside each other not that of the same scheduler of the SM.
+  __device__ __forceinline__ static uint32_t first_of(uint32_t warp) { return warp / kTeamWarps / 2 % kTeamWarps; }
+
   __device__ __forceinline__ const uint32_t* items() const {
     const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
     return section<uint32_t>(args_, header.items);

@@ -12,6 +12,8 @@ inline constexpr int kTeams = kWarps / kTeamWarps;
 inline constexpr int kSlots = FOVEA_SLOTS;  // slots on their way, a worker
 inline constexpr int kSlotTokens = kSlotSlices * kTokens;
 inline constexpr bool kWholeSlices = kTma || FOVEA_WHOLE_SLICES != 0;
+// Of teams; then slices of a slot are taken one after the other.
+inline constexpr bool kRegistersAreFew = kIntegers && kHeadDim > 96;
 // Items that a warp's slots can belong to, one before and one behind them.
 inline constexpr int kRecordsAhead = kSlots + 2 <= 8 ? 8 : 16;
 

@@ -158,16 +158,18 @@ __device__ __forceinline__ uint32_t add_leaking_tokens(State& state, const uint3
   return leaking;
 }
 
-// state.o += V^T P. Tokens that no row sees may hold anything, NaN too. token: the slice's first.
+// state.o += V^T P. Tokens that no row sees may hold anything, NaN too. token: the slice's first; kWhole: all rows see all
+// of it.
+template <bool kWhole>
 __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&p)[kRowBlocks][2], uint32_t tile,
                                                 const Place& place, uint32_t token, uint32_t lane) {
   uint32_t leaking = 0;
-  if constexpr (kDrafts && !kIntegers) {
+  if constexpr (kDrafts && !kIntegers && !kWhole) {
     if (!place.all_see(token, kTokens)) leaking = add_leaking_tokens(state, p, tile, place, token, lane);
   }
-  uint32_t keep[2];
+  uint32_t keep[2] = {~0u, ~0u};
 #pragma unroll
-  for (uint32_t i = 0; i < 2; ++i) {
+  for (uint32_t i = 0; i < 2 && !kWhole; ++i) {
     const uint32_t in_slice = 8 * i + 2 * (lane & 3), first = token + in_slice;
     keep[i] = (place.sees(first) && !(leaking >> in_slice & 1) ? 0xffffu : 0u) |
               (place.sees(first + 1) && !(leaking >> in_slice & 2) ? 0xffff0000u : 0u);
