@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
+#include <limits>
 #include <utility>
 
 #include "attention/cuda_kernels.h"
@@ -72,6 +73,7 @@ tune::PlanFacts most_facts(const AttentionOptions& o) {
   most.requests = o.max_requests;
   most.most_rows = std::int64_t{o.max_rows} * o.num_qo_heads / std::max(o.num_kv_heads, 1);
   most.kv_bytes = most.pairs * pair_token_bytes(o);
+  most.flops = std::numeric_limits<std::int64_t>::max();
   return most;
 }
 

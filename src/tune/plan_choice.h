@@ -29,6 +29,7 @@ std::string_view kernel_name(PlanKernel kernel);
 struct KernelMenu {
   abi::KvDType kv_dtype = abi::KvDType::kBF16;
   int num_sms = 132;
+  int head_dim = 128;
   std::optional<PlanKernel> asked;                           // wherever it can run the plan
   bool shared_kernel = false;                                // plans that share runs have a kernel of their own
   // Why the options rule a kernel out; empty: it is there.

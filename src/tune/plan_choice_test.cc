@@ -104,6 +104,20 @@ TEST(PlanChoiceTest, FewRowsGoToTeams) {
   expect({"drafts", menu, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.most_rows = 8;
   expect({"of MHA", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.most_rows = 17;
+  expect({"more than a block of rows", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  facts.most_rows = 16;
+  facts.pairs = 440;
+  expect({"fewer requests", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  KernelMenu d112 = menu;
+  d112.head_dim = 112;
+  expect({"of head dim 112", d112, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  const KernelMenu fp8 = menu_of(abi::KvDType::kF8E4M3);
+  facts.most_rows = 64;
+  facts.pairs = 8;
+  expect({"of fp8", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.most_rows = 65;
+  expect({"three tiles", fp8, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
 }
 
 TEST(PlanChoiceTest, SharingIsForWhatItSaves) {
