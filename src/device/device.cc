@@ -82,6 +82,12 @@ Status check_linear(const LinearWeights& weights) {
   return ok_status();
 }
 
+Status Device::move_tokens(const abi::MoveTokensArgs& args) {
+  if (!reads_host_memory()) return unsupported("{} moves no tokens of its KV cache", name());
+  abi::move_tokens_on_host(args);
+  return ok_status();
+}
+
 Status Device::reserve_upload(std::size_t) { return ok_status(); }
 
 Result<std::shared_ptr<void>> Device::allocate_host(std::size_t bytes) {
