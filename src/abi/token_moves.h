@@ -1,13 +1,9 @@
 // Tokens of the KV cache that move to other places of it, in every layer at once: the arguments of the kernel
-// (kernels/cache/move_tokens.cuh), and the same on the host. Filled by engine/cache/kv_pool.cc. Compiles under g++ and
-// NVRTC.
+// (kernels/cache/move_tokens.cuh) and of the same on the host (cpu/move_tokens.h). Filled by engine/cache/kv_pool.cc.
+// Compiles under g++ and NVRTC.
 #pragma once
 
 #include "abi/plan.h"
-
-#if !defined(__CUDACC_RTC__)
-#include <cstring>
-#endif
 
 namespace fovea::abi {
 
@@ -48,21 +44,5 @@ constexpr long long place_in_plane(const KvPlane& plane, uint32_t page_tokens, i
   const int32_t token = slot - page * static_cast<int32_t>(page_tokens);
   return page * plane.page_stride + static_cast<long long>(token) * plane.row_bytes;
 }
-
-#if !defined(__CUDACC_RTC__)
-inline void move_tokens_on_host(const MoveTokensArgs& args) {
-  for (uint32_t p = 0; p < args.num_planes; ++p) {
-    const KvPlane& plane = args.planes[p];
-    for (uint32_t m = 0; m < args.num_moves; ++m) {
-      const TokenMove& move = args.moves[m * args.num_groups + plane.group];
-      for (uint32_t head = 0; head < plane.heads; ++head) {
-        char* const first = static_cast<char*>(plane.base) + head * plane.head_stride;
-        std::memcpy(first + place_in_plane(plane, args.page_tokens, move.to),
-                    first + place_in_plane(plane, args.page_tokens, move.from), plane.row_bytes);
-      }
-    }
-  }
-}
-#endif
 
 }  // namespace fovea::abi

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "cpu/move_tokens.h"
 #include "device/cpu_device.h"
 #include "device/cuda/cuda_device.h"
 #include "device/group/process_group.h"
@@ -84,7 +85,7 @@ Status check_linear(const LinearWeights& weights) {
 
 Status Device::move_tokens(const abi::MoveTokensArgs& args) {
   if (!reads_host_memory()) return unsupported("{} moves no tokens of its KV cache", name());
-  abi::move_tokens_on_host(args);
+  cpu::move_tokens(args);
   return ok_status();
 }
 

@@ -50,7 +50,7 @@ class CudaTrees : public ::testing::TestWithParam<Kind> {
     fake::state().kernels["fovea_move_tokens"] = [this](void** p) {
       return [this, args = *static_cast<const abi::MoveTokensArgs*>(p[0])] {
         moves_ += static_cast<int>(args.num_moves);
-        abi::move_tokens_on_host(args);
+        cpu::move_tokens(args);
       };
     };
   }
@@ -132,6 +132,52 @@ TEST_P(CudaTreeDraws, TokensThatTheDeviceDrawsAreThoseOfTheHost) {
   EXPECT_GT(stats.accepted_branches, 4u);
   for (GenerateRequest& request : all) request.sampling.logprobs = -1;
   EXPECT_EQ(tokens_of(answers(all, stats)), by_host);
+}
+
+// A prompt that goes on behind an answer finds what trees left in the cache, and is answered as if it did not.
+TEST_P(CudaTrees, AnswersAreCachedAsIfComputed) {
+  EngineOptions cold = options_;
+  cold.prefix_cache = false;
+  options_.speculate = "ngram";
+  auto engine = create_engine(path_, streaming_, options_, nullptr, nullptr, even_clock());
+  auto other = create_engine(path_, streaming_, cold);
+  ASSERT_TRUE(engine.ok() && other.ok());
+  for (GenerateRequest request : requests()) {
+    request.n = 1;
+    // The last token is not computed; those before it fill pages, or a window would have given up what is needed.
+    request.sampling.max_tokens = 128 + 1 - static_cast<std::int32_t>(request.prompt.size() % 16);
+    const Tokens answer = ask(**engine, request).tokens;
+    request.prompt.insert(request.prompt.end(), answer.begin(), answer.end());
+    request.prompt.push_back(7);
+    request.sampling.max_tokens = 4;
+    const Answer warm = ask(**engine, request);
+    const Answer expected = ask(**other, request);
+    EXPECT_EQ(warm.cached, static_cast<std::int32_t>(request.prompt.size()) - 2);
+    ASSERT_EQ(warm.logprobs.size(), expected.logprobs.size());
+    EXPECT_NEAR(warm.logprobs[0], expected.logprobs[0], 0.08f);
+  }
+  EXPECT_GT((*engine)->stats().accepted_branches, 40u);
+}
+
+// Arrivals, choices that share pages, cancelled requests, and pages that run out.
+TEST_P(CudaTrees, CrowdsLeaveNothingBehind) {
+  options_.speculate = "ngram";
+  options_.max_running = 4;
+  options_.max_context = 400;
+  options_.kv_cache_bytes = GetParam().local > 0 || GetParam().golden == std::string("gemma2") ? 3 << 18 : 1 << 18;
+  std::vector<GenerateRequest> all = requests();
+  const std::vector<GenerateRequest> more = all;
+  all.insert(all.end(), more.begin(), more.end());
+  EngineStats stats;
+  const std::vector<Answer> answers =
+      run(path_, streaming_, options_, all, true, stats, {0, 7, 0, 0, 30, 1}, nullptr, nullptr, even_clock());
+  ASSERT_EQ(answers.size(), 12u);
+  for (const Answer& answer : answers) {
+    if (answer.finish != FinishReason::kCancelled) {
+      EXPECT_EQ(answer.tokens.size(), 100u);
+    }
+  }
+  EXPECT_GT(stats.accepted_tokens, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaTrees,

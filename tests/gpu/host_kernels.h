@@ -26,6 +26,7 @@
 #include "cpu/append.h"
 #include "cpu/attention/attention.h"
 #include "cpu/attention/convert.h"
+#include "cpu/move_tokens.h"
 #include "cuda/testing/dot.h"
 #include "cuda/testing/fake_driver.h"
 
@@ -468,7 +469,7 @@ inline void install(std::int64_t head_dim, VariantId variant, abi::GateKind kind
     };
   };
   with("fovea_select", &select);
-  with("fovea_move_tokens", &abi::move_tokens_on_host);
+  with("fovea_move_tokens", &cpu::move_tokens);
   kernels["fovea_attention"] = [=](void** p) {
     const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<const abi::AttentionArgs*>(p[0]));
     return [=] { attention(*args, head_dim, variant, *threads); };
