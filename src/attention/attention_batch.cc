@@ -354,11 +354,26 @@ void BatchTranslator::given() {
   num_requests_ = -1;
   contiguous_tokens_ = -1;
   entries_.clear();
+  given_mask_ = {};
 }
+
+namespace {
+
+// That the bits of a block row lie in the batch's mask. mask_offset may be "before" it, for tokens before the first.
+Status check_bits(const abi::BlockRow& row, std::size_t index, const BlockRowBatch& batch) {
+  if (row.row_count == 0 || row.num_tokens <= row.first_token) return ok_status();
+  const std::uint64_t bits = std::uint64_t{batch.mask_bytes} * 8;
+  const std::uint64_t begin = row.mask_offset + row.first_token;
+  const std::uint64_t last = std::uint64_t{row.row_count - 1} * row.mask_stride + row.num_tokens - 1 - row.first_token;
+  if (begin < bits && last < bits - begin) return ok_status();
+  return out_of_range("the mask of block row {} is {} rows of {} bits from bit {} on, {} apart; mask_bits has {} bytes",
+                      index, row.row_count, row.num_tokens - row.first_token, begin, row.mask_stride, batch.mask_bytes);
+}
+
+}  // namespace
 
 Result<BlockRowBatch> BatchTranslator::block_rows(const BlockRowBatch& batch, std::size_t pool, std::size_t num_pools) {
   given();
-  contiguous_mask_ = {};
   block_rows_.clear();
   list_parts_.clear();
   const bool looks_at_positions = options_.alibi_slopes.data != nullptr || !options_.variant.name.empty();
@@ -368,7 +383,10 @@ Result<BlockRowBatch> BatchTranslator::block_rows(const BlockRowBatch& batch, st
       return invalid_argument("block row {} reads KV pool {}, declared were {}", i, row.pool, num_pools);
     }
     if (row.pool != pool) continue;
-    if (row.mask == abi::MaskKind::kBits) return unsupported("block row {} with a bit mask on a device", i);
+    if (row.mask == abi::MaskKind::kBits) {
+      FOVEA_RETURN_IF_ERROR(check_bits(row, i, batch));
+      given_mask_ = {batch.mask_bits, batch.mask_bytes};
+    }
     if (row.positions_begin != abi::kNone && (row.mask != abi::MaskKind::kNone || looks_at_positions)) {
       return unsupported("block row {} lists positions, which its mask or the variant looks at", i);
     }

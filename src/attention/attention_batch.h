@@ -44,8 +44,8 @@ class BatchTranslator {
   std::int64_t most_list_tokens() const { return most_list_tokens_; }
   // Tokens that k and v need after ragged() and blocks(); -1 after the others, which read pages.
   std::int64_t contiguous_tokens() const { return contiguous_tokens_; }
-  // Bits of ragged() and blocks() that have such masks; else empty.
-  std::span<const std::uint8_t> contiguous_mask() const { return contiguous_mask_; }
+  // Bits of ragged(), blocks() and block_rows() that have such masks; else empty.
+  std::span<const std::uint8_t> given_mask() const { return given_mask_; }
   // Of the last requests(); -1 after plans of block rows.
   std::int32_t num_requests() const { return num_requests_; }
   // The packed entries; empty where the plan points into the caller's.
@@ -90,7 +90,7 @@ class BatchTranslator {
   std::vector<std::int64_t> given_ends_;    // empty: not known
   std::int64_t most_list_tokens_ = INT32_MAX;
   std::int64_t contiguous_tokens_ = -1;
-  std::span<const std::uint8_t> contiguous_mask_;
+  std::span<const std::uint8_t> given_mask_;
 
   std::vector<std::int32_t> entries_;
   std::vector<std::int64_t> packed_begins_;  // one more than requests

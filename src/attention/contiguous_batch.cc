@@ -51,7 +51,7 @@ void BatchTranslator::begin_contiguous(std::int64_t num_rows, std::int64_t num_t
 }
 
 BlockRowBatch BatchTranslator::contiguous_rows(std::span<const std::uint8_t> mask_bits) {
-  contiguous_mask_ = mask_bits;
+  given_mask_ = mask_bits;
   BlockRowBatch made;
   made.num_rows = static_cast<std::int32_t>(row_indices_.size());
   made.block_rows = block_rows_;

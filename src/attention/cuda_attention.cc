@@ -408,7 +408,7 @@ Status CudaPagedAttention::plan_given(Translate translate, Stream stream) {
   FOVEA_RETURN_IF_ERROR(plan_rows(translated, there && reads_once(translated)));
   planner_behind_ = false;
   FOVEA_RETURN_IF_ERROR(set_page_lists(there ? translated.page_entries : entries_.as<std::int32_t>()));
-  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), translator_.contiguous_mask(), stream));
+  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), translator_.given_mask(), stream));
   planned_ = true;
   return ok_status();
 }

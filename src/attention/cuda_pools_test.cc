@@ -198,6 +198,47 @@ TEST_F(CudaPoolsTest, StreamingHeadsAreALaunchAPool) {
   EXPECT_TRUE(attention->grow(longer, {}).ok());
 }
 
+// Rows that see of each other what bits say, in both pools; bits lie where the CPU's plan finds them.
+TEST_F(CudaPoolsTest, RowsThatAreTreesHaveTheBitsOfTheBatch) {
+  const auto attention = make(), reference = make_on_cpu();
+  std::mt19937_64 random(9);
+  std::vector<std::uint8_t> bits(3 + 8 + 8);
+  for (const std::vector<std::int32_t>& kv_lens : {std::vector<std::int32_t>{100, 30, 128}, {5, 16, 3}}) {
+    const std::vector<std::int32_t> q_lens = {1, 7, 3};
+    batch(q_lens, kv_lens);
+    block_rows_.clear();
+    std::fill(bits.begin(), bits.end(), std::uint8_t{0});
+    std::uint32_t row = 0;
+    std::uint64_t offset = 19;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      const auto count = static_cast<std::uint32_t>(q_lens[i]);
+      RequestRows rows{row, q_lens[i], kv_lens[i], i * kStride, count > 1, offset};
+      row += count;
+      for (std::uint32_t r = 0; rows.tree && r < count; ++r) {
+        for (std::uint32_t t = 0; t <= r; ++t, ++offset) {
+          if (t == r || random() % 2 == 0) bits[offset / 8] |= static_cast<std::uint8_t>(1u << offset % 8);
+        }
+        offset += count - 1 - r;
+      }
+      add_head_rows({0, 1, 0, 0, 0}, rows, false, block_rows_);
+      rows.list_begin += 3 * kStride;
+      add_head_rows({1, 2, 1, 20, 16}, rows, false, block_rows_);
+    }
+    BlockRowBatch trees;
+    trees.num_rows = static_cast<std::int32_t>(rows_);
+    trees.block_rows = block_rows_;
+    trees.row_indices = row_indices_;
+    trees.q_pos = q_pos_;
+    trees.page_entries = pages_.data();
+    trees.mask_bits = bits.data();
+    trees.mask_bytes = bits.size();
+    check(*attention, *reference, trees);
+    EXPECT_THAT(attention->kernel_and_reason(), HasSubstr("mask of bits"));
+    trees.mask_bytes = (offset - 1) / 8;  // the last one is beyond
+    EXPECT_EQ(attention->plan_block_rows(trees, {}).code(), StatusCode::kOutOfRange);
+  }
+}
+
 TEST_F(CudaPoolsTest, OneGraphServesEveryLaterPlan) {
   const auto attention = make(), reference = make_on_cpu();
   auto device = cuda::Device::open(0);
@@ -246,7 +287,8 @@ TEST_F(CudaPoolsTest, WhatCannotRunIsTold) {
     block_rows_.back().head_end = 1;
   });
   refused(StatusCode::kInvalidArgument, "reads KV pool 2, declared were 2", [&] { block_rows_[0].pool = 2; });
-  refused(StatusCode::kUnsupported, "bit mask", [&] { block_rows_[0].mask = abi::MaskKind::kBits; });
+  refused(StatusCode::kOutOfRange, "1 rows of 40 bits from bit 0 on, 0 apart; mask_bits has 0 bytes",
+          [&] { block_rows_[0].mask = abi::MaskKind::kBits; });
   refused(StatusCode::kUnsupported, "lists positions", [&] { block_rows_[0].positions_begin = 0; });
 
   ASSERT_TRUE(attention->plan_block_rows(batch({1, 1}, {40, 50}), {}).ok());

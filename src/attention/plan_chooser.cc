@@ -114,6 +114,7 @@ Status PlanChooser::plan_rows(const BlockRowBatch& batch, bool selected, Planner
   facts_.pairs = batch.num_rows * kv_heads_;
   for (const abi::BlockRow& row : batch.block_rows) {
     facts_.most_q = std::max(facts_.most_q, static_cast<std::int32_t>(row.row_count));
+    facts_.bit_mask = facts_.bit_mask || row.mask == abi::MaskKind::kBits;
   }
   facts_.most_rows = facts_.most_q * (qo_heads_ / kv_heads_);
   choice_ = tune::choose_plan_kernel(menu_, facts_);

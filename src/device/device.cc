@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/quote.h"
 #include "base/status.h"
+#include "cpu/move_tokens.h"
 #include "device/cpu_device.h"
 #include "device/cuda/cuda_device.h"
 #include "device/group/process_group.h"
@@ -79,6 +80,12 @@ Status check_linear(const LinearWeights& weights) {
       return invalid_argument("bias is {}, expected [{}] of bf16, f16 or f32", shape_of(b), w.shape[0]);
     }
   }
+  return ok_status();
+}
+
+Status Device::move_tokens(const abi::MoveTokensArgs& args) {
+  if (!reads_host_memory()) return unsupported("{} moves no tokens of its KV cache", name());
+  cpu::move_tokens(args);
   return ok_status();
 }
 

@@ -15,6 +15,7 @@
 #include "abi/kv_pool.h"
 #include "abi/op_args.h"
 #include "abi/page_stats.h"
+#include "abi/token_moves.h"
 #include "attention/paged_attention.h"
 #include "core/rope/rope.h"
 #include "core/select/job.h"
@@ -133,9 +134,10 @@ class Device {
   }
   // Room for so many bytes of upload(), so that a forward makes none.
   virtual Status reserve_upload(std::size_t bytes);
-  // Whether the plans of its attention take block rows with bit masks, and copies of a few bytes cost little: guesses
-  // of coming tokens may then be trees.
+  // Whether the plans of its attention take block rows with bit masks: guesses of coming tokens may then be trees.
   virtual bool verifies_trees() const { return false; }
+  // K and V of tokens from one place of the cache to another. args.planes: as arrays that operators read.
+  virtual Status move_tokens(const abi::MoveTokensArgs& args);
   // From one place of the device's memory to another.
   virtual Status copy(void* to, const void* from, std::size_t bytes) = 0;
   // Memory of the host that copies reach fast, freed with the last copy of the pointer; copies between it and the

@@ -60,11 +60,7 @@ void EngineCore::verify_draft(Choice& choice, std::size_t row, const StepItem& i
     if (next < 0) break;
     last = next;
     if (choice.state != SequenceState::kRunning) break;
-    // Before anything else is computed or cached.
-    if (const Status kept = runner_->keep_guess(item, next, place); !kept.ok()) {
-      end_request(*choice.request, FinishReason::kError, kept);
-      break;
-    }
+    runner_->keep_guess(item, next, place);
     scheduler_->accept_draft(&choice);
     ++counters_.accepted_tokens;
     // Siblings stand in the order of their odds.

@@ -98,6 +98,10 @@ Result<KernelSource> key_codes_source(const std::string& arch, KvDType dtype) {
                        {{"FOVEA_KEY_CODES", "1"}, {"FOVEA_Q_DTYPE", number(dtype)}});
 }
 
+Result<KernelSource> move_tokens_source(const std::string& arch) {
+  return kernel_source("move_tokens", arch, "kernels/cache/move_tokens.cuh", {{"FOVEA_MOVE_TOKENS", "1"}});
+}
+
 Result<KernelSource> reschedule_source(const std::string& arch) {
   return kernel_source("reschedule", arch, "kernels/plan/reschedule.cuh", {{"FOVEA_RESCHEDULE", "1"}});
 }

@@ -54,6 +54,9 @@ Result<KernelSource> select_source(const std::string& arch, abi::KvDType q_dtype
 // Entry point fovea_key_codes (kernels/cache/codes.cuh). dtype: of the keys, as above. kUnsupported.
 Result<KernelSource> key_codes_source(const std::string& arch, abi::KvDType dtype);
 
+// Entry point fovea_move_tokens (kernels/cache/move_tokens.cuh, abi/token_moves.h).
+Result<KernelSource> move_tokens_source(const std::string& arch);
+
 // Entry point fovea_reschedule (kernels/plan/reschedule.cuh, abi/reschedule_args.h): one CTA of abi::kRescheduleThreads
 // threads, with any dynamic shared memory. kUnsupported.
 Result<KernelSource> reschedule_source(const std::string& arch);

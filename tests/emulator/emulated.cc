@@ -192,7 +192,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
                       : budget_pages > 0 ? lists->entries.data()
                                          : page_table.data();
   args.kv_lens = budget_pages > 0 ? c.spec.kv_lens.data() : nullptr;
-  args.mask_bits = contiguous ? translator.contiguous_mask().data() : c.mask_bits.data();
+  args.mask_bits = contiguous ? translator.given_mask().data() : c.mask_bits.data();
   args.q = q.data();
   args.out = out.data();
   args.lse = lse.data();
@@ -248,7 +248,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   std::set<std::int32_t> pages;
   if (contiguous) {
     const std::span<const std::int32_t> entries = translator.page_entries();
-    const std::span<const std::uint8_t> mask = translator.contiguous_mask();
+    const std::span<const std::uint8_t> mask = translator.given_mask();
     launch.buffers.push_back({"units", entries.data(), entries.size_bytes()});
     launch.buffers.push_back({"mask of blocks", mask.data(), mask.size()});
     for (const auto& [name, base, first] : {std::tuple{"keys", &c.k, pool.k}, {"values", &c.v, pool.v}}) {

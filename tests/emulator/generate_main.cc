@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "jit/cache_spec.h"
 #include "jit/ladder_spec.h"
 #include "jit/sources.h"
 #include "testing/simt/rewrite.h"
@@ -46,6 +47,12 @@ void generate(int argc, char** argv) {
       std::ostringstream text;
       text << std::ifstream(FOVEA_SOURCE_DIR "/tests/emulator/probes.cuh").rdbuf();
       write_unit(folder, "probes", simt::translation_unit("probes", "fovea", "fovea_probe", text.str()));
+      continue;
+    }
+    if (std::string_view(argv[i]) == "moves") {
+      const auto source = jit::move_tokens_source("sm_90a");
+      if (!source.ok()) throw std::runtime_error(source.status().to_string());
+      write_unit(folder, "moves", simt::translation_unit("moves", "fovea", "fovea_move_tokens", source->text));
       continue;
     }
     if (const emulator_test::LinearCase* const linear = emulator_test::find_linear_case(argv[i]); linear != nullptr) {

@@ -17,6 +17,7 @@
 #include "abi/linear_args.h"
 #include "abi/op_args.h"
 #include "abi/select_args.h"
+#include "abi/token_moves.h"
 #include "attention/paged_attention.h"
 #include "base/fp8.h"
 #include "base/half.h"
@@ -25,6 +26,7 @@
 #include "cpu/append.h"
 #include "cpu/attention/attention.h"
 #include "cpu/attention/convert.h"
+#include "cpu/move_tokens.h"
 #include "cuda/testing/dot.h"
 #include "cuda/testing/fake_driver.h"
 
@@ -467,6 +469,7 @@ inline void install(std::int64_t head_dim, VariantId variant, abi::GateKind kind
     };
   };
   with("fovea_select", &select);
+  with("fovea_move_tokens", &cpu::move_tokens);
   kernels["fovea_attention"] = [=](void** p) {
     const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<const abi::AttentionArgs*>(p[0]));
     return [=] { attention(*args, head_dim, variant, *threads); };

@@ -7,6 +7,7 @@
 #include "tests/kernels/append_case.h"
 #include "tests/kernels/gpu.h"
 #include "tests/kernels/merge_case.h"
+#include "tests/kernels/move_case.h"
 
 namespace fovea::kernel_test {
 namespace {
@@ -79,6 +80,18 @@ class AnyGpuTest : public GpuTest {
 
   int cases_ = 0;
 };
+
+TEST_F(AnyGpuTest, MovesOfTokens) {
+  const cuda::Function function = kernel(jit::move_tokens_source(arch()), "fovea_move_tokens");
+  for (std::uint32_t seed = 1; seed <= 200 && !HasFailure(); ++seed, ++cases_) {
+    SCOPED_TRACE(seed);
+    MoveCase c(seed);
+    abi::MoveTokensArgs args = c.args();
+    enqueue(function, args.num_planes, abi::kMoveThreads, {&args});
+    wait();
+    c.check();
+  }
+}
 
 TEST_F(AnyGpuTest, Append) {
   constexpr int kCases = 100;

@@ -110,6 +110,7 @@ std::vector<Entry> entries() {
     add(" bf16", jit::fp8_rows_source(arch, abi::KvDType::kBF16, 8));
     add("", jit::argmax_source(arch, 4));
     add("", jit::draw_source(arch, 4));
+    add("", jit::move_tokens_source(arch));
     add(" bf16", jit::all_reduce_source(arch, abi::KvDType::kBF16));
     add(" bf16", jit::elementwise_source(arch, abi::KvDType::kBF16, 8));
     add(" f32", jit::elementwise_source(arch, abi::KvDType::kF32, 4));

@@ -47,6 +47,7 @@ struct BlockRowBatch {
   const std::int32_t* kv_positions = nullptr;  // for block rows with positions_begin
   std::span<const std::int32_t> kv_lens;       // by length slot
   const std::uint8_t* mask_bits = nullptr;
+  std::size_t mask_bytes = 0;  // of mask_bits, for executors that copy them
   // By pool: bytes of K and V of a token and KV head, for PlanStats. Empty: all as PlannerOptions::kv_element_bits
   // says.
   std::span<const std::uint32_t> pool_token_bytes;

@@ -73,6 +73,12 @@ class CudaDevice final : public Device {
     return available - std::min(available, std::max(available / 10, kLeastReserve));
   }
   bool reads_host_memory() const override { return false; }
+  bool verifies_trees() const override { return true; }
+  Status move_tokens(const abi::MoveTokensArgs& args) override {
+    const cuda::ScopedContext context(device_);
+    FOVEA_RETURN_IF_ERROR(context.status());
+    return ops_.move_tokens(args);
+  }
 
   Status reserve_upload(std::size_t bytes) override {
     const cuda::ScopedContext context(device_);

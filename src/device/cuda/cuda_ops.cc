@@ -8,6 +8,7 @@
 #include "abi/access.h"
 #include "attention/cuda_kernels.h"
 #include "base/status.h"
+#include "jit/cache_spec.h"
 #include "jit/kv_dtype.h"
 #include "jit/op_spec.h"
 
@@ -51,7 +52,8 @@ Result<std::vector<jit::KernelSource>> op_kernels(const std::string& arch, DType
   for (Result<jit::KernelSource> source :
        {jit::norm_source(arch, type, vec, norm_runs(hidden / vec)), jit::elementwise_source(arch, type, vec),
         jit::elementwise_source(arch, abi::KvDType::kF32, 4), jit::argmax_source(arch, 4), jit::draw_source(arch, 4),
-        jit::rope_append_source(arch, type, head_dim, jit::rope_vec(head_dim, rotary_dim))}) {
+        jit::rope_append_source(arch, type, head_dim, jit::rope_vec(head_dim, rotary_dim)),
+        jit::move_tokens_source(arch)}) {
     if (!source.ok()) return source.status();
     all.push_back(*std::move(source));
   }
@@ -81,6 +83,10 @@ Result<const cuda::Function*> CudaOps::kernel(Kind kind, DType dtype, std::uint3
     case Kind::kDraw:
       entry = "fovea_draw";
       source = jit::draw_source(arch, vec);
+      break;
+    case Kind::kMoveTokens:
+      entry = "fovea_move_tokens";
+      source = jit::move_tokens_source(arch);
       break;
     case Kind::kFp8Rows:
     case Kind::kFp8Expand:
@@ -200,6 +206,11 @@ Status CudaOps::draw(abi::DrawArgs args, std::uint32_t rows) {
   const std::uint32_t vec = widest(args.width, DType::kF32, {{args.logits, args.stride, 0, sizeof(float)}});
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kDraw, DType::kF32, vec, 0));
   return launch(*function, &args, rows, abi::kDrawThreads);
+}
+
+Status CudaOps::move_tokens(abi::MoveTokensArgs args) {
+  FOVEA_ASSIGN_OR_RETURN(const cuda::Function* const function, kernel(Kind::kMoveTokens, DType::kF32, 0, 0));
+  return launch(*function, &args, args.num_planes, abi::kMoveThreads);
 }
 
 Status CudaOps::rope_append(abi::RopeAppendArgs args, DType dtype, int head_dim,

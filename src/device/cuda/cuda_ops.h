@@ -11,6 +11,7 @@
 
 #include "abi/fp8_args.h"
 #include "abi/op_args.h"
+#include "abi/token_moves.h"
 #include "cuda/device.h"
 #include "cuda/module.h"
 #include "fovea/dtype.h"
@@ -40,6 +41,7 @@ class CudaOps {
   Status fp8_finish(const abi::Fp8FinishArgs& args, DType dtype);
   Status argmax(abi::ArgmaxArgs args, std::uint32_t rows);
   Status draw(abi::DrawArgs args, std::uint32_t rows);
+  Status move_tokens(abi::MoveTokensArgs args);
   // One launch for every kMostRopeTargets targets; args.does_q and the targets in it are set here.
   Status rope_append(abi::RopeAppendArgs args, DType dtype, int head_dim, std::span<const abi::RopeTarget> targets);
 
@@ -55,7 +57,8 @@ class CudaOps {
     kRopeAppend,
     kFp8Rows,
     kFp8Expand,
-    kFp8Finish
+    kFp8Finish,
+    kMoveTokens
   };
   // Loaded when first asked for. extra: runs of a norm, head_dim of rope_append.
   Result<const cuda::Function*> kernel(Kind kind, DType dtype, std::uint32_t vec, std::uint32_t extra);

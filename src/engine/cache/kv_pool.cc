@@ -2,6 +2,7 @@
 #include "engine/cache/kv_pool.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/status.h"
 #include "engine/ranks/agreement.h"
@@ -53,6 +54,9 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Device& device, const std::vector
     counts[g] = std::min(even, useful_window_pages(groups[g], options));
     bytes_left -= counts[g] * group_page_bytes(groups[g], options);
   }
+  if (groups.size() > abi::kMostTokenMoves) {
+    return unsupported("a model of {} groups of KV heads, expected at most {}", groups.size(), abi::kMostTokenMoves);
+  }
   auto pool = std::unique_ptr<KvPool>(new KvPool(device, options));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     // A rank may have no heads of a group.
@@ -72,6 +76,7 @@ Result<std::unique_ptr<KvPool>> KvPool::create(Device& device, const std::vector
     FOVEA_RETURN_IF_ERROR(pool->allocate_group(device, groups[g], static_cast<std::int32_t>(counts[g])));
   }
   pool->make_views(groups, attention);
+  FOVEA_RETURN_IF_ERROR(pool->make_planes());
   return pool;
 }
 
@@ -118,6 +123,7 @@ void KvPool::make_views(const std::vector<KvGroupSpec>& groups, const std::vecto
 }
 
 Status KvPool::save_page(std::size_t group, std::int32_t page, std::byte* to) {
+  FOVEA_RETURN_IF_ERROR(move_tokens());
   for (const abi::KvPoolView& view : groups_[group].layers) {
     FOVEA_RETURN_IF_ERROR(for_each_piece(view, page, [&](std::byte* piece, std::size_t bytes) {
       to += bytes;
@@ -128,6 +134,7 @@ Status KvPool::save_page(std::size_t group, std::int32_t page, std::byte* to) {
 }
 
 Status KvPool::load_page(std::size_t group, std::int32_t page, const std::byte* from) {
+  FOVEA_RETURN_IF_ERROR(move_tokens());
   for (const abi::KvPoolView& view : groups_[group].layers) {
     FOVEA_RETURN_IF_ERROR(for_each_piece(view, page, [&](std::byte* piece, std::size_t bytes) {
       from += bytes;
@@ -137,32 +144,65 @@ Status KvPool::load_page(std::size_t group, std::int32_t page, const std::byte* 
   return ok_status();
 }
 
-Status KvPool::move_token(std::size_t group, std::int32_t from, std::int32_t to) {
-  for (const abi::KvPoolView& view : groups_[group].layers) {
-    const auto move = [&](void* base, long long page_stride, long long head_stride, long long token_stride, int bits) {
-      const long long heads = head_stride == 0 ? 0 : page_stride / head_stride;  // a rank may have none of a group
-      for (long long head = 0; head < heads; ++head) {
-        const auto at = [&](std::int32_t slot) {
-          const long long element =
-              slot / view.page_tokens * page_stride + head * head_stride + slot % view.page_tokens * token_stride;
-          return static_cast<std::byte*>(base) + element * bits / 8;
-        };
-        FOVEA_RETURN_IF_ERROR(device_.copy(at(to), at(from), static_cast<std::size_t>(token_stride * bits / 8)));
-      }
-      return ok_status();
-    };
-    const int bits = abi::kv_bits(view.dtype);
-    FOVEA_RETURN_IF_ERROR(move(view.k, view.page_stride, view.head_stride, view.token_stride, bits));
-    FOVEA_RETURN_IF_ERROR(move(view.v, view.page_stride, view.head_stride, view.token_stride, bits));
-    if (view.granularity != abi::ScaleGranularity::kTokenHead) continue;
-    constexpr int kScaleBits = 8 * sizeof(abi::KvScale);
-    FOVEA_RETURN_IF_ERROR(move(view.k_scale, view.scale_page_stride, view.scale_head_stride, 1, kScaleBits));
-    FOVEA_RETURN_IF_ERROR(move(view.v_scale, view.scale_page_stride, view.scale_head_stride, 1, kScaleBits));
+// Of every layer of every group: K, V and, where tokens have scales, those.
+Status KvPool::make_planes() {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (const abi::KvPoolView& view : groups_[g].layers) {
+      const auto add = [&](void* base, long long page_stride, long long head_stride, long long row, int bits) {
+        abi::KvPlane plane{};
+        plane.base = base;
+        plane.page_stride = page_stride * bits / 8;
+        plane.head_stride = head_stride * bits / 8;
+        plane.row_bytes = static_cast<std::uint32_t>(row * bits / 8);
+        plane.heads = static_cast<std::uint32_t>(page_stride / head_stride);
+        plane.group = static_cast<std::uint32_t>(g);
+        planes_.push_back(plane);
+      };
+      if (view.page_stride == 0) continue;  // a rank may have no heads of a group
+      const int bits = abi::kv_bits(view.dtype);
+      add(view.k, view.page_stride, view.head_stride, view.token_stride, bits);
+      add(view.v, view.page_stride, view.head_stride, view.token_stride, bits);
+      if (view.granularity != abi::ScaleGranularity::kTokenHead) continue;
+      constexpr int kScaleBits = 8 * sizeof(abi::KvScale);
+      add(view.k_scale, view.scale_page_stride, view.scale_head_stride, 1, kScaleBits);
+      add(view.v_scale, view.scale_page_stride, view.scale_head_stride, 1, kScaleBits);
+    }
+  }
+  if (device_.reads_host_memory() || planes_.empty()) return ok_status();
+  const std::size_t bytes = planes_.size() * sizeof(abi::KvPlane);
+  FOVEA_ASSIGN_OR_RETURN(const std::shared_ptr<void> host, device_.allocate_host(bytes));
+  FOVEA_ASSIGN_OR_RETURN(planes_on_device_, device_.allocate(bytes));
+  std::memcpy(host.get(), planes_.data(), bytes);
+  FOVEA_RETURN_IF_ERROR(device_.copy_from_host(planes_on_device_.get(), host.get(), bytes));
+  return device_.wait();
+}
+
+void KvPool::move_token(std::span<const abi::TokenMove> by_group) {
+  waiting_moves_.insert(waiting_moves_.end(), by_group.begin(), by_group.end());
+}
+
+Status KvPool::move_tokens() {
+  if (waiting_moves_.empty()) return ok_status();
+  abi::MoveTokensArgs args{};
+  args.planes =
+      planes_on_device_ == nullptr ? planes_.data() : static_cast<const abi::KvPlane*>(planes_on_device_.get());
+  args.num_planes = static_cast<std::uint32_t>(planes_.size());
+  args.num_groups = static_cast<std::uint32_t>(groups_.size());
+  args.page_tokens = static_cast<std::uint32_t>(options_.page_tokens);
+  const std::size_t most = abi::kMostTokenMoves / groups_.size() * groups_.size();
+  while (!waiting_moves_.empty()) {
+    const std::size_t count = std::min(waiting_moves_.size(), most);
+    const auto end = waiting_moves_.begin() + static_cast<std::ptrdiff_t>(count);
+    std::copy(waiting_moves_.begin(), end, args.moves);
+    args.num_moves = static_cast<std::uint32_t>(count / groups_.size());
+    FOVEA_RETURN_IF_ERROR(device_.move_tokens(args));
+    waiting_moves_.erase(waiting_moves_.begin(), end);
   }
   return ok_status();
 }
 
 Status KvPool::copy_page(std::size_t group, std::int32_t from, std::int32_t to) {
+  FOVEA_RETURN_IF_ERROR(move_tokens());
   for (const abi::KvPoolView& view : groups_[group].layers) {
     FOVEA_RETURN_IF_ERROR(copy_kv_page(device_, view, from, to));
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "abi/kv_pool.h"
+#include "abi/token_moves.h"
 #include "device/device.h"
 #include "engine/cache/kv_format.h"
 #include "engine/cache/page_allocator.h"
@@ -53,9 +54,12 @@ class KvPool {
   std::span<const std::vector<abi::KvPoolView>> layer_views() const { return views_; }
   // Copies K and V of every layer of the group from one page to another.
   Status copy_page(std::size_t group, std::int32_t from, std::int32_t to);
-  // Copies K and V of a token, in every layer of the group, from one slot to another (page * page_tokens + place in
-  // it).
-  Status move_token(std::size_t group, std::int32_t from, std::int32_t to);
+  // K and V of a token, in every layer, from one slot of each group (page * page_tokens + place in it) to another:
+  // enqueued by move_tokens() or before whatever else is asked of the pages here. None reads what one before it wrote.
+  void move_token(std::span<const abi::TokenMove> by_group);
+  // To be called before anything reads or writes pages through layer_views(). Where it fails, it is to be called again:
+  // until then nothing was moved.
+  Status move_tokens();
   // Enqueues copies of a page to memory of the host that the device made, and back: page_bytes(group), one layer after
   // the other.
   Status save_page(std::size_t group, std::int32_t page, std::byte* to);
@@ -72,11 +76,15 @@ class KvPool {
   KvPool(Device& device, const KvPoolOptions& options) : device_(device), options_(options) {}
   Status allocate_group(Device& device, const KvGroupSpec& spec, std::int32_t num_pages);
   void make_views(const std::vector<KvGroupSpec>& groups, const std::vector<AttentionGroupSpec>& attention);
+  Status make_planes();
 
   Device& device_;
   KvPoolOptions options_;
   std::vector<Group> groups_;
   std::vector<std::vector<abi::KvPoolView>> views_;
+  std::vector<abi::KvPlane> planes_;           // of all groups and layers
+  std::shared_ptr<void> planes_on_device_;     // a copy of them; null where operators read the host's
+  std::vector<abi::TokenMove> waiting_moves_;  // [moves, groups]
 };
 
 }  // namespace fovea

@@ -39,6 +39,8 @@ HeadBatch::HeadBatch(const AttentionGroupSpec& attention, const std::vector<KvGr
 void HeadBatch::raise_limits(PlanLimits& limits, std::int32_t tree_rows) const {
   std::int32_t covered = 0;
   std::int32_t block_rows = 0;
+  // (query token, part) pairs, of the heads that have most: partial states, of which a device must have room for all.
+  std::int32_t parts = std::max(limits.max_shared_rows, shared_rows_);
   for (const Range& range : ranges_) {
     if (range.segment.window_tokens == 0) {
       block_rows += limits.max_requests + SharedRows::most_nodes(limits);
@@ -46,6 +48,7 @@ void HeadBatch::raise_limits(PlanLimits& limits, std::int32_t tree_rows) const {
     } else {
       block_rows += limits.max_requests * (range.prompt_window == 0 ? 2 : 4);
       covered += limits.max_rows * 2;
+      if (range.segment.sink_tokens > 0) parts = std::max(parts, 2 * limits.max_rows);
     }
   }
   // A tree's own tokens are one block row more for each range; what is before them, another part of their attention.
@@ -54,7 +57,7 @@ void HeadBatch::raise_limits(PlanLimits& limits, std::int32_t tree_rows) const {
   covered += ranges * tree_rows;
   limits.max_block_rows = std::max(limits.max_block_rows, block_rows);
   limits.max_covered_rows = std::max(limits.max_covered_rows, covered);
-  limits.max_shared_rows = std::max({limits.max_shared_rows, limits.max_rows * 2, shared_rows_}) + 2 * tree_rows;
+  limits.max_shared_rows = parts + 2 * tree_rows;
 }
 
 void HeadBatch::mask_tree(const StepItem& item, const HeadSegment& segment, RequestRows& rows) {
@@ -148,6 +151,7 @@ BlockRowBatch HeadBatch::make(const Step& step, std::span<const std::int32_t> po
   if (!mask_bits_.empty()) {
     mask_bits_.resize(mask_bits_.size() + sizeof(std::uint64_t));  // bits are read by words
     batch.mask_bits = mask_bits_.data();
+    batch.mask_bytes = mask_bits_.size();
   }
   batch.pool_token_bytes = token_bytes_;
   return batch;

@@ -118,6 +118,7 @@ void ModelRunner::lay_out(const Step& step) {
   logit_rows_.clear();
   draws_.clear();
   some_draw_ = false;
+  guesses_ = 0;
   q_lens_.clear();
   kv_lens_.clear();
   for (const StepItem& item : step.items) {
@@ -132,6 +133,7 @@ void ModelRunner::lay_out(const Step& step) {
     tokens_.insert(tokens_.end(), first, first + item.count - item.drafts);
     const std::int32_t known = item.count - item.drafts;
     for (std::int32_t i = 0; i < known; ++i) positions_.push_back(item.begin + i);
+    guesses_ += static_cast<std::size_t>(item.drafts);
     for (const DraftNode& guess : item.guesses()) {
       tokens_.push_back(guess.token);
       positions_.push_back(item.begin + known - 1 + guess.depth);
@@ -142,7 +144,9 @@ void ModelRunner::lay_out(const Step& step) {
     for (std::int32_t i = item.drafts; item.sample && i >= 0; --i) {
       logit_rows_.push_back(rows - 1 - i);
       if (best_memory_ == nullptr) continue;
-      const std::int32_t generated = item.sequence->length() - item.sequence->prompt_length + item.drafts - i;
+      const std::int32_t nth = item.drafts - 1 - i;  // of the guesses; -1: none
+      const std::int32_t depth = nth < 0 ? 0 : item.guesses()[static_cast<std::size_t>(nth)].depth;
+      const std::int32_t generated = item.sequence->length() - item.sequence->prompt_length + depth;
       draws_.push_back(draw_row(item.sequence->draw, generated));
       some_draw_ = some_draw_ || item.sequence->draw.draws();
     }
@@ -232,8 +236,10 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
 }
 
 std::uint64_t ModelRunner::replay_key() const {
-  // Steps of decode alone come again with the same sizes.
-  if (!options_.repeats_steps || logit_rows_.size() != tokens_.size() || q_lens_.size() != tokens_.size()) return 0;
+  // Steps of decode alone come again with the same sizes. Guesses are tokens among others: what each row sees stands in
+  // the plan.
+  const bool decodes = tokens_.size() == q_lens_.size() + guesses_;
+  if (!options_.repeats_steps || !decodes || logit_rows_.size() != tokens_.size()) return 0;
   // What a device captured for one runner has the addresses of that one's buffers.
   std::uint64_t key = hash_combine(hash_combine(number_, some_draw_ ? 2 : 1), tokens_.size());
   for (const AttentionGroup& attention : attention_) {
@@ -313,14 +319,14 @@ Status ModelRunner::collect_here(std::span<const StepItem> items, bool logits_th
   return logits_there ? read_logits(items) : ok_status();
 }
 
-Status ModelRunner::keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place) {
-  if (guess == place) return ok_status();
+void ModelRunner::keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place) {
+  if (guess == place) return;
   const std::int32_t first = item.begin + item.count - item.drafts;
+  moves_.clear();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    FOVEA_RETURN_IF_ERROR(
-        pool_.move_token(g, slot_of(*item.sequence, g, first + guess), slot_of(*item.sequence, g, first + place)));
+    moves_.push_back({slot_of(*item.sequence, g, first + guess), slot_of(*item.sequence, g, first + place)});
   }
-  return ok_status();
+  pool_.move_token(moves_);
 }
 
 void ModelRunner::forget() {
@@ -345,6 +351,7 @@ Status ModelRunner::launch_here(const Step& step, std::span<const std::int32_t> 
     return internal_error("a step of {} sequences and {} tokens; made for {} and {}", step.items.size(), tokens,
                           options_.max_requests, options_.max_forward_tokens);
   }
+  FOVEA_RETURN_IF_ERROR(pool_.move_tokens());
   for (const PageCopy& copy : step.copies) {
     FOVEA_RETURN_IF_ERROR(pool_.copy_page(copy.group, copy.from, copy.to));
     if (selection_ != nullptr) FOVEA_RETURN_IF_ERROR(selection_->copy_page(copy.group, copy.from, copy.to));

@@ -62,9 +62,9 @@ class ModelRunner {
   bool chunk_is_whole() const { return chunk_is_whole_; }
   // Whether guesses may be trees: elsewhere a sequence's are a chain.
   bool verifies_trees() const { return options_.max_tree_rows > 0; }
-  // Behind a run: guess `guess` of an item is right, and the `place`-th that is. Its KV goes where that token's
-  // belongs.
-  Status keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place);
+  // Behind a run, before the sequence's pages change: guess `guess` of an item is right, and the `place`-th that is.
+  // Its KV goes where that token's belongs, before anything reads it there.
+  void keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place);
   // Waits for what was launched and not collected, and leaves it.
   void forget();
   std::span<const float> logits(std::size_t row) const;  // empty where it was left
@@ -173,11 +173,13 @@ class ModelRunner {
   std::vector<AttentionGroup> attention_;
   std::unique_ptr<Selection> selection_;  // or null
   PageTables tables_;
+  std::vector<abi::TokenMove> moves_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<abi::DrawRow> draws_;  // of logit_rows_, where the device finds tokens
   bool some_draw_ = false;
+  std::size_t guesses_ = 0;  // of tokens_
   std::vector<std::int32_t> q_lens_;
   std::vector<std::int32_t> kv_lens_;
   std::vector<RequestId> row_requests_;     // of the latest plan, by query token; empty when there is none
