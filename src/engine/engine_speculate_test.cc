@@ -125,7 +125,7 @@ TEST_P(Speculation, TreesGiveTheSameTokens) {
     SCOPED_TRACE(dtype_name(kv));
     EngineOptions options;
     options.num_threads = 1;
-    options.simd = "avx2";  // without products of bf16, which are taken by the number of rows
+    options.simd = "avx2";  // without products of bf16: those of attention add in an order of their own for many rows
     options.kv_dtype = kv;
     options.kv_cache_bytes = 64 << 20;
     EngineStats plain;
