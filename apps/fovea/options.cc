@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstdlib>
 
 #include "base/quote.h"
 
@@ -164,6 +165,13 @@ void Options::add_positional(const std::string& name, std::string& value, const 
 bool Options::given(const std::string& name) const {
   return std::any_of(entries_.begin(), entries_.end(),
                      [&](const OptionEntry& entry) { return entry.flag == name && entry.option->count() > 0; });
+}
+
+bool Options::variable_is_empty(const std::string& name) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const OptionEntry& entry) {
+    const char* const value = entry.flag == name ? std::getenv(entry.env.c_str()) : nullptr;
+    return value != nullptr && *value == '\0' && entry.option->count() == 0;
+  });
 }
 
 void Options::examples(const std::string& text) { app_->footer("Examples:\n" + text + "\n"); }

@@ -60,6 +60,8 @@ class Options {
   void add_positional(const std::string& name, std::string& value, const std::string& help);
   // Whether the option was given (flag or environment), not left at its default.
   bool given(const std::string& name) const;
+  // Whether the option's variable is set to nothing, which the parser takes for unset, and nothing else gives it.
+  bool variable_is_empty(const std::string& name) const;
   // Shown at the end of the command's --help, one a line.
   void examples(const std::string& text);
 

@@ -82,12 +82,15 @@ int wait_for_signal(const sigset_t& signals, const Engine& engine) {
 }
 
 // Names and keys that are nobody's: mostly "$VARIABLE" where it is not set.
-Status check_names(const server::ServerOptions& options) {
+Status check_names(const server::ServerOptions& server, const Options& options) {
   const auto is_empty = [](const std::string& text) { return text.empty(); };
-  const server::ServiceOptions& service = options.service;
+  const server::ServiceOptions& service = server.service;
   if (std::any_of(service.api_keys.begin(), service.api_keys.end(), is_empty)) {
     return invalid_argument(
         "an --api-key is empty, which anybody has; give one, or leave the option out to ask for none");
+  }
+  if (options.variable_is_empty("api-key")) {
+    return invalid_argument("FOVEA_API_KEY is empty, which asks for no key; give one, or unset it to let everybody in");
   }
   if (std::any_of(service.served_names.begin(), service.served_names.end(), is_empty)) {
     return invalid_argument("a --served-model-name is empty; expected the name that clients ask for");
@@ -97,7 +100,7 @@ Status check_names(const server::ServerOptions& options) {
       return invalid_argument("--allowed-host is {}, expected a name such as gpu1.example.org", quote(shorten(name)));
     }
   }
-  const std::string& origin = options.http.cors_origin;
+  const std::string& origin = server.http.cors_origin;
   if (!origin.empty() && origin != "*" && origin != "null" && origin.find("://") == std::string::npos) {
     return invalid_argument("--cors-origin is {}, expected * or an origin such as https://app.example.org",
                             quote(shorten(origin)));
@@ -105,8 +108,8 @@ Status check_names(const server::ServerOptions& options) {
   return ok_status();
 }
 
-Status prepare(ServeState& state) {
-  FOVEA_RETURN_IF_ERROR(check_names(state.server));
+Status prepare(ServeState& state, const Options& options) {
+  FOVEA_RETURN_IF_ERROR(check_names(state.server, options));
   if (state.max_body_mib < 1 || state.stream_buffer_kib < 1) {
     return invalid_argument("--max-body-mib and --stream-buffer-kib must be at least 1");
   }
@@ -130,7 +133,7 @@ void apply_logging(const ServeState& state) {
 
 // Nothing changes where something is wrong. Values stay unsaid: keys are among them.
 int reload(ServeState& next, const Options& options) {
-  if (const Status status = prepare(next); !status.ok()) return fail(status);
+  if (const Status status = prepare(next, options); !status.ok()) return fail(status);
   if (const Status status = running->server.reload(next.server); !status.ok()) return fail(status);
   std::string now;
   std::string later;
@@ -158,7 +161,7 @@ int reload(ServeState& next, const Options& options) {
 
 int run_serve(ServeState& state, const Options& options) {
   if (running != nullptr) return reload(state, options);
-  if (const Status status = prepare(state); !status.ok()) return fail(status);
+  if (const Status status = prepare(state, options); !status.ok()) return fail(status);
   apply_logging(state);
   state.server.service.on_request = [](const server::RequestRecord& record) {
     if (!log_requests.load()) return;

@@ -67,8 +67,8 @@ struct LinearWeights {
 struct DeviceOptions {
   std::int32_t num_threads = 0;  // 0: what the machine and the cgroup allow
   bool batch_invariant = false;  // one fixed K order in matrix products, fixed chunks in attention
-  // Where the machine multiplies bf16 faster, products of 8 rows or more (prefill, large batches) with bf16 weights may
-  // round activations to bf16, and attention over bf16 KV its queries and softmax weights. Off in batch-invariant mode.
+  // Where the machine multiplies bf16 faster, products with bf16 weights may round activations to bf16, and attention
+  // over bf16 KV its queries and softmax weights. Off in batch-invariant mode.
   bool bf16_products = true;
   std::string_view simd;  // "", "avx512", "avx2" or "scalar": at most this instruction set
   // Of activations and weights on devices that compute in 16 bits: kBF16 or kF16.

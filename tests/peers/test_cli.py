@@ -90,6 +90,14 @@ def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_pa
     assert done.returncode == 2 and says in done.stderr and not done.stdout
 
 
+def test_a_key_that_is_empty_in_the_environment_is_refused():
+    done = fovea("serve", "--port", "0", env={"FOVEA_API_KEY": ""})
+    assert done.returncode == 2 and "FOVEA_API_KEY is empty" in done.stderr and not done.stdout
+    # A flag beats it; then the next thing that is wrong is said.
+    done = fovea("serve", "--api-key", "secret", "--stream-interval", "0", env={"FOVEA_API_KEY": ""})
+    assert done.returncode == 2 and "FOVEA_API_KEY" not in done.stderr and "stream-interval" in done.stderr
+
+
 @pytest.mark.parametrize("arguments,says", [
     (["generate", "--file", "/dev/zero", "--question", "x"], "MiB"),
     (["eval", "needle", "--questions", "100000", "--json", "/nonexistent/x"], "/nonexistent/x"),

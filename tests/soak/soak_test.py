@@ -117,3 +117,9 @@ def test_doctor_looks_at_a_server():
         assert code == 0 and checks["model"] == "unknown", checks
     code, checks = doctor("--server", url)
     assert code == 1 and checks == {}
+
+
+@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--rounds", "-1"], ["--threads", "0"]])
+def test_speculation_says_what_it_cannot_measure(wrong):
+    said = subprocess.run([sys.executable, str(ROOT / "tests/soak/speculation.py"), *wrong], capture_output=True, text=True)
+    assert said.returncode == 2 and "must be at least 1" in said.stderr and "Traceback" not in said.stderr

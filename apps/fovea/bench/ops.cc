@@ -79,7 +79,7 @@ Status bench_shape(const BenchOpsState& s, const Shape& shape, const Limits& lim
   for (float& value : x) value = rng.next_float() - 0.5f;
   std::vector<float> y(static_cast<std::size_t>(kMaxRows * shape.out));
   const auto seconds = [&](std::int64_t rows, cpu::MatmulPrecision precision) {
-    return best_seconds(rows == 1 ? 10 * s.repeats : s.repeats, [&] {
+    return best_seconds(rows < 8 ? 10 * s.repeats : s.repeats, [&] {
       cpu::matmul(x.data(), shape.in, rows, packed, nullptr, y.data(), shape.out, precision, scratch, threads);
     });
   };
@@ -87,9 +87,12 @@ Status bench_shape(const BenchOpsState& s, const Shape& shape, const Limits& lim
   const std::string name = fmt::format("{} {}x{}", shape.name, shape.out, shape.in);
   // Small weights stay in the caches, for which the limit of memory means nothing.
   const auto read_limit = bytes > 4e7 ? std::optional<double>(limits.read / 1e9) : std::nullopt;
-  report.add({"ops", name + " rows 1", "weights", bytes / seconds(1, cpu::MatmulPrecision::kF32) / 1e9, "GB/s",
+  report.add({"ops", name + " rows 1", "weights, fp32", bytes / seconds(1, cpu::MatmulPrecision::kF32) / 1e9, "GB/s",
               read_limit, "", std::nullopt, false});
-  for (const std::int64_t rows : {std::int64_t{8}, std::int64_t{64}, kMaxRows}) {
+  report.add({"ops", name + " rows 1", "weights, bf16", bytes / seconds(1, cpu::MatmulPrecision::kBf16) / 1e9, "GB/s",
+              read_limit, "", std::nullopt, false});
+  for (const std::int64_t rows :
+       {std::int64_t{2}, std::int64_t{4}, std::int64_t{7}, std::int64_t{8}, std::int64_t{64}, kMaxRows}) {
     const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(weights.size());
     report.add({"ops", fmt::format("{} rows {}", name, rows), "fp32",
                 flops / seconds(rows, cpu::MatmulPrecision::kF32) / 1e9, "GFLOP/s", limits.flops / 1e9, "",

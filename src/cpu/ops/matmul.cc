@@ -15,8 +15,8 @@ namespace {
 constexpr std::int64_t kBlockRows = 240;
 // Steps of k whose weights (32 x 2 bytes each) stay in the L1 cache while all rows of a block go over them; even.
 constexpr std::int64_t kBlockK = kPackedStride;
-// From this many rows on, products of bf16 are worth the rounding: below, memory sets the pace.
-constexpr std::int64_t kBf16Rows = 8;
+// From this many rows on, e4m3 is expanded to bf16 pairs: below, that costs more than it saves.
+constexpr std::int64_t kExpandedRows = 8;
 
 // Where weight (k, column c) of a panel stands, in elements. bf16 has steps k and k + 1 of a column side by side.
 std::int64_t panel_element(DType dtype, std::int64_t k, std::int64_t c) {
@@ -177,17 +177,21 @@ struct Product {
   }
 };
 
-// Up to four rows: each weight is read once, straight from memory, and x is used where it stands.
+// Panels that a thread takes at a time where each weight is read once: in multiples of `unit`, for enough independent
+// chains, and in at least four pieces a thread where the weight is large.
+std::int64_t panels_at_a_time(std::int64_t panels, std::int64_t unit, int num_threads) {
+  const std::int64_t share = panels / (num_threads * std::int64_t{4}) / unit * unit;
+  const std::int64_t even = (panels + num_threads - 1) / num_threads;
+  return share > 0 ? share : std::max<std::int64_t>(1, std::min(even, unit));
+}
+
+// Up to four rows in fp32: each weight is read once, straight from memory, and x is used where it stands.
 void run_few_rows(const Product& product, ThreadPool& pool) {
   const std::int64_t panels = product.weight.num_panels();
   const std::int64_t k_count = product.weight.in_features();
   const int rows = static_cast<int>(product.rows);
-  // Pieces of several panels for enough independent chains; at least four pieces a thread where the weight is large.
   const std::int64_t unit = rows == 1 ? product.kernels.panels_one_row : 1;
-  const std::int64_t share = panels / (pool.size() * std::int64_t{4}) / unit * unit;
-  const std::int64_t even = (panels + pool.size() - 1) / pool.size();
-  const std::int64_t grain = share > 0 ? share : std::max<std::int64_t>(1, std::min(even, unit));
-  pool.parallel_for(panels, grain, [&](std::int64_t begin, std::int64_t end) {
+  pool.parallel_for(panels, panels_at_a_time(panels, unit, pool.size()), [&](std::int64_t begin, std::int64_t end) {
     product.run_tile(begin, end - begin, 0, rows, 0, k_count, product.x, product.x_stride);
   });
 }
@@ -229,6 +233,24 @@ void run_panel(const Product& product, const RowBlock& block, std::int64_t panel
     product.run_tile(panel, 1, block.row0 + first, block.tile_rows(tile), k0, k1, x, kPackedStride,
                      expands ? words : nullptr);
   }
+}
+
+// One tile of bf16 rows: each weight is read once, from several panels at a time.
+void run_bf16_tile(const Product& product, ThreadPool& pool) {
+  const RowBlock block{0, product.rows, 1};
+  const std::int64_t panels = product.weight.num_panels();
+  const std::int64_t k_count = product.weight.in_features();
+  pack_rows(product, block, 0, product.rows);
+  const std::int64_t unit = product.bf16.panels_at_once(static_cast<int>(product.rows));
+  pool.parallel_for(panels, panels_at_a_time(panels, unit, pool.size()), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t panel = begin; panel < end; panel += unit) {
+      const std::int64_t count = std::min(unit, end - panel);
+      for (std::int64_t k0 = 0; k0 < k_count; k0 += kBlockK) {
+        product.run_tile(panel, count, 0, static_cast<int>(product.rows), k0, std::min(k0 + kBlockK, k_count),
+                         product.packed_at(product.rows, 0, k0), kPackedStride);
+      }
+    }
+  });
 }
 
 void run_many_rows(const Product& product, ThreadPool& pool) {
@@ -283,11 +305,10 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const Pack
             ThreadPool& pool) {
   if (rows <= 0) return;
   FOVEA_CHECK(scratch.in_features() >= weight.in_features() && scratch.num_threads() >= pool.size());
-  const bool narrow = weight.dtype() == DType::kBF16 || weight.dtype() == DType::kF8E4M3;
-  const bool bf16 = precision == MatmulPrecision::kBf16 && narrow && rows >= kBf16Rows;
-  Product product{
-      x, x_stride, rows,           weight,           bias,
-      y, y_stride, scratch.data(), matmul_kernels(), bf16 ? bf16_kernels() : Bf16Kernels{nullptr, nullptr, nullptr, 0}};
+  const bool narrow = weight.dtype() == DType::kBF16 || (weight.dtype() == DType::kF8E4M3 && rows >= kExpandedRows);
+  const bool bf16 = precision == MatmulPrecision::kBf16 && narrow;
+  Product product{x, x_stride, rows,           weight,           bias,
+                  y, y_stride, scratch.data(), matmul_kernels(), bf16 ? bf16_kernels() : Bf16Kernels{}};
   const DnnlProduct* dnnl = weight.dnnl();
   if (product.in_bf16() && dnnl != nullptr && dnnl->y_stride() == y_stride && rows >= kDnnlRows) {
     const std::int64_t done = run_dnnl_blocks(product, *dnnl, pool);
@@ -296,7 +317,9 @@ void matmul(const float* x, std::int64_t x_stride, std::int64_t rows, const Pack
     product.rows -= done;
     if (product.rows == 0) return;
   }
-  if (product.rows <= std::min(kUnpackedRows, product.kernels.max_rows) && !product.in_bf16()) {
+  if (product.in_bf16() && product.rows <= product.max_rows() && weight.dtype() == DType::kBF16) {
+    run_bf16_tile(product, pool);
+  } else if (product.rows <= std::min(kUnpackedRows, product.kernels.max_rows) && !product.in_bf16()) {
     run_few_rows(product, pool);
   } else {
     run_many_rows(product, pool);

@@ -5,8 +5,9 @@
 // k] side by side (bf16: two k at a time). A kernel keeps a tile of outputs in registers and walks k in ascending
 // order, so one row reads every weight once, at the speed of memory, and 12 rows share each weight that was loaded.
 // Every output is the same chain of fused multiply-adds over k whatever the number of rows, threads or the SIMD width:
-// results are batch invariant. Only MatmulPrecision::kBf16 leaves that chain, for speed, where there are rows enough.
-// e4m3 is expanded as it is loaded, and sums are multiplied by their scales at the end.
+// results are batch invariant. With MatmulPrecision::kBf16 weights of bf16 make another chain, of pairs, twice as fast
+// and the same for 1 to 127 rows; from there on oneDNN adds in its own order. e4m3 is expanded as it is loaded, and
+// sums are multiplied by their scales at the end.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ inline constexpr std::int64_t kPanelWidth = 32;  // output features
 
 enum class MatmulPrecision : std::uint8_t {
   kF32,   // x in fp32
-  kBf16,  // x may be rounded to bf16 first where weights are bf16 or e4m3, rows are many and the CPU multiplies bf16
-          // faster
+  kBf16,  // x is rounded to bf16 first where the CPU multiplies pairs of it: for weights of bf16, and from 8 rows on
+          // for e4m3
 };
 
 class PackedWeight {

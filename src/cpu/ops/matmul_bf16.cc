@@ -18,6 +18,8 @@ namespace fovea::cpu {
 namespace {
 
 constexpr int kMaxRows = 12;
+constexpr int kLanes = 16;
+constexpr int kAccumulators = 24;  // of 32 registers
 
 __mmask16 columns_mask(std::int64_t columns) {
   return columns >= 16 ? 0xffff : columns <= 0 ? 0 : static_cast<__mmask16>((1u << columns) - 1u);
@@ -27,61 +29,66 @@ __m512 dot_pairs(__m512 sum, __m512i weights, __m512i x) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(weights), reinterpret_cast<__m512bh>(x));
 }
 
-// One panel: kRows x 32 outputs.
-template <int kRows>
-void run_panel(const MatmulTile& t, std::int64_t panel) {
-  const auto* words =
-      reinterpret_cast<const std::uint32_t*>(static_cast<const std::uint8_t*>(t.panels) + panel * t.panel_bytes);
-  const auto* x = reinterpret_cast<const std::int32_t*>(t.x);
-  const __mmask16 low_mask = columns_mask(t.columns - panel * kPanelWidth);
-  const __mmask16 high_mask = columns_mask(t.columns - panel * kPanelWidth - 16);
-  float* y = t.y + panel * kPanelWidth;
-  __m512 low[kRows];
-  __m512 high[kRows];
+// Panels [panel, panel + kPanels): kRows x 32 kPanels outputs.
+template <int kRows, int kPanels>
+void run_panels(const MatmulTile& t, std::int64_t panel) {
+  const std::uint32_t* words[kPanels];
+  __mmask16 masks[2 * kPanels];
+  float* const y = t.y + panel * kPanelWidth;
+  __m512 sum[kRows][2 * kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) {
+    words[p] = reinterpret_cast<const std::uint32_t*>(static_cast<const std::uint8_t*>(t.panels) +
+                                                      (panel + p) * t.panel_bytes);
+    masks[2 * p] = columns_mask(t.columns - (panel + p) * kPanelWidth);
+    masks[2 * p + 1] = columns_mask(t.columns - (panel + p) * kPanelWidth - 16);
+  }
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
-    low[r] = t.accumulate ? _mm512_maskz_loadu_ps(low_mask, y + r * t.y_stride) : _mm512_setzero_ps();
-    high[r] = t.accumulate ? _mm512_maskz_loadu_ps(high_mask, y + r * t.y_stride + 16) : _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * kPanels; ++v) {
+      sum[r][v] = t.accumulate ? _mm512_maskz_loadu_ps(masks[v], y + r * t.y_stride + v * kLanes) : _mm512_setzero_ps();
+    }
   }
+  const auto* x = reinterpret_cast<const std::int32_t*>(t.x);
   const std::int64_t pairs = (t.k_count + 1) / 2;
   for (std::int64_t k = 0; k < pairs; ++k) {
-    const __m512i weights_low = _mm512_loadu_si512(words + k * kPanelWidth);
-    const __m512i weights_high = _mm512_loadu_si512(words + k * kPanelWidth + 16);
+    __m512i weights[2 * kPanels];
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * kPanels; ++v) {
+      weights[v] = _mm512_loadu_si512(words[v / 2] + k * kPanelWidth + v % 2 * kLanes);
+    }
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const __m512i pair = _mm512_set1_epi32(x[r * (kPackedStride / 2) + k]);
-      low[r] = dot_pairs(low[r], weights_low, pair);
-      high[r] = dot_pairs(high[r], weights_high, pair);
+#pragma GCC unroll 8
+      for (int v = 0; v < 2 * kPanels; ++v) sum[r][v] = dot_pairs(sum[r][v], weights[v], pair);
     }
   }
-  if (t.scales != nullptr) {
-    const __m512 scales_low = _mm512_maskz_loadu_ps(low_mask, t.scales + panel * kPanelWidth);
-    const __m512 scales_high = _mm512_maskz_loadu_ps(high_mask, t.scales + panel * kPanelWidth + 16);
+  const std::int64_t column = panel * kPanelWidth;
+#pragma GCC unroll 8
+  for (int v = 0; v < 2 * kPanels; ++v) {
+    const std::int64_t at = column + v * kLanes;
+    const __m512 scales = t.scales == nullptr ? _mm512_set1_ps(1.0f) : _mm512_maskz_loadu_ps(masks[v], t.scales + at);
+    const __m512 bias = t.bias == nullptr ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(masks[v], t.bias + at);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
-      low[r] = _mm512_mul_ps(low[r], scales_low);
-      high[r] = _mm512_mul_ps(high[r], scales_high);
+      if (t.scales != nullptr) sum[r][v] = _mm512_mul_ps(sum[r][v], scales);
+      if (t.bias != nullptr) sum[r][v] = _mm512_add_ps(sum[r][v], bias);
+      _mm512_mask_storeu_ps(y + r * t.y_stride + v * kLanes, masks[v], sum[r][v]);
     }
-  }
-  if (t.bias != nullptr) {
-    const __m512 bias_low = _mm512_maskz_loadu_ps(low_mask, t.bias + panel * kPanelWidth);
-    const __m512 bias_high = _mm512_maskz_loadu_ps(high_mask, t.bias + panel * kPanelWidth + 16);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      low[r] = _mm512_add_ps(low[r], bias_low);
-      high[r] = _mm512_add_ps(high[r], bias_high);
-    }
-  }
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    _mm512_mask_storeu_ps(y + r * t.y_stride, low_mask, low[r]);
-    _mm512_mask_storeu_ps(y + r * t.y_stride + 16, high_mask, high[r]);
   }
 }
 
+// Several panels at once where rows are few, so that enough of memory is read at a time and enough sums are under way.
+constexpr int panels_at_once(int rows) { return std::clamp(kAccumulators / (2 * rows), 1, 4); }
+
 template <int kRows>
 void run_rows(const MatmulTile& t) {
-  for (std::int64_t panel = 0; panel < t.num_panels; ++panel) run_panel<kRows>(t, panel);
+  constexpr int kPanels = panels_at_once(kRows);
+  std::int64_t panel = 0;
+  for (; panel + kPanels <= t.num_panels; panel += kPanels) run_panels<kRows, kPanels>(t, panel);
+  for (; panel < t.num_panels; ++panel) run_panels<kRows, 1>(t, panel);
 }
 
 template <int... kRow>
@@ -137,9 +144,9 @@ Bf16Kernels bf16_kernels() {
 #if defined(__x86_64__)
   static const bool has_instruction =
       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (has_instruction && simd_target() == "avx512") return {&tile, &convert, &expand, kMaxRows};
+  if (has_instruction && simd_target() == "avx512") return {&tile, &convert, &expand, kMaxRows, &panels_at_once};
 #endif
-  return {nullptr, nullptr, nullptr, 0};
+  return {};
 }
 
 }  // namespace fovea::cpu

@@ -50,6 +50,7 @@ struct Bf16Kernels {
   // k_count steps of a panel of e4m3 -> of bf16, divided by kE4m3Factor, which is exact.
   void (*expand)(const std::uint8_t* panel, std::int64_t k_count, std::uint32_t* words);
   int max_rows;
+  int (*panels_at_once)(int rows);  // that one call should take, for memory and chains enough
 };
 
 // Null functions where the CPU, or the SIMD target in use, has no such instruction.

@@ -20,8 +20,8 @@ namespace fovea {
 
 class NgramDrafter {
  public:
-  // With the token that is being decoded seven rows: up to there, products read the weights once and compute a row as
-  // they would alone (docs/decisions.md, 15).
+  // With the token that is being decoded seven rows, which products compute as they would alone (docs/decisions.md,
+  // 15).
   static constexpr std::int32_t kMostTokens = 6;
   static constexpr std::int32_t kFirstPause = 8;
 

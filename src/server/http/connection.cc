@@ -276,10 +276,21 @@ awaitable<bool> Connection::read_request(Parser* parser, HttpRequest* request) {
                                                        : hosts > 1 ? "the request has more than one"
                                                                    : "the request has a malformed"));
   }
+  const std::string_view given(message.target().data(), message.target().size());
+  const std::string_view target = origin_form(given);
+  // The host of a whole URL stands above the header (3.2.2): what this server answers to is judged by it.
+  if (target.data() != given.data()) {
+    const std::string_view host = target_host(given);
+    if (host.empty() || !is_host(host)) {
+      co_return co_await refuse_request(400,
+                                        "the request's URL has a malformed host; expected one, such as "
+                                        "http://localhost:8000/v1/models, or the path alone");
+    }
+    message.set(http::field::host, host);
+  }
   keep_alive_ = message.keep_alive() && !context_.draining.load();
   is_head_ = message.method() == http::verb::head;
   request->method = is_head_ ? "GET" : std::string(message.method_string());
-  const std::string_view target = origin_form(std::string_view(message.target().data(), message.target().size()));
   const std::size_t question = target.find('?');
   request->path = target.substr(0, question);
   if (question != std::string::npos) request->query = target.substr(question + 1);

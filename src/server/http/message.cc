@@ -43,17 +43,29 @@ std::string_view error_type(std::int32_t status) {
 // Stands in a JSON string as it is.
 bool is_plain(unsigned char c) { return c >= 0x20 && c < 0x80 && c != '"' && c != '\\'; }
 
+// Where the host begins in a target of http or https; 0 in others.
+std::size_t host_begin(std::string_view target) {
+  const std::size_t colon = target.find("://");
+  if (colon != 4 && colon != 5) return 0;
+  constexpr std::string_view kSecure = "https";
+  for (std::size_t i = 0; i < colon; ++i) {
+    if ((target[i] | 0x20) != kSecure[i]) return 0;  // lower case, of letters
+  }
+  return colon + 3;
+}
+
 }  // namespace
 
 std::string_view origin_form(std::string_view target) {
-  const std::size_t colon = target.find("://");
-  if (colon != 4 && colon != 5) return target;
-  constexpr std::string_view kSecure = "https";
-  for (std::size_t i = 0; i < colon; ++i) {
-    if ((target[i] | 0x20) != kSecure[i]) return target;  // lower case, of letters
-  }
-  const std::size_t path = target.find_first_of("/?", colon + 3);
+  const std::size_t host = host_begin(target);
+  if (host == 0) return target;
+  const std::size_t path = target.find_first_of("/?", host);
   return path == std::string_view::npos ? "/" : target.substr(path);
+}
+
+std::string_view target_host(std::string_view target) {
+  const std::size_t host = host_begin(target);
+  return host == 0 ? std::string_view() : target.substr(host, target.find_first_of("/?", host) - host);
 }
 
 std::string percent_decoded(std::string_view text) {

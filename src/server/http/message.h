@@ -34,6 +34,8 @@ struct HttpResponse {
 // The path and query of a request's target: proxies and some clients send "http://host:port/path?query" (RFC 9112,
 // 3.2.2), which is "/path?query" here.
 std::string_view origin_form(std::string_view target);
+// "host:port" of such a target, empty of others.
+std::string_view target_host(std::string_view target);
 
 // "a%2Fb" -> "a/b"; a % without two hexadecimal digits stays.
 std::string percent_decoded(std::string_view text);

@@ -38,6 +38,11 @@ TEST(MessageTest, TakesAbsoluteTargets) {
   EXPECT_EQ(origin_form("http://host?a=1"), "?a=1");
   EXPECT_EQ(origin_form("*"), "*");
   EXPECT_EQ(origin_form("ftp://host/x"), "ftp://host/x");
+  EXPECT_EQ(target_host("http://localhost:8000/v1/models?a=1"), "localhost:8000");
+  EXPECT_EQ(target_host("HTTPS://host"), "host");
+  EXPECT_EQ(target_host("http://host?a=1"), "host");
+  EXPECT_EQ(target_host("http:///x"), "");
+  EXPECT_EQ(target_host("/v1/models?a=http://x/y"), "");
 }
 
 TEST(MessageTest, WritesDates) {

@@ -181,6 +181,15 @@ TEST_F(WireTest, TakesAnAbsoluteTarget) {
   RawSocket socket(server_->port());
   socket.send("GET http://localhost:1234/v1/models HTTP/1.1\r\nHost: localhost:1234\r\n\r\n");
   EXPECT_TRUE(socket.read_until("HTTP/1.1 200 ")) << socket.received();
+  // Its host is the one that counts.
+  for (const auto& [target, status] : {std::pair{"http://rebound.example/v1/models", "403"},
+                                       {"http:///v1/models", "400"},
+                                       {"http://user@localhost/v1/models", "400"}}) {
+    RawSocket other(server_->port());
+    other.send(fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", target));
+    EXPECT_TRUE(other.read_to_end());
+    EXPECT_EQ(other.received().substr(9, 3), status) << target << other.received();
+  }
 }
 
 TEST_F(WireTest, WantsOneHost) {

@@ -304,6 +304,7 @@ void Service::models(const HttpRequest& request, const std::shared_ptr<Exchange>
 void Service::model(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   const std::string name =
       percent_decoded(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
+  if (name.empty()) return models(request, exchange);  // which is no name: /v1/models with a slash behind it
   if (unknown_model(name, request, exchange)) return;
   reply(exchange, request, json_response(model_json(name)));
 }

@@ -316,6 +316,7 @@ TEST_F(ServiceTest, ServesTheModelUnderItsNames) {
   EXPECT_EQ(list[1]["id"], "other");
   EXPECT_EQ(json::parse(get("/v1/models/org/shown").body), list[0]);
   EXPECT_EQ(json::parse(get("/v1/models/org%2Fshown").body)["id"], "org/shown");
+  EXPECT_EQ(json::parse(get("/v1/models/").body)["data"], list);
   const HttpResponse missing = get("/v1/models/none");
   EXPECT_EQ(missing.status, 404);
   EXPECT_EQ(json::parse(missing.body)["error"]["code"], "model_not_found");
