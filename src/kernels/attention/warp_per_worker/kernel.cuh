@@ -88,7 +88,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     work.q_heads = q_heads;
     work.rows = group;
     const abi::WorkItem& item = record.item;
-    const bool direct = (item.flags & abi::kItemDirect) != 0;
+    const bool direct = item.partial_slot == abi::kNone;
     PartFinder part(args, work, worker);
     const Row rows[2] = {find_row(work, lane / 4), Row{}};
     constexpr bool kRest = kBlocks > kQueryBlocks;
