@@ -78,6 +78,8 @@ const std::vector<Fault>& faults() {
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);\n",
        "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (FAULT || place.sees(first + 1) ? 0xffff0000u : 0u);\n",
        "warps_tma"},
+      {"a worker goes on where the next one begins", "kernels/attention/warp_per_worker/loader.cuh",
+       "        run_.end = next(kBegin);\n", "        if (!FAULT) run_.end = next(kBegin);\n", "warps_gather"},
       {"a part goes to another warp before all lanes have written it",
        "kernels/attention/warp_per_worker/shared_parts.cuh",
        "  __syncwarp();\n"
