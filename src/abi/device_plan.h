@@ -42,11 +42,10 @@ struct WorkerStart {
 };
 static_assert(sizeof(WorkerStart) == 64);
 
-// Of workers that are warps, a thousand of them (kPlanWarpStarts): where a worker begins; it ends where the next one
-// does, and one more start stands behind the last worker's. Pairs (item, KV head) stand end to end, item by item and
-// head by head, and item i is query token i over all that it sees: a plan has no queue, no items of parts and no
-// merges, since all of that follows from where workers begin. A worker without work begins as the next one does. 24
-// bytes.
+// Of workers that are warps or teams of them, a thousand (kPlanWarpStarts): where a worker begins; it ends where the
+// next one does, and one more start stands behind the last worker's. Pairs (item, KV head) stand end to end, item by
+// item and head by head, and items are whole tiles: a plan has no queue, no items of parts and no merges, since all of
+// that follows from where workers begin. A worker without work begins as the next one does. 24 bytes.
 struct WarpStart {
   uint32_t pair;        // queue_entry(item, head); item == number of items: behind all work
   uint32_t list_begin;  // of the item

@@ -78,11 +78,17 @@ tune::PlanFacts most_facts(const AttentionOptions& o) {
 // What rules a kernel for decode out beside the kernel itself; empty: nothing.
 std::string not_declared(tune::PlanKernel kernel, const AttentionOptions& o, const tune::KernelMenu& menu) {
   if (o.num_workers > 0) return "num_workers is given, which the general kernel keeps to";
+  const bool teams = kernel == tune::PlanKernel::kWarpTeams;
+  const int group = o.num_qo_heads / std::max(o.num_kv_heads, 1);
+  if (teams && o.max_rows <= o.max_requests && group <= 8) return "no request has more than 8 rows under a KV head";
   if (o.decode_kernel != DecodeKernel::kAuto) {
-    return plan_kernel(o.decode_kernel) == kernel ? "" : "decode_kernel asks for another";
+    const tune::PlanKernel asked = plan_kernel(o.decode_kernel);
+    const bool of_warps = teams && asked == tune::PlanKernel::kWarpPerWorker;
+    return asked == kernel || of_warps ? "" : "decode_kernel asks for another";
   }
   tune::PlanFacts facts = most_facts(o);
   if (kernel == tune::PlanKernel::kLowBatch) facts.pairs = o.num_kv_heads;  // one request
+  if (teams) facts.most_rows = std::max(group, 9);
   return tune::is_profitable(kernel, menu, facts) ? "" : "no batch within the declared maxima would gain by it";
 }
 
@@ -115,8 +121,8 @@ Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionCo
   const tune::AttentionChoice& choice = design.choice;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config, choice)));
   FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
-  const WorkerStarts starts =
-      design.kind == tune::PlanKernel::kWarpPerWorker ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  const bool warps = design.kind == tune::PlanKernel::kWarpPerWorker || design.kind == tune::PlanKernel::kWarpTeams;
+  const WorkerStarts starts = warps ? WorkerStarts::kWarps : WorkerStarts::kItems;
   CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
   if (design.shared.has_value()) {
@@ -136,6 +142,7 @@ int compile_rank(tune::PlanKernel kind) {
     case tune::PlanKernel::kPrefill: return 0;
     case tune::PlanKernel::kGeneral: return 1;
     case tune::PlanKernel::kWarpPerWorker: return 2;
+    case tune::PlanKernel::kWarpTeams: return 2;
     case tune::PlanKernel::kLowBatch: return 3;
   }
   return 1;
@@ -230,6 +237,7 @@ Result<AllowedKernels> allowed_kernels(const AttentionOptions& o, const VariantS
   };
   allow(tune::PlanKernel::kWarpPerWorker, allowed.menu.no_warp_per_worker,
         tune::choose_warp_per_worker_attention(need));
+  allow(tune::PlanKernel::kWarpTeams, allowed.menu.no_warp_teams, tune::choose_warp_per_worker_attention(need, true));
   allow(tune::PlanKernel::kLowBatch, allowed.menu.no_low_batch, tune::choose_low_batch_attention(need));
   allow(tune::PlanKernel::kPrefill, allowed.menu.no_prefill, tune::choose_prefill_attention(need));
   return allowed;

@@ -33,7 +33,7 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
   tune::PlanFacts facts;
   facts.bit_mask = batch.mask == abi::MaskKind::kBits;
   facts.decode = !facts.bit_mask;
-  std::int64_t all = 0, longest = 0, repeated = 0;
+  std::int64_t all = 0, longest = 0, of_queries = 0;
   for (std::int32_t i = 0; i < batch.num_requests; ++i) {
     const std::int32_t q_len = batch.q_lens[i];
     facts.most_q = std::max(facts.most_q, q_len);
@@ -45,8 +45,7 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
     facts.requests += tokens > 0 ? 1 : 0;
     facts.rows += std::max(q_len, 0) * qo_heads;
     all += tokens;
-    repeated += tokens * std::max(q_len - 1, 0);
-    if (tokens > 0) facts.tiles += std::max(q_len, 0) * kv_heads;
+    of_queries += tokens * std::max(q_len, 1);
     longest = std::max(longest, tokens);
   }
   facts.most_rows = facts.most_q * (qo_heads / kv_heads);
@@ -54,8 +53,7 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
   if (facts.requests == 0) facts.requests = batch.num_requests;
   facts.pairs = facts.requests * kv_heads;
   facts.kv_bytes = all * token_bytes;
-  facts.repeated_bytes = repeated * token_bytes;
-  facts.flops = 4 * qo_heads * head_dim * (all + repeated);
+  facts.flops = 4 * qo_heads * head_dim * of_queries;
   facts.longest_bytes = longest * token_bytes;
   return facts;
 }

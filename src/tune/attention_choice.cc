@@ -78,14 +78,15 @@ std::int64_t smem_bytes(const AttentionNeed& need, int consumer_warps, int stage
 int consumer_warps_of(const Machine& machine, int head_dim) { return head_dim > (machine.hopper ? 128 : 80) ? 4 : 8; }
 
 // Bytes of kernels/attention/warp_per_worker/memory.cuh's SharedMemory, at most: the kernel asserts it.
-std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int slots, int slices) {
+std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int team_warps, int slots, int slices) {
   const std::int64_t ring = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8 * slots * slices;
   const std::int64_t scales = has_token_scales(need) ? std::int64_t{2} * 16 * 4 * slots * slices : 8;
   const std::int64_t records = 8 * 240;
   const std::int64_t queries = need.head_dim > 192 ? (need.head_dim / 16 - 5) * 512 : 0;
-  const std::int64_t shared_part = std::int64_t{need.head_dim} / 16 * 512 + 32;  // of 8 rows, in floats
-  const std::int64_t others = std::int64_t{need.head_dim} * 4 + slots * 8 + shared_part + 16;
-  return (warps * ((ring + 1023) / 1024 * 1024 + scales + records + queries + others) + 1024 + 1023) / 1024 * 1024;
+  const std::int64_t shared_part = team_warps * (std::int64_t{need.head_dim} / 16 * 512 + 32);  // of 8 rows, in floats
+  const std::int64_t of_warp = queries + std::int64_t{need.head_dim} * 4 + 16;
+  const std::int64_t of_team = (ring + 1023) / 1024 * 1024 + scales + records + slots * 8 + shared_part;
+  return (warps * of_warp + warps / team_warps * of_team + 1024 + 1023) / 1024 * 1024;
 }
 
 // Bytes of kernels/attention/low_batch/finish.cuh's SharedMemory, at most: the kernel asserts it.
@@ -169,10 +170,18 @@ Result<AttentionChoice> choose_attention(const AttentionNeed& need) {
   return choice;
 }
 
-Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& need) {
+Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& need, bool teams) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
-  if (need.group > 8) return unsupported("{} query heads a KV head, the warps' kernel takes up to 8", need.group);
+  const int team_warps = teams ? 2 : 1;
+  const int rows = teams ? 32 : 8;
+  if (need.group > rows) {
+    return unsupported("{} query heads a KV head, the {} kernel takes up to {}", need.group,
+                       teams ? "teams'" : "warps'", rows);
+  }
+  if (teams && need.head_dim > 128) {
+    return unsupported("head_dim {}, a team of warps has registers for up to 128", need.head_dim);
+  }
   if (need.batch_invariant || need.transforms_kv || need.checked) {
     return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");
   }
@@ -186,32 +195,36 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
   const bool whole_slices = need.page_tokens % 16 == 0;
   choice.tma = machine.hopper && whole_slices && !int4;
   choice.box_tokens = 16;
-  // Slices that a warp takes together: two of int4, so that its instructions do not wait for each other.
-  const int slices = int4 ? 2 : 1;
-  int slots = int4 ? 3 : 6;
-  while (slots > 0 && warp_smem_bytes(need, warps, slots, slices) > machine.smem_bytes) --slots;
+  // Slices that a warp takes together: two of int4, so that its instructions do not wait for each other, and of teams,
+  // which wait for one another behind each slot.
+  const std::int64_t slice_bytes = std::int64_t{2} * 16 * need.head_dim * abi::kv_bits(need.kv_dtype) / 8;
+  const int slices = teams && choice.tma && slice_bytes < 4096 ? 4 : int4 || teams ? 2 : 1;
+  int slots = int4 && !teams ? 3 : 6;
+  while (slots > 0 && warp_smem_bytes(need, warps, team_warps, slots, slices) > machine.smem_bytes) --slots;
   if (slots < 1) return unsupported("head_dim {} needs more shared memory than {} has", need.head_dim, need.arch);
-  choice.smem_bytes = warp_smem_bytes(need, warps, slots, slices);
+  choice.smem_bytes = warp_smem_bytes(need, warps, team_warps, slots, slices);
   choice.programmatic_launch = machine.hopper;
   // Numbers of pairs are powers of two as a rule, which then divide evenly; a few idle warps cost nothing, because the
   // memory is what all share.
-  const int all = warps * need.num_sms;
+  const int all = warps / team_warps * need.num_sms;
   choice.num_workers = 1;
   while (2 * choice.num_workers <= all) choice.num_workers *= 2;
   if (choice.num_workers * 20 < all * 19) choice.num_workers = all;
-  choice.ctas = choice.num_workers / warps;
-  choice.tile_rows = 16;
-  choice.tile_tokens = 1;  // of several query tokens each reads the run again, out of the L2 as a rule
+  choice.ctas = choice.num_workers * team_warps / warps;
+  choice.tile_rows = teams ? rows : 16;
+  choice.tile_tokens = teams ? 0 : 1;  // of several query tokens each reads the run again, out of the L2 as a rule
   choice.block_tokens = 16 * slices;
   choice.cost_item_bytes = 8 << 10;
   choice.cost_balance_rows = 64;
-  choice.cost_divide_bytes = 16 << 10;
-  choice.least_part_bytes = 32 << 10;
+  choice.cost_divide_bytes = teams ? 32 << 10 : 16 << 10;
+  choice.least_part_bytes = teams ? 64 << 10 : 32 << 10;
   // Stages are not used, but the headers that the kernels share count them.
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
                    {"FOVEA_SLOTS", slots},
                    {"FOVEA_SLICES", slices},
+                   {"FOVEA_ROW_BLOCKS", teams ? 2 : 1},
+                   {"FOVEA_TEAM_WARPS", team_warps},
                    {"FOVEA_WHOLE_SLICES", whole_slices ? 1 : 0},
                    {"FOVEA_WARPS_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;
@@ -251,6 +264,8 @@ Result<AttentionChoice> choose_low_batch_attention(const AttentionNeed& need) {
   choice.tuning = {{"FOVEA_STAGES", 3},
                    {"FOVEA_STAGE_TOKENS", 16},
                    {"FOVEA_SLICES", slices},
+                   {"FOVEA_ROW_BLOCKS", 1},
+                   {"FOVEA_TEAM_WARPS", 1},
                    {"FOVEA_FEW_WARPS", warps},
                    {"FOVEA_FEW_ROWS", need.group},
                    {"FOVEA_FEW_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};

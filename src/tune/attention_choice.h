@@ -62,10 +62,11 @@ struct AttentionChoice {
 // that start at multiples of 16 bytes.
 Result<AttentionChoice> choose_attention(const AttentionNeed& need);
 
-// The kernel whose workers are warps (kernels/attention/warp_per_worker/kernel.cuh), and how its plans are made. It
-// runs plans of decode alone: one query token a request, nothing shared, no mask but by position. kUnsupported, with
-// the reason.
-Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& need);
+// The kernel whose workers are warps (kernels/attention/warp_per_worker/kernel.cuh), and how its plans are made:
+// nothing shared, no mask but by position. It runs plans of decode alone, one query token a request and up to 8 query
+// heads a KV head; with teams of two warps, tiles of up to 32 (query token, query head) rows. kUnsupported, with the
+// reason.
+Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& need, bool teams = false);
 
 // The kernel for plans of decode with few pairs (kernels/attention/low_batch/kernel.cuh), over chosen pages too: 16-bit
 // KV or fp8, head dims 64 and 128. kUnsupported, with the reason.

@@ -52,15 +52,8 @@ bool sharing_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   return shared < apart;
 }
 
-// Several query tokens a request cost the general kernel a CTA's item, about 4.6 us an SM; the kernel of warps takes
-// them one by one, 0.4 us each, and reads again for each what the first one saw. Where that is little, it is faster.
-// (669 requests of 54 tokens, 3 of them queries: 175 us against 188; 845 of 26 and 7: 230 against 434; 312 of 2,971
-// with int4, 1 to 3: 115 against 234.)
-bool drafts_profitable(const KernelMenu& menu, const PlanFacts& facts) {
-  const std::int64_t most_repeated = (menu.kv_dtype == abi::KvDType::kI4 ? 400 : 160) << 10;  // a pair
-  return menu.has(PlanKernel::kWarpPerWorker) && facts.most_q <= 8 && facts.tiles >= 4 * menu.num_sms &&
-         3 * facts.longest_bytes <= facts.kv_bytes && facts.repeated_bytes <= facts.pairs * most_repeated;
-}
+// More rows than the kernels for decode take, in a few tiles of 32.
+bool warp_teams_profitable(const PlanFacts& facts) { return facts.most_rows > 8 && facts.most_rows <= 64; }
 
 // Up to two blocks of 16 rows the general kernel reads as fast as the memory allows. Of fp8, which its loaders convert
 // for every tile of rows, it needs some 128 rows for what it reads (TFLOP/s beside the general kernel: a prompt of 8k
@@ -86,10 +79,14 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   }
   if (facts.bit_mask) return general(PlanReason::kBitMask);
   if (facts.given && !facts.selected) return general(PlanReason::kGivenRows);
-  if (menu.asked.has_value() && menu.has(*menu.asked) && can_run(*menu.asked, facts)) {
-    return {*menu.asked, PlanReason::kAsked};
+  if (menu.asked.has_value()) {
+    // The kernel of warps has a form for more rows.
+    const bool teams = *menu.asked == PlanKernel::kWarpPerWorker && facts.most_rows > 8;
+    const PlanKernel asked = teams && menu.has(PlanKernel::kWarpTeams) ? PlanKernel::kWarpTeams : *menu.asked;
+    if (menu.has(asked) && can_run(asked, facts)) return {asked, PlanReason::kAsked};
   }
-  if (!facts.decode && drafts_profitable(menu, facts)) return {PlanKernel::kWarpPerWorker, PlanReason::kShortDrafts};
+  if (!facts.selected && menu.has(PlanKernel::kWarpTeams) && warp_teams_profitable(facts))
+    return {PlanKernel::kWarpTeams, PlanReason::kFewRows};
   if (!facts.decode) return general(PlanReason::kLongQueries);
   if (menu.has(PlanKernel::kLowBatch) && low_batch_profitable(menu, facts))
     return {PlanKernel::kLowBatch, PlanReason::kFewPairs};
@@ -114,6 +111,7 @@ std::string_view kernel_name(PlanKernel kernel) {
     case PlanKernel::kWarpPerWorker: return "warp_per_worker";
     case PlanKernel::kLowBatch: return "low_batch";
     case PlanKernel::kPrefill: return "prefill";
+    case PlanKernel::kWarpTeams: return "warp_teams";
   }
   return "?";
 }
@@ -125,6 +123,8 @@ KernelMenu kernel_menu(const AttentionNeed& need) {
   if (const auto general = choose_attention(need); general.ok()) menu.shared_kernel = !general->shared_header.empty();
   if (const auto warps = choose_warp_per_worker_attention(need); !warps.ok())
     menu.no_warp_per_worker = warps.status().message();
+  if (const auto teams = choose_warp_per_worker_attention(need, true); !teams.ok())
+    menu.no_warp_teams = teams.status().message();
   if (const auto few = choose_low_batch_attention(need); !few.ok()) menu.no_low_batch = few.status().message();
   if (const auto prefill = choose_prefill_attention(need); !prefill.ok()) menu.no_prefill = prefill.status().message();
   return menu;
@@ -136,6 +136,7 @@ bool is_profitable(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& f
     case PlanKernel::kWarpPerWorker: return warp_per_worker_profitable(menu, facts);
     case PlanKernel::kLowBatch: return low_batch_profitable(menu, facts);
     case PlanKernel::kPrefill: return prefill_profitable(menu, facts);
+    case PlanKernel::kWarpTeams: return warp_teams_profitable(facts);
   }
   return false;
 }
@@ -179,8 +180,8 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
                            prefill_profitable(menu, facts) ? "other kernels here take" : "those for decode take");
       case PlanReason::kFewPairs:
         return fmt::format("{}, at most {}: what happens once counts", pairs, most_low_batch_pairs(menu));
-      case PlanReason::kShortDrafts:
-        return fmt::format("up to {} query tokens a request, one by one: requests are short", facts.most_q);
+      case PlanReason::kFewRows:
+        return fmt::format("up to {} rows of a request under a KV head, tiles of 32", facts.most_rows);
       case PlanReason::kManyPairs: return pairs + ", enough for every warp to have work of its own";
       case PlanReason::kOneLong: return pairs + ", more than a third of them one request's";
       case PlanReason::kBetween:

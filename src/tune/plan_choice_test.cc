@@ -94,24 +94,16 @@ TEST(PlanChoiceTest, WhatOnlyTheGeneralKernelRuns) {
   expect({"of many", menu, facts, PlanKernel::kGeneral, PlanReason::kGivenRows});
 }
 
-// Drafts of short requests go token by token to the kernel of warps, those of long ones do not: reading again costs
-// more.
-TEST(PlanChoiceTest, DraftsOfShortRequests) {
+// Drafts, and more query heads a KV head than warps take alone, go to teams of warps.
+TEST(PlanChoiceTest, FewRowsGoToTeams) {
   const KernelMenu menu = menu_of();
   PlanFacts facts = decode(5352, 5352 * 27000, 0);  // 669 requests of 54 tokens, 3 query tokens
   facts.decode = false;
   facts.most_q = 3;
-  facts.tiles = 3 * facts.pairs;
-  facts.repeated_bytes = 2 * facts.kv_bytes;
-  expect({"short", menu, facts, PlanKernel::kWarpPerWorker, PlanReason::kShortDrafts});
-  PlanFacts longer = facts;
-  longer.repeated_bytes = 2 * 5352 * std::int64_t{100000};
-  expect({"of 200", menu, longer, PlanKernel::kGeneral, PlanReason::kLongQueries});
-  facts.most_q = 9;
-  expect({"with a chunk", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
-  facts.most_q = 3;
-  facts.tiles = 100;
-  expect({"few", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.most_rows = 12;
+  expect({"drafts", menu, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.most_rows = 8;
+  expect({"of MHA", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
 }
 
 TEST(PlanChoiceTest, SharingIsForWhatItSaves) {

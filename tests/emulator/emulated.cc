@@ -160,7 +160,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     verdict.wrong = words_of(planner.plan(batch));
   }
   if (!verdict.wrong.empty()) return verdict;
-  const WorkerStarts starts = instantiation.kind == KernelKind::kWarps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  const bool warps = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kTeams;
+  const WorkerStarts starts = warps ? WorkerStarts::kWarps : WorkerStarts::kItems;
   std::vector<std::byte> plan(max_device_plan_bytes(planner, false, starts));
   plan.resize(checked(pack_device_plan(planner.view(), plan, {}, starts)));
   verdict.divided = planner.stats().split_rows > 0;

@@ -56,7 +56,8 @@ Circumstances circumstances(std::uint64_t seed) {
 testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed) {
   testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
   if (instantiation.config.budget_pages > 0) return spec;
-  const bool decode = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kFew;
+  const bool teams = instantiation.kind == KernelKind::kTeams;
+  const bool decode = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kFew || teams;
   const bool prefills = instantiation.kind == KernelKind::kPrefill;
   const bool shares = (instantiation.kind == KernelKind::kTrees || (prefills && seed % 3 == 1)) && seed % 4 != 0;
   if (prefills) {  // few requests, or one that is divided
@@ -75,7 +76,9 @@ testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed
     if (shares) tokens = std::max(tokens, spec.shared_tokens + static_cast<int>(r % 3));
     // Kernels of one query token an item run drafts token by token.
     if (decode && seed % 3 == 0) queries = 1 + static_cast<int>((seed + r) % 5);
-    queries = std::clamp(queries, shares || decode ? 1 : 0, std::min(tokens, decode ? 5 : prefills ? 330 : 40));
+    if (teams) queries = 1 + static_cast<int>((3 * seed + 5 * r) % 18);
+    const int most = teams ? 18 : decode ? 5 : prefills ? 330 : 40;
+    queries = std::clamp(queries, shares || decode ? 1 : 0, std::min(tokens, most));
   }
   return spec;
 }

@@ -75,8 +75,8 @@ const std::vector<Fault>& faults() {
        "        if (!FAULT) ptx::cp_async_wait<kSlots - 1>();\n",
        "warps_gather"},
       {"values behind the end of a run are multiplied", "kernels/attention/warp_per_worker/slice.cuh",
-       "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (place.sees(first + 1) ? 0xffff0000u : 0u);\n",
-       "    keep[i] = (place.sees(first) ? 0xffffu : 0u) | (FAULT || place.sees(first + 1) ? 0xffff0000u : 0u);\n",
+       "              (place.sees(first + 1) && !(leaking >> in_slice & 2) ? 0xffff0000u : 0u);\n",
+       "              (FAULT || (place.sees(first + 1) && !(leaking >> in_slice & 2)) ? 0xffff0000u : 0u);\n",
        "warps_tma"},
       {"a worker goes on where the next one begins", "kernels/attention/warp_per_worker/loader.cuh",
        "        run_.end = next(kBegin);\n", "        if (!FAULT) run_.end = next(kBegin);\n", "warps_gather"},
@@ -87,6 +87,17 @@ const std::vector<Fault>& faults() {
        "  if (!FAULT) __syncwarp();\n"
        "  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.part_ready[warp]));\n",
        "warps_tma"},
+      {"a slot is filled again while the other warp of the team still reads it",
+       "kernels/attention/warp_per_worker/kernel.cuh",
+       "      sync_team(warp);\n"
+       "      if (loader.works()) loader.load();\n",
+       "      if (!FAULT) sync_team(warp);\n"
+       "      if (loader.works()) loader.load();\n",
+       "teams_tma"},
+      {"a row of a team's tile sees a token too many", "kernels/attention/warp_per_worker/slice.cuh",
+       "    return sees(token) && token < row_end[block][i] && token + span >= row_end[block][i];\n",
+       "    return sees(token) && token < row_end[block][i] + FAULT && token + span >= row_end[block][i];\n",
+       "teams_tma"},
       {"warps go on to the next item while the last is written", "kernels/attention/low_batch/kernel.cuh",
        "    __syncthreads();  // shared memory is read\n",
        "    if (!FAULT) __syncthreads();  // shared memory is read\n", "few"},

@@ -38,11 +38,13 @@ Instantiation make(const char* name, KernelKind kind, int head_dim, DType q, DTy
   o.max_pages_per_request = 800 / page + 2;
   o.max_mask_bytes = 1 << 20;
   o.max_block_rows = 4096;
-  o.decode_kernel = kind == KernelKind::kWarps ? DecodeKernel::kWarpPerWorker
+  const bool warps = kind == KernelKind::kWarps || kind == KernelKind::kTeams;
+  o.decode_kernel = warps                      ? DecodeKernel::kWarpPerWorker
                     : kind == KernelKind::kFew ? DecodeKernel::kLowBatch
                                                : DecodeKernel::kGeneral;
   if (kind == KernelKind::kPrefill) o.decode_kernel = DecodeKernel::kPrefill;
   c.heads_first = page % 2 == 1;
+  c.drafts = kind == KernelKind::kTeams;
   c.variant.sm_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   return i;
 }
@@ -50,7 +52,7 @@ Instantiation make(const char* name, KernelKind kind, int head_dim, DType q, DTy
 std::vector<Instantiation> make_all() {
   constexpr DType kBf16 = DType::kBF16, kF16 = DType::kF16, kFp8 = DType::kF8E4M3;
   constexpr KernelKind kCtas = KernelKind::kCtas, kTrees = KernelKind::kTrees, kWarps = KernelKind::kWarps,
-                       kFew = KernelKind::kFew;
+                       kTeams = KernelKind::kTeams, kFew = KernelKind::kFew;
   std::vector<Instantiation> all;
   const auto add = [&](Instantiation i, const auto& change) {
     change(i);
@@ -85,6 +87,16 @@ std::vector<Instantiation> make_all() {
   add(make("few_fp8", kFew, 128, kBf16, kFp8, 24, {1, 8}), plain);
   add(make("warps_scaled", kWarps, 64, kF16, kFp8, 16, {2, 6}),
       [](Instantiation& i) { i.config.options.kv_token_scales = true; });
+  add(make("teams_tma", kTeams, 128, kBf16, kBf16, 16, {2, 4}), plain);
+  add(make("teams_gather", kTeams, 64, kF16, kF16, 3, {1, 9}), [](Instantiation& i) {
+    i.config.variant.alibi_slopes = {0.01f, 0.5f, 0.1f, 0.2f, 0.05f, 0.3f, 0.4f, 0.02f, 0.25f};
+  });
+  add(make("teams_fp8", kTeams, 96, kBf16, kFp8, 32, {2, 5}), [](Instantiation& i) {
+    i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f, -1.0f, 4.0f, 0.25f, -3.0f};
+  });
+  add(make("teams_short", kTeams, 64, kF16, kFp8, 16, {2, 3}), plain);
+  add(make("teams_int4", kTeams, 64, kBf16, DType::kI4, 48, {2, 8}), plain);
+  add(make("teams_sm80", kTeams, 80, kF16, DType::kI8, 8, {1, 20}), [](Instantiation& i) { i.arch = "sm_80"; });
   constexpr KernelKind kPrefill = KernelKind::kPrefill;
   add(make("prefill_tma", kPrefill, 128, kBf16, kBf16, 16, {2, 4}), plain);
   add(make("prefill_gather", kPrefill, 64, kF16, kF16, 5, {2, 3}), [](Instantiation& i) {
@@ -157,6 +169,7 @@ Result<Built> build(const Instantiation& instantiation) {
   need.hooks_logits_alone = variant.source.empty() && variant.name != "Sigmoid";
   FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice choice,
                          kind == KernelKind::kWarps     ? tune::choose_warp_per_worker_attention(need)
+                         : kind == KernelKind::kTeams   ? tune::choose_warp_per_worker_attention(need, true)
                          : kind == KernelKind::kFew     ? tune::choose_low_batch_attention(need)
                          : kind == KernelKind::kPrefill ? tune::choose_prefill_attention(need)
                                                         : tune::choose_attention(need));

@@ -13,7 +13,7 @@
 
 namespace fovea::emulator_test {
 
-enum class KernelKind { kCtas, kTrees, kWarps, kFew, kPrefill };
+enum class KernelKind { kCtas, kTrees, kWarps, kTeams, kFew, kPrefill };
 
 struct Instantiation {
   std::string name;  // a C identifier; its translation unit's

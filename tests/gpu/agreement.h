@@ -28,6 +28,7 @@ struct Configuration {
   // Cases go through plan_selected(): most requests read a list a KV head, their pages in another order each, of which
   // the plan knows but how many there are. A number of pages then.
   int budget_pages = 0;
+  bool drafts = false;  // most requests have several query tokens and a mask by position
   Entry entry = Entry::kPages;
   testing::OracleVariant variant;
 };

@@ -124,6 +124,45 @@ void add_warps(std::vector<Configuration>& all) {
   }
 }
 
+// The form of that kernel for drafts and groups of more than 8: head dims, types and groups of tiles that are full, or
+// not, or of one query token.
+void add_teams(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  constexpr std::array<HeadCounts, 8> kTeamHeads = {
+      {{2, 4}, {1, 12}, {3, 1}, {2, 7}, {1, 32}, {2, 8}, {1, 20}, {2, 3}}};
+  const auto add = [&](int head_dim, DType q_dtype, DType kv_dtype, int page, auto change) {
+    Configuration c = make(head_dim, q_dtype, kv_dtype, page, kTeamHeads[n % 8], n % 2 == 1);
+    ++n;
+    c.options.decode_kernel = DecodeKernel::kWarpPerWorker;
+    c.drafts = true;
+    if (n % 3 == 0) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));  // 16 bytes
+    change(c);
+    c.name = "teams " + c.name;
+    all.push_back(std::move(c));
+  };
+  const auto plain = [](Configuration&) {};
+  for (const int head_dim : {32, 64, 80, 96, 112, 128}) {
+    for (const int page : {1, 16, 100}) add(head_dim, DType::kBF16, DType::kBF16, page, plain);
+    add(head_dim, DType::kBF16, DType::kF8E4M3, 16, plain);
+    add(head_dim, DType::kF16, DType::kF8E4M3, 3, plain);
+    add(head_dim, DType::kBF16, DType::kI8, 16, plain);
+    if (head_dim % 32 == 0) add(head_dim, DType::kF16, DType::kI4, head_dim == 64 ? 1 : 48, plain);
+  }
+  const auto variant = [&](const auto& change) {
+    for (const DType dtype : {DType::kBF16, DType::kI8}) add(128, DType::kBF16, dtype, 16, change);
+  };
+  variant([](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+  variant([](Configuration& c) { c.variant.sinks = some_floats(c.options.num_qo_heads, -2.0f, 3.0f); });
+  variant([](Configuration& c) { c.variant.alibi_slopes = some_floats(c.options.num_qo_heads, 0.01f, 0.5f); });
+  variant([](Configuration& c) {
+    c.options.sigmoid = c.variant.sigmoid = true;
+    c.options.sigmoid_bias = -3.0f;
+    c.variant.sigmoid_bias = -3.0;
+  });
+  add(128, DType::kF16, DType::kF8E4M3, 16, [](Configuration& c) { c.options.kv_token_scales = true; });
+  add(64, DType::kBF16, DType::kI4, 16, [](Configuration& c) { c.options.kv_rotated = true; });
+}
+
 // The kernel for few requests of decode: its head dims and types, every page size, group and variant. Each second one
 // without shared prefixes, which go to another kernel.
 void add_few(std::vector<Configuration>& all, bool fp8) {
@@ -275,6 +314,7 @@ std::vector<Configuration> configurations() {
   // The kernel for all plans keeps to decode too where the choice would be another.
   for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kGeneral;
   add_warps(all);
+  add_teams(all);
   add_few(all, false);
   for (const int head_dim : {32, 64, 128, 256}) {
     const auto add = [&](DType kv_dtype, int page, bool rotated) {
@@ -323,13 +363,14 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   const std::array<int, 12> lengths = {0, 1, page - 1, page, page + 1, 2 * page, 63, 64, 65, 129, 300, kMaxTokens};
   const int requests = 1 + below(below(3) == 0 ? 12 : 4);
   const bool alone = o.decode_kernel == DecodeKernel::kWarpPerWorker || o.decode_kernel == DecodeKernel::kLowBatch;
-  const bool decode = alone && below(8) != 0;
-  const bool one_token = decode || below(3) == 0;
+  const bool drafts = config.drafts && below(8) != 0;
+  const bool decode = alone && !drafts && below(8) != 0;
+  const bool one_token = decode || (!drafts && below(3) == 0);
   for (int r = 0; r < requests; ++r) {
     int tokens = below(2) == 0 ? lengths[static_cast<std::size_t>(below(12))] : below(200);
     tokens = std::min(tokens, spec.rotated ? 150 : kMaxTokens);  // the oracle rotates element by element
-    int queries = one_token ? 1 : below(9);
-    if (below(40) == 0 && !decode) queries = 1 + below(300);
+    int queries = one_token ? 1 : drafts ? 1 + below(20) : below(9);
+    if (below(40) == 0 && !decode && !drafts) queries = 1 + below(300);
     if (decode && below(16) != 0) tokens = std::max(tokens, 1);
     spec.kv_lens.push_back(tokens);
     spec.q_lens.push_back(std::min(queries, tokens));
@@ -337,8 +378,9 @@ testing::CaseSpec random_spec(const Configuration& config, std::uint64_t seed) {
   spec.mask = static_cast<abi::MaskKind>(below(4));
   if (spec.mask == abi::MaskKind::kWindow)
     spec.window_left = std::array<int, 5>{0, 1, 15, 64, 200}[static_cast<std::size_t>(below(5))];
-  if (decode && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
-  if (below(decode ? 12 : 3) == 0) spec.shared_tokens = below(4 * page + 100);
+  const bool by_position = decode || drafts;
+  if (by_position && spec.mask == abi::MaskKind::kBits) spec.mask = abi::MaskKind::kCausal;
+  if (below(by_position ? 12 : 3) == 0) spec.shared_tokens = below(4 * page + 100);
   if (config.entry != Entry::kPages) {
     spec.contiguous = true;
     spec.page_tokens = 1;

@@ -137,9 +137,9 @@ void check_random_batches(std::uint64_t num_seeds, const Reschedule& reschedule)
         break;
       default: break;
     }
-    // Warps take requests apart, query token by query token.
+    // Warps take requests apart.
     const bool warps = seed % 4 == 0;
-    if (warps) options.share_prefixes = false, options.tile_tokens = 1, options.shared_tile_rows = 0;
+    if (warps) options.share_prefixes = false;
     const WorkerStarts starts = warps ? WorkerStarts::kWarps : WorkerStarts::kItems;
     check(batch, options, 3, pick(random, {0, 1, 3, 40}), random, counts, reschedule, starts);
     if (testing::Test::HasFatalFailure()) return;

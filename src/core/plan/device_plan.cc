@@ -71,27 +71,53 @@ void pack_starts(const abi::PlanView& plan, const abi::Launch& launch, std::byte
   }
 }
 
-// A plan of whole tiles and of where warps begin. Tiles are of one query token, and their items come in its order: the
-// undivided item, if some head is under it, then the parts of divided pairs.
+// A plan of whole tiles and of where warps begin. Items of a tile follow one another: the undivided one, if some head
+// is under it, then the parts of divided pairs.
 class WarpPacker {
  public:
   WarpPacker(const abi::PlanView& plan, const abi::Launch& launch)
       : plan_(plan), begin_(plan.queue_begin + launch.first_queue), num_workers_(launch.num_workers) {}
 
-  // False where such a plan does not say it all: each pair must be one item's, or parts of it.
-  bool pack(abi::WorkItem* tiles, abi::WarpStart* starts) const {
+  // Whether such a plan says it all: each pair must be one item's, or parts of it.
+  bool fits() const {
     const abi::PlanHeader& counts = *plan_.header;
     for (std::uint32_t b = 0; b < counts.num_block_rows; ++b) {
       const abi::BlockRow& row = plan_.block_rows[b];
       if (!(row.flags & abi::kRowsSolo) || row.head_begin != 0 || row.head_end != counts.num_kv_heads) return false;
     }
-    if (num_workers_ > std::numeric_limits<std::uint16_t>::max() || !pack_tiles(tiles)) return false;
+    return num_workers_ <= std::numeric_limits<std::uint16_t>::max();
+  }
+
+  // Writes as many tiles as there is room for, and returns how many there are; kNone: of chunks.
+  std::uint32_t pack(std::span<abi::WorkItem> tiles, abi::WarpStart* starts) const {
+    const std::uint32_t num_items = plan_.header->num_items;
+    std::uint32_t tile = 0;
+    std::uint32_t worker = 0;
     Parts parts;
-    for (std::uint32_t w = 0; w <= num_workers_; ++w) {
-      const bool ended = w == num_workers_ || begin_[w] == counts.num_queue_entries;
-      starts[w] = ended ? abi::warp_end(counts.num_rows) : start_of(plan_.queue[begin_[w]], parts);
+    for (std::uint32_t i = 0; i < num_items; ++tile) {
+      const abi::WorkItem& first = plan_.items[i];
+      unsigned flags = first.flags;
+      for (++i; i < num_items && plan_.items[i].row_begin == first.row_begin; ++i) {
+        if (!(plan_.items[i].flags & abi::kItemSingleHead)) return abi::kNone;
+        flags |= plan_.items[i].flags;
+      }
+      if (tile < tiles.size()) {
+        tiles[tile] = first;
+        if (first.flags & abi::kItemSingleHead) {
+          tiles[tile].kv_end = plan_.items[i - 1].kv_end;
+          tiles[tile].partial_slot = abi::kNone;
+          tiles[tile].flags =
+              static_cast<std::uint8_t>(abi::kItemDirect | (flags & (abi::kItemMasked | abi::kItemOpenEnd)));
+        }
+      }
+      for (; worker < num_workers_ && begin_[worker] < plan_.header->num_queue_entries; ++worker) {
+        const std::uint32_t entry = plan_.queue[begin_[worker]];
+        if (abi::queue_item(entry) >= i) break;
+        starts[worker] = start_of(tile, entry, parts);
+      }
     }
-    return true;
+    for (; worker <= num_workers_; ++worker) starts[worker] = abi::warp_end(tile);
+    return tile;
   }
 
  private:
@@ -101,31 +127,11 @@ class WarpPacker {
     std::uint32_t end = 0;
   };
 
-  bool pack_tiles(abi::WorkItem* tiles) const {
-    const std::uint32_t num_items = plan_.header->num_items;
-    std::uint32_t count = 0;
-    for (std::uint32_t i = 0; i < num_items; ++count) {
-      const abi::WorkItem& first = plan_.items[i];
-      if (first.row_begin != count || first.row_count != 1 || count == plan_.header->num_rows) return false;
-      unsigned flags = first.flags;
-      for (++i; i < num_items && plan_.items[i].row_begin == count; ++i) {
-        if (!(plan_.items[i].flags & abi::kItemSingleHead)) return false;
-        flags |= plan_.items[i].flags;
-      }
-      abi::WorkItem& tile = tiles[count] = first;
-      if (!(first.flags & abi::kItemSingleHead)) continue;
-      tile.kv_end = plan_.items[i - 1].kv_end;
-      tile.partial_slot = abi::kNone;
-      tile.flags = static_cast<std::uint8_t>(abi::kItemDirect | (flags & (abi::kItemMasked | abi::kItemOpenEnd)));
-    }
-    return count == plan_.header->num_rows;
-  }
-
   // parts: of the pair of the worker before.
-  abi::WarpStart start_of(std::uint32_t entry, Parts& parts) const {
+  abi::WarpStart start_of(std::uint32_t tile, std::uint32_t entry, Parts& parts) const {
     const std::uint32_t i = abi::queue_item(entry);
     const abi::WorkItem& item = plan_.items[i];
-    const std::uint32_t pair = abi::queue_entry(item.row_begin, abi::queue_head(entry));
+    const std::uint32_t pair = abi::queue_entry(tile, abi::queue_head(entry));
     abi::WarpStart start{pair, item.list_begin, item.kv_begin, item.kv_end, item.partial_slot, 0, 0};
     if (!(item.flags & abi::kItemSingleHead)) return start;
     if (i >= parts.end) {
@@ -205,14 +211,31 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
   }
   abi::PlanHeader packed = counts;
   if (warps) {
-    packed.num_items = counts.num_rows;
-    packed.num_queue_entries = packed.num_merges = packed.num_parts = 0;
+    packed.num_items = packed.num_queue_entries = packed.num_merges = packed.num_parts = 0;
     packed.flags |= abi::kPlanWarpStarts;
   }
-  const abi::DevicePlanSections s =
-      abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), packed.num_block_rows, row_indices,
-                              growth_bytes(growth, packed.num_rows), packed.num_items, packed.num_queue_entries,
-                              packed.num_merges, packed.num_parts, warps ? 0 : packed.num_partial_rows / packed.group});
+  const auto place = [&] {
+    return abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), packed.num_block_rows, row_indices,
+                                   growth_bytes(growth, packed.num_rows), packed.num_items, packed.num_queue_entries,
+                                   packed.num_merges, packed.num_parts,
+                                   warps ? 0 : packed.num_partial_rows / packed.group});
+  };
+  abi::DevicePlanSections s = place();
+  if (warps && s.bytes <= buffer.size()) {
+    const WarpPacker packer(plan, launch);
+    packed.num_items = abi::kNone;
+    if (packer.fits()) {
+      const std::span<std::byte> room = buffer.subspan(s.items);
+      packed.num_items =
+          packer.pack({reinterpret_cast<abi::WorkItem*>(room.data()), room.size() / sizeof(abi::WorkItem)},
+                      reinterpret_cast<abi::WarpStart*>(buffer.data() + abi::kWorkerStartOffset));
+    }
+    if (packed.num_items == abi::kNone) {
+      return unsupported(
+          "workers that are warps take plans cut in spans, of requests apart, for at most 65535 workers");
+    }
+    s = place();
+  }
   if (s.bytes > buffer.size()) {
     return make_status(StatusCode::kOutOfRange, "the plan takes {} bytes, its buffer has {}", s.bytes, buffer.size());
   }
@@ -227,17 +250,8 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
   copy(base + s.row_indices, plan.row_indices, row_indices);
   copy(base + s.q_pos, plan.q_pos, row_indices);
   if (growth.arrays != nullptr) pack_growth(growth, counts, row_indices, base + s.growth);
-  std::byte* const starts_at = base + abi::kWorkerStartOffset;
-  if (warps) {
-    const WarpPacker packer(plan, launch);
-    if (!packer.pack(reinterpret_cast<abi::WorkItem*>(base + s.items), reinterpret_cast<abi::WarpStart*>(starts_at))) {
-      return unsupported(
-          "workers that are warps take plans cut in spans, of requests apart and one query token an item, for at most "
-          "65535 workers");
-    }
-    return static_cast<std::size_t>(s.bytes);
-  }
-  pack_starts(plan, launch, starts_at);
+  if (warps) return static_cast<std::size_t>(s.bytes);
+  pack_starts(plan, launch, base + abi::kWorkerStartOffset);
   copy(base + s.items, plan.items, counts.num_items);
   copy(base + s.queue, plan.queue, counts.num_queue_entries);
   copy(base + s.merges, plan.merges, counts.num_merges);

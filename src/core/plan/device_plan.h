@@ -27,7 +27,7 @@ std::size_t max_reschedule_scratch_bytes(const Planner& planner);
 
 // Writes the plan to `buffer` and returns the bytes used: what must be copied. kOutOfRange when the buffer is smaller.
 // The first launch of the plan is packed; plans of several launches are kUnsupported, and so are, for workers that are
-// warps, those of shared runs, head ranges, chunks or items of several query tokens. growth: of the same planner, for
+// warps, those of shared runs, head ranges or chunks. growth: of the same planner, for
 // plans that the device may cut again (kernels/plan/reschedule.cuh); where growth.arrays is null they say that it
 // cannot.
 Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer,

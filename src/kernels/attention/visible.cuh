@@ -28,15 +28,16 @@ __device__ __forceinline__ bool some_not_finite(uint32_t word) {
   return (word & kExponent) == kExponent || (word >> 16 & kExponent) == kExponent;
 }
 
-// Tokens of the slice whose values are not all finite, as bits.
-__device__ __forceinline__ uint32_t not_finite_tokens(const Slice& slice, uint32_t lane) {
+// Tokens of the slice that begins at token `first` of a tile of values which are not all finite, as bits.
+template <class T>
+__device__ __forceinline__ uint32_t not_finite_tokens(uint32_t v_tile, uint32_t first, uint32_t lane) {
   constexpr uint32_t kChunks = kRowBytes / 16;
   uint32_t found = 0;
 #pragma unroll 1
   for (uint32_t i = lane; i < kSliceTokens * kChunks; i += 32) {
     const uint32_t token = i / kChunks;
     uint32_t words[4];
-    ptx::load_shared_16(words, slice.v_tile + StageTile::chunk(slice.in_stage + token, i % kChunks));
+    ptx::load_shared_16(words, v_tile + T::chunk(first + token, i % kChunks));
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       if (some_not_finite(words[w])) found |= 1u << token;
@@ -46,10 +47,10 @@ __device__ __forceinline__ uint32_t not_finite_tokens(const Slice& slice, uint32
 }
 
 // Two neighbouring elements of a token's values.
-__device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token_in_stage, uint32_t column) {
+template <class T>
+__device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token, uint32_t column) {
   const uint32_t byte = column * kElementBits / 8;
-  const uint32_t word =
-      ptx::load_shared_4(v_tile + StageTile::chunk(token_in_stage, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
+  const uint32_t word = ptx::load_shared_4(v_tile + T::chunk(token, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
   if constexpr (kFp8) {
     uint32_t low, high;
     ptx::halves_of_e4m3(word, low, high);
@@ -77,7 +78,8 @@ __device__ __forceinline__ void add_tokens(State& state, uint32_t tokens, uint32
       for (int b = 0; b < kBlocks; ++b) {
 #pragma unroll
         for (int p = 0; p < 2; ++p) {
-          const float2 v = value_pair(slice.v_tile, slice.in_stage + token, first_dim(b, lane) + p * kSecondPair);
+          const float2 v =
+              value_pair<StageTile>(slice.v_tile, slice.in_stage + token, first_dim(b, lane) + p * kSecondPair);
           if constexpr (kFp8) {
             state.o[b][0][2 * h + p] += weight * v.x;
             state.o[b][1][2 * h + p] += weight * v.y;
@@ -103,7 +105,8 @@ __device__ __forceinline__ uint32_t tokens_to_multiply(const Row (&rows)[2], uin
   uint32_t tokens = both & 0xf;
   const uint32_t divided = tokens & both >> 4;
   if (__any_sync(~0u, divided != 0)) {
-    const uint32_t leaking = not_finite_tokens(slice, lane) & __reduce_or_sync(~0u, as_slice_bits(divided, lane));
+    const uint32_t leaking = not_finite_tokens<StageTile>(slice.v_tile, slice.in_stage, lane) &
+                             __reduce_or_sync(~0u, as_slice_bits(divided, lane));
     if (leaking != 0) {
       tokens &= ~as_own_bits(leaking, lane);
       add_tokens(state, leaking, visible, p, slice, lane);

@@ -64,7 +64,7 @@ __device__ __forceinline__ void prepare_queries(const abi::AttentionArgs& args, 
   const float factor = make_halves(q);
 #pragma unroll
   for (uint32_t i = 0; i < 2; ++i) {
-    place.scale[i] = kScaleRows ? scale / __shfl_sync(~0u, factor, 4 * (2 * (lane & 3) + i)) : scale;
+    place.scale[0][i] = kScaleRows ? scale / __shfl_sync(~0u, factor, 4 * (2 * (lane & 3) + i)) : scale;
   }
 }
 
@@ -88,8 +88,8 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
   const uint32_t end = base + steps * (warp + 1) / kWarps * kTokens;
   const bool works = token < end && place.begin < place.end;
   if (!works && first) ptx::griddepcontrol_wait();
-  State state;
-  clear(state);
+  State state[1];
+  clear(state[0]);
   float value_scale = 1.0f;
   if (works) {
     Window window(args, item.list_begin, place, head, token, end, lane);
@@ -113,10 +113,10 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
 #pragma unroll 1
     for (uint32_t next = token;; next += kTokens) {
       warp_per_worker::Logits logits[kSlices];
-      uint32_t p[kSlices][2];
+      uint32_t p[kSlices][1][2];
       if (loaded) {
 #pragma unroll
-        for (uint32_t s = 0; s < kSlices; ++s) multiply_keys(q, keys.of[s], logits[s].x);
+        for (uint32_t s = 0; s < kSlices; ++s) multiply_keys(q, keys.of[s], logits[s].x[0]);
       }
       if (next < end) {
         window.move_to(args, next);
@@ -130,7 +130,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
         warp_per_worker::softmax(args, state, logits, p);
 #pragma unroll
         for (uint32_t s = 0; s < kSlices; ++s) {
-          multiply_values(state, p[s], values.of[s], place, token + 16 * s, lane);
+          multiply_values(state[0], p[s][0], values.of[s], place, token + 16 * s, lane);
         }
         token = next;
       }
@@ -145,7 +145,7 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
     }
   }
   if (first) ptx::griddepcontrol_launch_dependents();
-  put_state(shared, state, works, warp, lane);
+  put_state(shared, state[0], works, warp, lane);
   if (kFp8 && threadIdx.x == kThreads - 32) shared.value_scale = value_scale;  // that warp works if any does
   __syncthreads();
   write_rows(args, shared, threadIdx.x);

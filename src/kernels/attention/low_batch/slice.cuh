@@ -15,7 +15,7 @@
 namespace fovea::attention::low_batch {
 
 using warp_per_worker::Place;
-using warp_per_worker::State;
+using State = warp_per_worker::BlockState;
 
 inline constexpr uint32_t kSlices = warp_per_worker::kSlotSlices;  // of 16 tokens, in a step
 inline constexpr uint32_t kTokens = 16 * kSlices;                  // of a step

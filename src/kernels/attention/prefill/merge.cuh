@@ -86,28 +86,33 @@ struct Chunk {
   }
 };
 
-inline constexpr uint32_t kMergeBlocks = 2;  // of 16 columns, merged in one pass: registers are few
-inline constexpr uint32_t kMergeParts = 4;   // whose values are on their way
+// Blocks of 16 columns that are merged in one pass, and parts whose values are on their way: as many as registers are
+// enough for beside the loop of tiles, which keeps most at head dim 128.
+inline constexpr uint32_t kMergeBlocks = kHeadDim == 128 ? 4 : kBlocks < 8 ? kBlocks : 8;
+inline constexpr uint32_t kMergeParts = kMergeBlocks <= 4 && kTma ? 4 : 2;
 
 // Adds columns of the parts of a chunk, in their order. count: the most parts that a row of the warp has in it.
 __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk chunk, uint32_t count, float most,
                                           uint32_t block, uint32_t lane, float4 (&values)[kMergeBlocks], float& sum) {
 #pragma unroll 1
   for (uint32_t done = 0; done < count; done += kMergeParts) {
+    const uint32_t in_round = done % 4;  // a lane of the four has one part of a round
     const float own_weight = part_weight(chunk.lse[0], most);
     const uint32_t own_part = chunk.part[0];
+    if (in_round + kMergeParts == 4) {
 #pragma unroll
-    for (uint32_t r = 0; r + 1 < Chunk::kRounds; ++r) {
-      chunk.lse[r] = chunk.lse[r + 1];
-      chunk.part[r] = chunk.part[r + 1];
+      for (uint32_t r = 0; r + 1 < Chunk::kRounds; ++r) {
+        chunk.lse[r] = chunk.lse[r + 1];
+        chunk.part[r] = chunk.part[r + 1];
+      }
     }
     float4 o[kMergeParts][kMergeBlocks];
     float weight[kMergeParts];
 #pragma unroll
     for (uint32_t i = 0; i < kMergeParts; ++i) {
-      weight[i] = __shfl_sync(~0u, own_weight, (lane & ~3u) + i);
+      weight[i] = __shfl_sync(~0u, own_weight, (lane & ~3u) + in_round + i);
       const float4* const from =
-          prefix_forest::part_at(args, __shfl_sync(~0u, own_part, (lane & ~3u) + i), lane) + 4 * block;
+          prefix_forest::part_at(args, __shfl_sync(~0u, own_part, (lane & ~3u) + in_round + i), lane) + 4 * block;
 #pragma unroll
       for (uint32_t b = 0; b < kMergeBlocks; ++b) {
         o[i][b] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -127,7 +132,6 @@ __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk 
     }
   }
 }
-static_assert(kMergeParts == 4, "a round is added at once");
 
 // Merges the lane's row with others', whose own part is written: its run of parts, if that is whole now, then all of
 // them, if they are. By a whole warp.

@@ -11,7 +11,7 @@ namespace fovea::attention::warp_per_worker {
 // Which of the pair's parts an item is.
 struct Part {
   uint32_t own;    // first partial row of this one
-  uint32_t first;  // that of part 0; the others follow, `group` rows each
+  uint32_t first;  // that of part 0; the others follow, as many rows each as the item has
   uint32_t count;
   uint32_t shift;  // part i is an item of warp (i + shift) % kWarps of its CTA; 0 where idle workers are between them
 };
@@ -27,9 +27,9 @@ class PartFinder {
     if (found_) return;
     found_ = true;
     part_.own = work_.record->item.partial_slot;
-    part_.first = part_.own - (work_.record->part & 0xffffu) * work_.group;
+    part_.first = part_.own - (work_.record->part & 0xffffu) * work_.rows;
     part_.count = work_.record->part >> 16;
-    find_shift();
+    if constexpr (kSharedParts) find_shift();
   }
   __device__ __forceinline__ Part find() {
     step();
@@ -62,7 +62,7 @@ class PartFinder {
 };
 
 // factor: of rows 2c and 2c + 1. 16-bit values: neighbouring dims lie in neighbouring lanes, which trade.
-__device__ __forceinline__ void pairs_of(const State& state, const float (&factor)[2], uint32_t lane, Pairs& to) {
+__device__ __forceinline__ void pairs_of(const BlockState& state, const float (&factor)[2], uint32_t lane, Pairs& to) {
   const bool odd = lane >> 2 & 1;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
@@ -80,67 +80,101 @@ __device__ __forceinline__ void pairs_of(const State& state, const float (&facto
   }
 }
 
-__device__ __forceinline__ void finish_state(const abi::AttentionArgs& args, const Place& place, State& state,
-                                             bool direct, uint32_t group, uint32_t lane, Result& to) {
-  finish_sums(state);
-  if constexpr (kTokenScales) state.sum[0] *= 1.0f / kFactor, state.sum[1] *= 1.0f / kFactor;
-  finish_integers(state, lane);
-  float factor[2];
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const uint32_t q_head = place.record->head * group + min(2 * (lane & 3) + j, group - 1);
-    const RowResult result = finish_row(state.max[j], state.sum[j], direct ? extra_logit(args, q_head) : kMinusInf);
-    factor[j] = 1.0f / result.divisor;
-    if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kFactor;
-    apply_value_scale(args, place.record->head, factor[j]);
-    to.lse[j] = result.lse;
-  }
-  pairs_of(state, factor, lane, to.pairs);
+// The query head of a row of the item, and of the last one beyond.
+__device__ __forceinline__ uint32_t head_of(const Work& work, uint32_t row) {
+  row = min(row, work.rows - 1);
+  return work.record->head * work.group + (kDrafts ? row % work.group : row);
 }
 
-// write(row, dim, two neighbouring values), for what the lane has of the item's rows.
+// Row `i` of the item, which has it.
+__device__ __forceinline__ Row row_of(const Work& work, uint32_t i) {
+  if constexpr (kDrafts) return find_row(work, i);
+  Row row = find_row(work, 0);  // of the one query token
+  row.q_head += i;
+  return row;
+}
+
+__device__ __forceinline__ void finish_state(const Work& work, State& state, bool direct, Result (&to)[kRowBlocks]) {
+#pragma unroll
+  for (int b = 0; b < kRowBlocks; ++b) {
+    BlockState& rows = state[b];
+    finish_sums(rows);
+    if constexpr (kTokenScales) rows.sum[0] *= 1.0f / kFactor, rows.sum[1] *= 1.0f / kFactor;
+    finish_integers(rows, work.lane);
+    float factor[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t q_head = head_of(work, work.first_row + 8 * b + 2 * (work.lane & 3) + j);
+      const RowResult result =
+          finish_row(rows.max[j], rows.sum[j], direct ? extra_logit(*work.args, q_head) : kMinusInf);
+      factor[j] = 1.0f / result.divisor;
+      if constexpr (kFp8 && kTokenScales) factor[j] *= 1.0f / kFactor;
+      apply_value_scale(*work.args, work.record->head, factor[j]);
+      to[b].lse[j] = result.lse;
+    }
+    pairs_of(rows, factor, work.lane, to[b].pairs);
+  }
+}
+
+// row_at(row of the item) is called once for each of the lane's rows, and what it returns with each pair of them:
+// (dim, two neighbouring values).
 template <class F>
-__device__ __forceinline__ void for_each_pair(const Result& result, uint32_t group, uint32_t lane, const F& write) {
+__device__ __forceinline__ void for_each_pair(const Work& work, const Result (&result)[kRowBlocks], const F& row_at) {
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const uint32_t row = pair_row(j, lane);
-    if (row >= group) continue;
+  for (int block = 0; block < kRowBlocks; ++block) {
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) write(row, pair_dim(b, j, lane), result.pairs.value[b][j]);
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t row = work.first_row + 8 * block + pair_row(j, work.lane);
+      if (row >= work.rows) continue;
+      const auto write = row_at(row);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) write(pair_dim(b, j, work.lane), result[block].pairs.value[b][j]);
+    }
+  }
+}
+// f(row of the item, its log-sum-exp), by one lane a row.
+template <class F>
+__device__ __forceinline__ void for_each_lse(const Work& work, const Result (&result)[kRowBlocks], const F& f) {
+#pragma unroll
+  for (int block = 0; block < kRowBlocks; ++block) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t row = work.first_row + 8 * block + 2 * work.lane + j;
+      if (work.lane < 4 && row < work.rows) f(row, result[block].lse[j]);
+    }
   }
 }
 
-__device__ __forceinline__ void write_direct(const abi::AttentionArgs& args, const Place& place, const Row& token,
-                                             const Result& result, uint32_t group, uint32_t q_heads, uint32_t lane) {
-  const uint32_t first_head = place.record->head * group;
-  for_each_pair(result, group, lane, [&](uint32_t row, uint32_t dim, float2 x) {
-    write_output(args, token.q_row, first_head + row, token.position, dim, x);
+__device__ __forceinline__ void write_direct(const Work& work, const Result (&result)[kRowBlocks]) {
+  const abi::AttentionArgs& args = *work.args;
+  for_each_pair(work, result, [&](uint32_t i) {
+    const Row row = row_of(work, i);
+    return [&args, row](uint32_t dim, float2 x) { write_output(args, row.q_row, row.q_head, row.position, dim, x); };
   });
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const uint32_t row = 2 * lane + j;
-    if (lane >= 4 || row >= group || args.lse == nullptr) continue;
-    (&lse_at(args, token.q_row, q_heads, first_head))[row] = result.lse[j];
-  }
+  if (args.lse == nullptr) return;
+  for_each_lse(work, result, [&](uint32_t i, float lse) {
+    const Row row = row_of(work, i);
+    lse_at(args, row.q_row, work.q_heads, row.q_head) = lse;
+  });
 }
 
-__device__ __forceinline__ void write_part(const abi::AttentionArgs& args, const Part& part, const Result& result,
-                                           uint32_t group, uint32_t lane) {
-  for_each_pair(result, group, lane,
-                [&](uint32_t row, uint32_t dim, float2 x) { store_part(partial_at(args, part.own + row) + dim, x); });
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    if (lane >= 4 || 2 * lane + j >= group) continue;
-    store_part(args.partial_lse + part.own + 2 * lane + j, result.lse[j]);
-  }
+__device__ __forceinline__ void write_part(const Work& work, const Part& part, const Result (&result)[kRowBlocks]) {
+  const abi::AttentionArgs& args = *work.args;
+  for_each_pair(work, result, [&](uint32_t i) {
+    float* const to = partial_at(args, part.own + i);
+    return [to](uint32_t dim, float2 x) { store_part(to + dim, x); };
+  });
+  for_each_lse(work, result, [&](uint32_t i, float lse) { store_part(args.partial_lse + part.own + i, lse); });
 }
 
 // Adds parts of the workspace to the result: those whose first rows are first_row, first_row + step, .., `count` of
-// them, in this order. Waits until they are there and leaves their words pending again; `rows` are the item's.
+// them, in this order. Waits until they are there and leaves their words pending again; rows: as many as there are, of
+// which a block has 8.
 __device__ __forceinline__ void add_global_parts(const abi::AttentionArgs& args, uint32_t first_row, uint32_t step,
                                                  uint32_t count, uint32_t rows, Result& result, uint32_t lane) {
-  constexpr int kAtOnce = kBlocks <= 8 ? 2 : 1;  // parts, and of a part pairs j, that are on their way together
-  constexpr int kPairs = kBlocks <= 8 ? 2 : 1;
+  // Parts, and of a part pairs j, that are on their way together.
+  constexpr int kAtOnce = kBlocks <= 8 && kRowBlocks == 1 ? 2 : 1;
+  constexpr int kPairs = kBlocks * kRowBlocks <= 8 ? 2 : 1;
 #pragma unroll 1
   for (; count > 0; count -= min(count, static_cast<uint32_t>(kAtOnce)), first_row += kAtOnce * step) {
     float2 values[kAtOnce][kPairs][kBlocks];
@@ -205,18 +239,21 @@ __device__ __forceinline__ void add_global_parts(const abi::AttentionArgs& args,
 }
 
 // An extra logit counts once, where the parts of a pair are combined.
-__device__ __forceinline__ void add_extra_logit(const abi::AttentionArgs& args, const Place& place, uint32_t group,
-                                                uint32_t lane, Result& result) {
+__device__ __forceinline__ void add_extra_logits(const Work& work, Result (&result)[kRowBlocks]) {
   if constexpr (Variant::kHasExtraLogit) {
-    float weight[2];  // of everything seen, beside the extra logit
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float extra = extra_logit(args, place.record->head * group + min(2 * (lane & 3) + r, group - 1));
-      const float own = result.lse[r];
-      weight[r] = extra == kMinusInf ? 1.0f : own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
-      if (extra != kMinusInf) result.lse[r] = finish_row(own, 1.0f, extra).lse;
+    for (int b = 0; b < kRowBlocks; ++b) {
+      float weight[2];  // of everything seen, beside the extra logit
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t row = work.first_row + 8 * b + 2 * (work.lane & 3) + r;
+        const float extra = extra_logit(*work.args, head_of(work, row));
+        const float own = result[b].lse[r];
+        weight[r] = extra == kMinusInf ? 1.0f : own == kMinusInf ? 0.0f : 1.0f / (1.0f + exp2f(extra - own));
+        if (extra != kMinusInf) result[b].lse[r] = finish_row(own, 1.0f, extra).lse;
+      }
+      scale_rows(result[b], weight, work.lane);
     }
-    scale_rows(result, weight, lane);
   }
 }
 
@@ -234,9 +271,11 @@ __device__ __forceinline__ void add_extra_logit(const abi::AttentionArgs& args, 
 //
 // A part with parts behind it in the pair is the last item of its queue, and those are the first items of higher
 // queues: no worker waits for one that waits for it. Where workers between the parts are idle, groups are of kWarps
-// parts, wherever those are; what is not in the same CTA then goes through the workspace too.
-__device__ __forceinline__ bool combine(const abi::AttentionArgs& args, SharedMemory& shared, const Place& place,
-                                        const Part& part, Result& result, uint32_t rows, uint32_t warp, uint32_t lane) {
+// parts, wherever those are; what is not in the same CTA then goes through the workspace too. So does everything of
+// teams (kSharedParts), whose warps have rows of their own.
+__device__ __forceinline__ bool combine(const Work& work, SharedMemory& shared, const Part& part,
+                                        Result (&result)[kRowBlocks]) {
+  const uint32_t rows = work.rows, lane = work.lane;
   const uint32_t index = (part.own - part.first) / rows;
   const uint32_t nth = (index + part.shift) % kWarps;  // of the group
   const uint32_t leader = index - min(index, nth);
@@ -264,20 +303,30 @@ __device__ __forceinline__ bool combine(const abi::AttentionArgs& args, SharedMe
   }
 #pragma unroll 1
   for (int i = 0; i < 2; ++i) {
-    const uint32_t from_shared = i == 0 ? in_cta[0] : in_cta[1];
-    if (from_shared != 0) add_shared_parts(shared, from_shared, result, lane);
+    if constexpr (kSharedParts) {
+      const uint32_t from_shared = i == 0 ? in_cta[0] : in_cta[1];
+      if (from_shared != 0) add_shared_parts(shared, from_shared, result[0], lane);
+    }
     const PartRange from = i == 0 ? elsewhere[0] : elsewhere[1];
-    add_global_parts(args, part.first + from.first * rows, from.step * rows, from.count, rows, result, lane);
+#pragma unroll
+    for (int b = 0; b < kRowBlocks; ++b) {
+      const uint32_t first_row = work.first_row + 8 * b;
+      if (first_row >= rows) break;
+      add_global_parts(*work.args, part.first + from.first * rows + first_row, from.step * rows, from.count,
+                       rows - first_row, result[b], lane);
+    }
   }
-  if (index != leader && part_before_in_cta(shared, part.first + (leader + 1) * rows, rows, lane)) {
-    publish_part(shared, result, warp, lane);
-    return false;
+  if constexpr (kSharedParts) {
+    if (index != leader && part_before_in_cta(shared, part.first + (leader + 1) * rows, rows, lane)) {
+      publish_part(shared, result, work.warp, lane);
+      return false;
+    }
   }
   if (index != 0) {
-    write_part(args, part, result, rows, lane);
+    write_part(work, part, result);
     return false;
   }
-  add_extra_logit(args, place, rows, lane, result);
+  add_extra_logits(work, result);
   return true;
 }
 

@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t pair_dim(int b, int j, uint32_t lane) {
   return b * 16 + 8 * j + (lane >> 2 & ~1u);
 }
 
-// The item's rows: as they leave the registers of a warp.
+// A block of the item's rows: as they leave the registers of a warp.
 struct Result {
   Pairs pairs;
   float lse[2];  // of rows 2c and 2c + 1
@@ -106,6 +106,7 @@ __device__ __forceinline__ void announce(SharedMemory& shared, uint32_t first_pa
 // Warps of this CTA that begin with one of `count` parts from partial row `row` on: a bit each, in the order of parts.
 __device__ __forceinline__ uint32_t warps_with(const SharedMemory& shared, uint32_t row, uint32_t count, uint32_t group,
                                                uint32_t lane) {
+  if constexpr (!kSharedParts) return 0;
   return __ballot_sync(~0u, lane < kWarps && shared.first_parts[lane % kWarps] - row < count * group);
 }
 
@@ -117,18 +118,45 @@ __device__ __forceinline__ bool part_before_in_cta(const SharedMemory& shared, u
   return holder != 0 && (busy & (holder - 1)) != 0;
 }
 
+__device__ __forceinline__ void put_part(SharedPart& part, const Result (&result)[kRowBlocks], uint32_t lane) {
+#pragma unroll
+  for (int block = 0; block < kRowBlocks; ++block) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) part.values[block][2 * b + j][lane] = result[block].pairs.value[b][j];
+    }
+    if (lane < 4) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) part.lse[8 * block + 2 * lane + j] = result[block].lse[j];
+    }
+  }
+}
+
+// Adds what the other warp of the team has put.
+__device__ __forceinline__ void add_of_team(const SharedPart& part, Result (&result)[kRowBlocks], uint32_t lane) {
+#pragma unroll
+  for (int block = 0; block < kRowBlocks; ++block) {
+    const uint32_t row = 8 * block + 2 * (lane & 3);
+    const float lse[2] = {part.lse[row], part.lse[row + 1]};
+    Result& to = result[block];
+    const float most[2] = {fmaxf(to.lse[0], lse[0]), fmaxf(to.lse[1], lse[1])};
+    Weights weights(to.lse, most);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) weights.total[r] += weights.of(lse[r], r);
+    weights.scale(to, lane);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      weights.add(to, lse, j, lane, [&](int b) { return part.values[block][2 * b + j][lane]; });
+    }
+    weights.finish(to);
+  }
+}
+
 // The warp's first item, for the warp that takes it.
-__device__ __forceinline__ void publish_part(SharedMemory& shared, const Result& result, uint32_t warp, uint32_t lane) {
-  SharedPart& part = shared.parts[warp];
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) part.values[2 * b + j][lane] = result.pairs.value[b][j];
-  }
-  if (lane < 4) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) part.lse[2 * lane + j] = result.lse[j];
-  }
+__device__ __forceinline__ void publish_part(SharedMemory& shared, const Result (&result)[kRowBlocks], uint32_t warp,
+                                             uint32_t lane) {
+  put_part(shared.parts[warp], result, lane);
   __syncwarp();
   if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.part_ready[warp]));
 }
@@ -157,7 +185,7 @@ __device__ __forceinline__ void add_shared_parts(SharedMemory& shared, uint32_t 
     const float lse[2] = {part.lse[row], part.lse[row + 1]};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      weights.add(result, lse, j, lane, [&](int b) { return part.values[2 * b + j][lane]; });
+      weights.add(result, lse, j, lane, [&](int b) { return part.values[0][2 * b + j][lane]; });
     }
   });
   weights.finish(result);
