@@ -16,7 +16,7 @@ struct DevicePlanHeader {
   PlanHeader counts;
   uint32_t num_workers;
   uint32_t bytes;             // of the whole plan
-  uint32_t items;             // WorkItem[counts.num_items]
+  uint32_t items;             // WorkItem[counts.num_items]; counts are those of what is packed
   uint32_t block_rows;        // BlockRow[counts.num_block_rows]
   uint32_t queue;             // uint32_t[counts.num_queue_entries]
   uint32_t row_indices;       // uint32_t[number of (query token, block row) pairs]
@@ -24,7 +24,7 @@ struct DevicePlanHeader {
   uint32_t merges;            // MergeEntry[counts.num_merges]
   uint32_t merge_parts;       // uint32_t[counts.num_parts]
   uint32_t merge_of_partial;  // uint32_t[counts.num_partial_rows / counts.group]: the merge that consumes partial rows
-                              // [i * group, (i + 1) * group)
+                              // [i * group, (i + 1) * group); nothing under kPlanWarpStarts
   uint32_t growth;            // GrowthHeader, or kNone: the plan cannot be cut again on the device
   uint32_t reschedule_error;  // of the last rescheduling: 0, or it left the plan as it was: 1 + a length slot whose
                               // length shrank or outgrew its page list; kNone: growth is kNone
@@ -42,16 +42,18 @@ struct WorkerStart {
 };
 static_assert(sizeof(WorkerStart) == 64);
 
-// The same for workers that are warps, a thousand of them (kPlanWarpStarts): what the first copies of a worker take,
-// and which part of a pair it begins with (partial_slot, kNone: it is none). 24 bytes. One more stands behind the last
-// worker's, so that the queue of worker w is [starts[w].queue_begin, starts[w + 1].queue_begin).
+// Of workers that are warps or teams of them, a thousand (kPlanWarpStarts): where a worker begins; it ends where the
+// next one does, and one more start stands behind the last worker's. Pairs (item, KV head) stand end to end, item by
+// item and head by head, and items are whole tiles: a plan has no queue, no items of parts and no merges, since all of
+// that follows from where workers begin. A worker without work begins as the next one does. 24 bytes.
 struct WarpStart {
-  uint32_t entry;  // queue[queue_begin]
-  uint32_t queue_begin;
-  uint32_t list_begin;
-  uint32_t kv_begin;
+  uint32_t pair;        // queue_entry(item, head); item == number of items: behind all work
+  uint32_t list_begin;  // of the item
+  uint32_t kv_begin;    // tokens [kv_begin, kv_end) of the pair: what the worker computes of it
   uint32_t kv_end;
-  uint32_t partial_slot;
+  uint32_t partial_slot;  // of that part, which goes through the workspace; kNone: it is the whole pair
+  uint16_t part;          // which part of the pair, in ascending KV order; the partial rows of parts follow one another
+  uint16_t num_parts;     // of the pair; 0: it is whole
 };
 static_assert(sizeof(WarpStart) == 24);
 
@@ -71,15 +73,12 @@ constexpr WorkerStart worker_start(uint32_t begin, uint32_t end, const uint32_t*
   start.head = queue_head(queue[begin]);
   return start;
 }
-constexpr WarpStart warp_start(uint32_t begin, uint32_t end, const uint32_t* queue, const WorkItem* items) {
-  if (begin == end) return {0, begin, 0, 0, 0, kNone};
-  const WorkItem& item = items[queue_item(queue[begin])];
-  return {queue[begin], begin, item.list_begin, item.kv_begin, item.kv_end, item.partial_slot};
-}
+// Of a worker that begins behind all of `items` items.
+constexpr WarpStart warp_end(uint32_t items) { return {queue_entry(items, 0), 0, 0, 0, kNone, 0, 0}; }
 
 struct DevicePlanCounts {
   uint64_t start_bytes, block_rows, row_indices, growth_bytes;  // the same however lengths grow
-  uint64_t items, queue, merges, parts, partial_rows, group;
+  uint64_t items, queue, merges, parts, merge_of_partial;
 };
 
 struct DevicePlanSections {
@@ -103,7 +102,7 @@ constexpr DevicePlanSections place_device_plan(const DevicePlanCounts& n) {
   s.merges = after(s.queue, n.queue * sizeof(uint32_t));
   s.merge_parts = after(s.merges, n.merges * sizeof(MergeEntry));
   s.merge_of_partial = after(s.merge_parts, n.parts * sizeof(uint32_t));
-  s.bytes = after(s.merge_of_partial, n.partial_rows / n.group * sizeof(uint32_t));
+  s.bytes = after(s.merge_of_partial, n.merge_of_partial * sizeof(uint32_t));
   return s;
 }
 

@@ -23,6 +23,7 @@
 #include "cuda/stream.h"
 #include "cuda/testing/fake_driver.h"
 #include "testing/attention_case.h"
+#include "testing/device_plan_view.h"
 #include "testing/host_reschedule.h"
 
 namespace fovea {
@@ -39,29 +40,8 @@ inline ThreadPool& threads() {
 
 // The packed plan as the executor of the CPU reads it.
 inline void execute(const abi::AttentionArgs& args, std::int64_t rows, std::int64_t heads, std::int64_t head_dim) {
-  abi::DevicePlanHeader header;
-  std::memcpy(&header, args.plan, sizeof header);
-  const auto at = [&](std::uint32_t offset) { return args.plan + offset; };
-  std::vector<std::uint32_t> queue_begin;
-  const auto* starts = reinterpret_cast<const abi::WorkerStart*>(at(abi::kWorkerStartOffset));
-  const auto* warps = reinterpret_cast<const abi::WarpStart*>(starts);
-  const bool by_warps = (header.counts.flags & abi::kPlanWarpStarts) != 0;
-  for (std::uint32_t w = 0; w < header.num_workers; ++w) {
-    queue_begin.push_back(by_warps ? warps[w].queue_begin : starts[w].queue_begin);
-  }
-  queue_begin.push_back(by_warps ? warps[header.num_workers].queue_begin : starts[header.num_workers - 1].queue_end);
-  const abi::Launch launch{0, header.num_workers};
-  abi::PlanView view{};
-  view.header = &header.counts;
-  view.items = reinterpret_cast<const abi::WorkItem*>(at(header.items));
-  view.block_rows = reinterpret_cast<const abi::BlockRow*>(at(header.block_rows));
-  view.launches = &launch;
-  view.queue_begin = queue_begin.data();
-  view.queue = reinterpret_cast<const std::uint32_t*>(at(header.queue));
-  view.row_indices = reinterpret_cast<const std::uint32_t*>(at(header.row_indices));
-  view.q_pos = reinterpret_cast<const std::int32_t*>(at(header.q_pos));
-  view.merges = reinterpret_cast<const abi::MergeEntry*>(at(header.merges));
-  view.merge_parts = reinterpret_cast<const std::uint32_t*>(at(header.merge_parts));
+  const DevicePlanView plan(args.plan);
+  abi::PlanView view = plan.view;
   view.page_entries = args.page_entries;
   view.kv_lens = args.kv_lens;
   view.mask_bits = args.mask_bits;

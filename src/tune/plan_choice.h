@@ -21,7 +21,7 @@ enum class PlanKernel : std::uint8_t {
   kWarpPerWorker = 2,  // kernels/attention/warp_per_worker: large batches of decode
   kLowBatch = 3,       // kernels/attention/low_batch: few pairs of decode
   kPrefill = 4,        // kernels/attention/prefill: many query tokens a request; runs all plans
-  kWarpTeams = 5,      // kernels/attention/warp_per_worker by two warps a worker: drafts, and more query heads a KV head
+  kWarpTeams = 5,  // kernels/attention/warp_per_worker by two warps a worker: drafts, and more query heads a KV head
 };
 std::string_view kernel_name(PlanKernel kernel);
 
@@ -30,8 +30,8 @@ struct KernelMenu {
   abi::KvDType kv_dtype = abi::KvDType::kBF16;
   int num_sms = 132;
   int head_dim = 128;
-  std::optional<PlanKernel> asked;                           // wherever it can run the plan
-  bool shared_kernel = false;                                // plans that share runs have a kernel of their own
+  std::optional<PlanKernel> asked;  // wherever it can run the plan
+  bool shared_kernel = false;       // plans that share runs have a kernel of their own
   // Why the options rule a kernel out; empty: it is there.
   std::string no_warp_per_worker, no_low_batch, no_prefill, no_warp_teams;
 
@@ -51,18 +51,18 @@ KernelMenu kernel_menu(const AttentionNeed& need);
 
 // What the choice looks at of a batch.
 struct PlanFacts {
-  bool decode = false;              // one query token a request, masks by position alone
-  bool selected = false;            // the same over pages chosen for each KV head, as block rows
-  bool bit_mask = false;            // some request has a mask of its own
-  bool given = false;               // block rows as the caller made them
-  std::int32_t most_q = 0;          // query tokens of a request, at most
-  std::int64_t rows = 0;            // (query token, query head) rows of all requests
-  std::int64_t most_rows = 0;       // such rows of a request, or of a block row, under one KV head, at most
-  std::int64_t requests = 0;        // that see something
-  std::int64_t pairs = 0;           // (request, KV head), of requests that see something
-  std::int64_t flops = 0;           // of both products
-  std::int64_t kv_bytes = 0;        // keys and values that requests see, each for itself
-  std::int64_t longest_bytes = 0;   // of them, the longest request's
+  bool decode = false;             // one query token a request, masks by position alone
+  bool selected = false;           // the same over pages chosen for each KV head, as block rows
+  bool bit_mask = false;           // some request has a mask of its own
+  bool given = false;              // block rows as the caller made them
+  std::int32_t most_q = 0;         // query tokens of a request, at most
+  std::int64_t rows = 0;           // (query token, query head) rows of all requests
+  std::int64_t most_rows = 0;      // such rows of a request, or of a block row, under one KV head, at most
+  std::int64_t requests = 0;       // that see something
+  std::int64_t pairs = 0;          // (request, KV head), of requests that see something
+  std::int64_t flops = 0;          // of both products
+  std::int64_t kv_bytes = 0;       // keys and values that requests see, each for itself
+  std::int64_t longest_bytes = 0;  // of them, the longest request's
   // Of a plan that packed requests with common pages: what all of it reads. Nothing: not packed, or nothing in common.
   std::optional<std::int64_t> shared_bytes;
   std::optional<PlanKernel> captured;  // a graph captured it, and replays it whatever is planned

@@ -191,7 +191,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
   args.page_entries = contiguous         ? translator.page_entries().data()
                       : budget_pages > 0 ? lists->entries.data()
                                          : page_table.data();
-  args.kv_lens = budget_pages > 0 ? c.spec.kv_lens.data() : nullptr;
+  // Of other batches, those that the plan was made for: ends are open, and where they were.
+  args.kv_lens = budget_pages > 0 || how.seed % 2 == 1 ? c.spec.kv_lens.data() : nullptr;
   args.mask_bits = contiguous ? translator.given_mask().data() : c.mask_bits.data();
   args.q = q.data();
   args.out = out.data();
@@ -240,10 +241,8 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
                     buffer("sinks", instantiation.config.variant.sinks),
                     buffer("slopes", instantiation.config.variant.alibi_slopes)};
   launch.buffers.push_back({"arguments", &args, sizeof args});
-  if (budget_pages > 0) {
-    launch.buffers.push_back(buffer("chosen pages", lists->entries));
-    launch.buffers.push_back(buffer("lengths", c.spec.kv_lens));
-  }
+  if (budget_pages > 0) launch.buffers.push_back(buffer("chosen pages", lists->entries));
+  if (args.kv_lens != nullptr) launch.buffers.push_back(buffer("lengths", c.spec.kv_lens));
   // Page lists as long as the requests are, and the pages that they name.
   std::set<std::int32_t> pages;
   if (contiguous) {

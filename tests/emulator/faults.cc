@@ -78,6 +78,8 @@ const std::vector<Fault>& faults() {
        "              (place.sees(first + 1) && !(leaking >> in_slice & 2) ? 0xffff0000u : 0u);\n",
        "              (FAULT || (place.sees(first + 1) && !(leaking >> in_slice & 2)) ? 0xffff0000u : 0u);\n",
        "warps_tma"},
+      {"a worker goes on where the next one begins", "kernels/attention/warp_per_worker/loader.cuh",
+       "        run_.end = next(kBegin);\n", "        if (!FAULT) run_.end = next(kBegin);\n", "warps_gather"},
       {"a part goes to another warp before all lanes have written it",
        "kernels/attention/warp_per_worker/shared_parts.cuh",
        "  __syncwarp();\n"
@@ -88,13 +90,14 @@ const std::vector<Fault>& faults() {
       {"a slot is filled again while the other warp of the team still reads it",
        "kernels/attention/warp_per_worker/kernel.cuh",
        "      sync_team(warp);\n"
-       "      loader.load();\n",
+       "      if (loader.works()) loader.load();\n",
        "      if (!FAULT) sync_team(warp);\n"
-       "      loader.load();\n",
+       "      if (loader.works()) loader.load();\n",
        "teams_tma"},
       {"a row of a team's tile sees a token too many", "kernels/attention/warp_per_worker/slice.cuh",
        "    return sees(token) && token < row_end[block][i] && token + span >= row_end[block][i];\n",
-       "    return sees(token) && token < row_end[block][i] + FAULT && token + span >= row_end[block][i];\n", "teams_tma"},
+       "    return sees(token) && token < row_end[block][i] + FAULT && token + span >= row_end[block][i];\n",
+       "teams_tma"},
       {"warps go on to the next item while the last is written", "kernels/attention/low_batch/kernel.cuh",
        "    __syncthreads();  // shared memory is read\n",
        "    if (!FAULT) __syncthreads();  // shared memory is read\n", "few"},

@@ -128,7 +128,8 @@ void add_warps(std::vector<Configuration>& all) {
 // not, or of one query token.
 void add_teams(std::vector<Configuration>& all) {
   std::size_t n = 0;
-  constexpr std::array<HeadCounts, 8> kTeamHeads = {{{2, 4}, {1, 12}, {3, 1}, {2, 7}, {1, 32}, {2, 8}, {1, 20}, {2, 3}}};
+  constexpr std::array<HeadCounts, 8> kTeamHeads = {
+      {{2, 4}, {1, 12}, {3, 1}, {2, 7}, {1, 32}, {2, 8}, {1, 20}, {2, 3}}};
   const auto add = [&](int head_dim, DType q_dtype, DType kv_dtype, int page, auto change) {
     Configuration c = make(head_dim, q_dtype, kv_dtype, page, kTeamHeads[n % 8], n % 2 == 1);
     ++n;

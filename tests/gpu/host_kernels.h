@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "abi/attention_args.h"
-#include "abi/device_plan.h"
 #include "abi/fp8_args.h"
 #include "abi/linear_args.h"
 #include "abi/op_args.h"
@@ -29,6 +28,7 @@
 #include "cpu/move_tokens.h"
 #include "cuda/testing/dot.h"
 #include "cuda/testing/fake_driver.h"
+#include "testing/device_plan_view.h"
 
 namespace fovea::host_kernels {
 
@@ -390,35 +390,14 @@ inline void select(const abi::SelectArgs& a) {
 }
 
 inline void attention(const abi::AttentionArgs& args, std::int64_t head_dim, VariantId variant, ThreadPool& threads) {
-  abi::DevicePlanHeader header;
-  std::memcpy(&header, args.plan, sizeof header);
-  const auto at = [&](std::uint32_t offset) { return args.plan + offset; };
-  std::vector<std::uint32_t> queue_begin;
-  const auto* starts = reinterpret_cast<const abi::WorkerStart*>(at(abi::kWorkerStartOffset));
-  const auto* warps = reinterpret_cast<const abi::WarpStart*>(starts);
-  const bool by_warps = (header.counts.flags & abi::kPlanWarpStarts) != 0;
-  for (std::uint32_t w = 0; w < header.num_workers; ++w) {
-    queue_begin.push_back(by_warps ? warps[w].queue_begin : starts[w].queue_begin);
-  }
-  queue_begin.push_back(by_warps ? warps[header.num_workers].queue_begin : starts[header.num_workers - 1].queue_end);
-  const abi::Launch launch{0, header.num_workers};
-  abi::PlanView view{};
-  view.header = &header.counts;
-  view.items = reinterpret_cast<const abi::WorkItem*>(at(header.items));
-  view.block_rows = reinterpret_cast<const abi::BlockRow*>(at(header.block_rows));
-  view.launches = &launch;
-  view.queue_begin = queue_begin.data();
-  view.queue = reinterpret_cast<const std::uint32_t*>(at(header.queue));
-  view.row_indices = reinterpret_cast<const std::uint32_t*>(at(header.row_indices));
-  view.q_pos = reinterpret_cast<const std::int32_t*>(at(header.q_pos));
-  view.merges = reinterpret_cast<const abi::MergeEntry*>(at(header.merges));
-  view.merge_parts = reinterpret_cast<const std::uint32_t*>(at(header.merge_parts));
+  const DevicePlanView plan(args.plan);
+  abi::PlanView view = plan.view;
   view.page_entries = args.page_entries;
   view.kv_lens = args.kv_lens;
   view.mask_bits = args.mask_bits;
   const auto& params = *reinterpret_cast<const AttentionParams*>(args.variant_params);
-  const std::int64_t rows = header.counts.num_rows;
-  const std::int64_t heads = std::int64_t{header.counts.num_kv_heads} * header.counts.group;
+  const std::int64_t rows = view.header->num_rows;
+  const std::int64_t heads = std::int64_t{view.header->num_kv_heads} * view.header->group;
   TensorView q = cpu_tensor(args.q, DType::kBF16, rows, heads, head_dim);
   q.strides[0] = args.q_row_stride;
   q.strides[1] = args.q_head_stride;

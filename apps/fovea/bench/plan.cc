@@ -108,9 +108,9 @@ Status bench_times(const BenchPlanState& s, BenchReport& report) {
   return ok_status();
 }
 
-// What plans for the two kernels of decode take on a device, which cuts them again.
+// What plans for the two kernels of decode take on a device, which cuts them again, and the host's time to make them.
 Status bench_bytes(const BenchPlanState& s, BenchReport& report) {
-  for (const char* kind : {"constant", "zipf"}) {
+  for (const char* kind : {"constant", "uniform", "zipf"}) {
     FOVEA_ASSIGN_OR_RETURN(std::vector<std::int32_t> lengths, named_lengths(kind, s.requests, s.tokens, 7));
     const PagedBatch batch = flat_batch(constant_lengths(s.requests, 1), lengths, s.page, PageOrder::kSequential, 0);
     for (const WorkerStarts starts : {WorkerStarts::kItems, WorkerStarts::kWarps}) {
@@ -121,9 +121,15 @@ Status bench_bytes(const BenchPlanState& s, BenchReport& report) {
       std::vector<std::byte> buffer(max_device_plan_bytes(planner, true, starts));
       FOVEA_ASSIGN_OR_RETURN(const std::size_t bytes,
                              pack_device_plan(planner.view(), buffer, planner.growth(), starts));
-      const std::string name = fmt::format("B{} {} avg {}, {} {}", s.requests, kind, s.tokens, options.num_workers,
-                                           starts == WorkerStarts::kWarps ? "warps" : "CTAs");
+      const double us = median_us(s.repeats, [&](std::int32_t) {
+        (void)planner.plan(batch.view()).ok();
+        (void)pack_device_plan(planner.view(), buffer, planner.growth(), starts).ok();
+      });
+      const std::string name =
+          fmt::format("B{} {} avg {} {}/{}, {} {}", s.requests, kind, s.tokens, s.kv_heads * s.group, s.kv_heads,
+                      options.num_workers, starts == WorkerStarts::kWarps ? "warps" : "CTAs");
       report.add({"plan", name, "copied", static_cast<double>(bytes) / 1024, "KiB", 64.0, "", std::nullopt, true});
+      report.add({"plan", name, "full + pack", us, "us", std::nullopt, "", std::nullopt, true});
     }
   }
   return ok_status();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "abi/reschedule_args.h"
 #include "base/status.h"
@@ -62,20 +63,95 @@ void pack_growth(const PlanGrowth& growth, const abi::PlanHeader& counts, std::u
   }
 }
 
-void pack_starts(const abi::PlanView& plan, const abi::Launch& launch, bool warps, std::byte* to) {
+void pack_starts(const abi::PlanView& plan, const abi::Launch& launch, std::byte* to) {
   const std::uint32_t* const begin = plan.queue_begin + launch.first_queue;
-  if (!warps) {
-    auto* const starts = reinterpret_cast<abi::WorkerStart*>(to);
-    for (std::uint32_t w = 0; w < launch.num_workers; ++w) {
-      starts[w] = abi::worker_start(begin[w], begin[w + 1], plan.queue, plan.items);
-    }
-    return;
-  }
-  auto* const starts = reinterpret_cast<abi::WarpStart*>(to);
-  for (std::uint32_t w = 0; w <= launch.num_workers; ++w) {
-    starts[w] = abi::warp_start(begin[w], w < launch.num_workers ? begin[w + 1] : begin[w], plan.queue, plan.items);
+  auto* const starts = reinterpret_cast<abi::WorkerStart*>(to);
+  for (std::uint32_t w = 0; w < launch.num_workers; ++w) {
+    starts[w] = abi::worker_start(begin[w], begin[w + 1], plan.queue, plan.items);
   }
 }
+
+// A plan of whole tiles and of where warps begin. Items of a tile follow one another: the undivided one, if some head
+// is under it, then the parts of divided pairs.
+class WarpPacker {
+ public:
+  WarpPacker(const abi::PlanView& plan, const abi::Launch& launch)
+      : plan_(plan), begin_(plan.queue_begin + launch.first_queue), num_workers_(launch.num_workers) {}
+
+  // Whether such a plan says it all: each pair must be one item's, or parts of it.
+  bool fits() const {
+    const abi::PlanHeader& counts = *plan_.header;
+    for (std::uint32_t b = 0; b < counts.num_block_rows; ++b) {
+      const abi::BlockRow& row = plan_.block_rows[b];
+      if (!(row.flags & abi::kRowsSolo) || row.head_begin != 0 || row.head_end != counts.num_kv_heads) return false;
+    }
+    return num_workers_ <= std::numeric_limits<std::uint16_t>::max();
+  }
+
+  // Writes as many tiles as there is room for, and returns how many there are; kNone: of chunks.
+  std::uint32_t pack(std::span<abi::WorkItem> tiles, abi::WarpStart* starts) const {
+    const std::uint32_t num_items = plan_.header->num_items;
+    std::uint32_t tile = 0;
+    std::uint32_t worker = 0;
+    Parts parts;
+    for (std::uint32_t i = 0; i < num_items; ++tile) {
+      const abi::WorkItem& first = plan_.items[i];
+      unsigned flags = first.flags;
+      for (++i; i < num_items && plan_.items[i].row_begin == first.row_begin; ++i) {
+        if (!(plan_.items[i].flags & abi::kItemSingleHead)) return abi::kNone;
+        flags |= plan_.items[i].flags;
+      }
+      if (tile < tiles.size()) {
+        tiles[tile] = first;
+        if (first.flags & abi::kItemSingleHead) {
+          tiles[tile].kv_end = plan_.items[i - 1].kv_end;
+          tiles[tile].partial_slot = abi::kNone;
+          tiles[tile].flags =
+              static_cast<std::uint8_t>(abi::kItemDirect | (flags & (abi::kItemMasked | abi::kItemOpenEnd)));
+        }
+      }
+      for (; worker < num_workers_ && begin_[worker] < plan_.header->num_queue_entries; ++worker) {
+        const std::uint32_t entry = plan_.queue[begin_[worker]];
+        if (abi::queue_item(entry) >= i) break;
+        starts[worker] = start_of(tile, entry, parts);
+      }
+    }
+    for (; worker <= num_workers_; ++worker) starts[worker] = abi::warp_end(tile);
+    return tile;
+  }
+
+ private:
+  // Items of a divided pair.
+  struct Parts {
+    std::uint32_t first = 0;
+    std::uint32_t end = 0;
+  };
+
+  // parts: of the pair of the worker before.
+  abi::WarpStart start_of(std::uint32_t tile, std::uint32_t entry, Parts& parts) const {
+    const std::uint32_t i = abi::queue_item(entry);
+    const abi::WorkItem& item = plan_.items[i];
+    const std::uint32_t pair = abi::queue_entry(tile, abi::queue_head(entry));
+    abi::WarpStart start{pair, item.list_begin, item.kv_begin, item.kv_end, item.partial_slot, 0, 0};
+    if (!(item.flags & abi::kItemSingleHead)) return start;
+    if (i >= parts.end) {
+      parts.first = i;
+      while (!(plan_.items[parts.first].flags & abi::kItemFirstPart)) --parts.first;
+      constexpr unsigned kOther = abi::kItemSingleHead | abi::kItemFirstPart;
+      parts.end = i + 1;
+      while (parts.end < plan_.header->num_items && (plan_.items[parts.end].flags & kOther) == abi::kItemSingleHead) {
+        ++parts.end;
+      }
+    }
+    start.part = static_cast<std::uint16_t>(i - parts.first);
+    start.num_parts = static_cast<std::uint16_t>(parts.end - parts.first);
+    return start;
+  }
+
+  const abi::PlanView& plan_;
+  const std::uint32_t* begin_;
+  std::uint32_t num_workers_;
+};
 
 // Every partial row that a merge lists leads to it; the others, of items that a cut divided, lead nowhere.
 void pack_merge_of_partial(const abi::PlanView& plan, std::uint32_t* merge_of_partial) {
@@ -100,9 +176,13 @@ std::size_t max_device_plan_bytes(const Planner& planner, bool growing, WorkerSt
   const PlanCapacity c = plan_capacity(options).value();
   const auto group = static_cast<std::uint64_t>(options.num_qo_heads / options.num_kv_heads);
   const std::uint64_t growth = growing ? abi::growth_bytes(c.tiles, c.rows, c.row_indices) : 0;
-  const std::uint64_t start_bytes = abi::start_bytes(max_queues(options), starts == WorkerStarts::kWarps);
+  const bool warps = starts == WorkerStarts::kWarps;
+  const std::uint64_t start_bytes = abi::start_bytes(max_queues(options), warps);
+  if (warps) {
+    return abi::place_device_plan({start_bytes, c.block_rows, c.row_indices, growth, c.tiles, 0, 0, 0, 0}).bytes;
+  }
   return abi::place_device_plan({start_bytes, c.block_rows, c.row_indices, growth, c.items, c.queue, c.merges, c.parts,
-                                 c.partial_rows, group})
+                                 c.partial_rows / group})
       .bytes;
 }
 
@@ -129,26 +209,49 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
     const abi::BlockRow& row = plan.block_rows[b];
     row_indices = std::max(row_indices, row.row_begin + row.row_count);
   }
-  const abi::DevicePlanSections s =
-      abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), counts.num_block_rows, row_indices,
-                              growth_bytes(growth, counts.num_rows), counts.num_items, counts.num_queue_entries,
-                              counts.num_merges, counts.num_parts, counts.num_partial_rows, counts.group});
+  abi::PlanHeader packed = counts;
+  if (warps) {
+    packed.num_items = packed.num_queue_entries = packed.num_merges = packed.num_parts = 0;
+    packed.flags |= abi::kPlanWarpStarts;
+  }
+  const auto place = [&] {
+    return abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), packed.num_block_rows, row_indices,
+                                   growth_bytes(growth, packed.num_rows), packed.num_items, packed.num_queue_entries,
+                                   packed.num_merges, packed.num_parts,
+                                   warps ? 0 : packed.num_partial_rows / packed.group});
+  };
+  abi::DevicePlanSections s = place();
+  if (warps && s.bytes <= buffer.size()) {
+    const WarpPacker packer(plan, launch);
+    packed.num_items = abi::kNone;
+    if (packer.fits()) {
+      const std::span<std::byte> room = buffer.subspan(s.items);
+      packed.num_items =
+          packer.pack({reinterpret_cast<abi::WorkItem*>(room.data()), room.size() / sizeof(abi::WorkItem)},
+                      reinterpret_cast<abi::WarpStart*>(buffer.data() + abi::kWorkerStartOffset));
+    }
+    if (packed.num_items == abi::kNone) {
+      return unsupported(
+          "workers that are warps take plans cut in spans, of requests apart, for at most 65535 workers");
+    }
+    s = place();
+  }
   if (s.bytes > buffer.size()) {
     return make_status(StatusCode::kOutOfRange, "the plan takes {} bytes, its buffer has {}", s.bytes, buffer.size());
   }
   std::byte* const base = buffer.data();
   abi::DevicePlanHeader header{};
-  header.counts = counts;
-  if (warps) header.counts.flags |= abi::kPlanWarpStarts;
+  header.counts = packed;
   header.num_workers = launch.num_workers;
   abi::set_sections(s, header);
   std::memcpy(base, &header, sizeof header);
 
-  pack_starts(plan, launch, warps, base + abi::kWorkerStartOffset);
   copy(base + s.block_rows, plan.block_rows, counts.num_block_rows);
   copy(base + s.row_indices, plan.row_indices, row_indices);
   copy(base + s.q_pos, plan.q_pos, row_indices);
   if (growth.arrays != nullptr) pack_growth(growth, counts, row_indices, base + s.growth);
+  if (warps) return static_cast<std::size_t>(s.bytes);
+  pack_starts(plan, launch, base + abi::kWorkerStartOffset);
   copy(base + s.items, plan.items, counts.num_items);
   copy(base + s.queue, plan.queue, counts.num_queue_entries);
   copy(base + s.merges, plan.merges, counts.num_merges);

@@ -11,7 +11,8 @@
 
 namespace fovea {
 
-// Which records workers begin by: abi::WorkerStart, which holds all of the first item, or the smaller abi::WarpStart.
+// Which records workers begin by: abi::WorkerStart, which holds all of the first item, or the smaller abi::WarpStart,
+// of plans that are cut in spans and share nothing.
 enum class WorkerStarts { kItems, kWarps };
 
 // Bytes that any plan of this planner packs into, by declared maxima; growing: with what rescheduling needs.
@@ -25,7 +26,8 @@ std::uint32_t max_device_plan_merges(const Planner& planner);
 std::size_t max_reschedule_scratch_bytes(const Planner& planner);
 
 // Writes the plan to `buffer` and returns the bytes used: what must be copied. kOutOfRange when the buffer is smaller.
-// The first launch of the plan is packed; plans of several launches are kUnsupported. growth: of the same planner, for
+// The first launch of the plan is packed; plans of several launches are kUnsupported, and so are, for workers that are
+// warps, those of shared runs, head ranges or chunks. growth: of the same planner, for
 // plans that the device may cut again (kernels/plan/reschedule.cuh); where growth.arrays is null they say that it
 // cannot.
 Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::byte> buffer,

@@ -11,6 +11,11 @@ namespace {
 // Rows of x that there are kernels for.
 constexpr std::array<std::uint32_t, 4> kTokens = {8, 16, 32, 64};
 
+// Whether the spec asks for rows that kernel i serves.
+bool is_asked(const ProductSpec& spec, std::size_t i) {
+  return spec.least_rows <= kTokens[i] && (i == 0 || spec.most_rows > kTokens[i - 1]);
+}
+
 Status check(const std::string& arch, const ProductSpec& spec) {
   FOVEA_RETURN_IF_ERROR(check_product(arch, spec));
   if (spec.fp8) return unsupported("products of batches take no e4m3 weights");
@@ -35,8 +40,9 @@ jit::BatchLinearKernelSpec kernel_spec(const std::string& arch, const ProductSpe
 Result<std::vector<jit::KernelSource>> batch_kernels(const std::string& arch, const ProductSpec& spec) {
   FOVEA_RETURN_IF_ERROR(check(arch, spec));
   std::vector<jit::KernelSource> all;
-  for (const std::uint32_t tokens : kTokens) {
-    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource source, jit::batch_linear_source(kernel_spec(arch, spec, tokens)));
+  for (std::size_t i = 0; i < kTokens.size(); ++i) {
+    if (!is_asked(spec, i)) continue;
+    FOVEA_ASSIGN_OR_RETURN(jit::KernelSource source, jit::batch_linear_source(kernel_spec(arch, spec, kTokens[i])));
     all.push_back(std::move(source));
   }
   return all;
@@ -48,7 +54,8 @@ Result<BatchLinear> BatchLinear::create(const cuda::Device& device, const Produc
   BatchLinear linear;
   linear.spec_ = spec;
   for (std::size_t i = 0; i < kTokens.size(); ++i) {
-    Kernel& kernel = linear.kernels_[i];
+    if (!is_asked(spec, i)) continue;
+    ProductLaunch& kernel = linear.kernels_[i];
     const jit::BatchLinearKernelSpec variant = kernel_spec(device.info().arch(), spec, kTokens[i]);
     FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::batch_linear_source(variant));
     FOVEA_ASSIGN_OR_RETURN(kernel.function, cuda_kernel(device, source, "fovea_linear_batch"));
@@ -67,33 +74,19 @@ Result<BatchLinear> BatchLinear::create(const cuda::Device& device, const Produc
     kernel.shape = product_shape(spec, weights);
     kernel.shape.split = variant.batch.split;
     kernel.shape.clusters = static_cast<std::uint32_t>(clusters) * abi::kBatchGroups;
+    kernel.ctas = static_cast<std::uint32_t>(clusters) * variant.batch.split;
+    kernel.threads = abi::kBatchThreads;
   }
   return linear;
 }
 
 bool BatchLinear::takes(const ProductCall& call) const {
-  return call.rows >= 1 && call.rows <= kMaxRows && is_aligned(spec_, call);
+  return call.rows >= 1 && call.rows <= kMaxRows && kernel_for(call.rows).exists() && is_aligned(spec_, call);
 }
 
 Status BatchLinear::forward(const ProductCall& call, cuda::StreamHandle stream) const {
-  if (!takes(call)) {
-    return invalid_argument(
-        "a product of {} rows with strides {} and {}, expected 1 to {} rows, x aligned to 16 bytes and y to 4",
-        call.rows, call.x_stride, call.y_stride, kMaxRows);
-  }
-  FOVEA_RETURN_IF_ERROR(check_call(spec_, call));
-  const Kernel& kernel = kernel_for(call.rows);
-  abi::LinearArgs args = product_args(spec_, call, nullptr);
-  args.shape = kernel.shape;
-  cuda::LaunchConfig config;
-  config.grid[0] = kernel.shape.clusters / abi::kBatchGroups * kernel.shape.split;
-  config.block[0] = abi::kBatchThreads;
-  config.cluster[0] = kernel.shape.split;
-  config.smem_bytes = kernel.smem_bytes;
-  config.stream = stream;
-  config.programmatic_serialization = true;
-  void* parameters[] = {&args};
-  return cuda::launch(kernel.function, config, parameters);
+  const bool taken = takes(call);
+  return launch_product(kernel_for(call.rows), spec_, call, taken, nullptr, 0, stream);
 }
 
 }  // namespace fovea

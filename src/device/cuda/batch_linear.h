@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/module.h"
 #include "device/cuda/product.h"
 #include "jit/kernel_source.h"
 
@@ -25,7 +24,7 @@ class BatchLinear {
   static Result<BatchLinear> create(const cuda::Device& device, const ProductSpec& spec, const void* weights);
 
   std::int64_t columns() const { return spec_.columns(); }
-  // Whether forward() takes tensors that lie so: up to 64 rows, aligned to 16 bytes (x) and 4 bytes (y).
+  // Whether forward() takes tensors that lie so: the spec's rows, up to 64, aligned to 16 bytes (x) and 4 bytes (y).
   bool takes(const ProductCall& call) const;
   // Launched with programmatic serialization: every kernel of the stream behind it must be launched without, or wait
   // for earlier ones itself. The same bits whatever runs beside, and for a row the same among the numbers of rows that
@@ -33,18 +32,12 @@ class BatchLinear {
   Status forward(const ProductCall& call, cuda::StreamHandle stream) const;
 
  private:
-  struct Kernel {
-    cuda::Function function;
-    abi::LinearShape shape{};
-    std::uint32_t smem_bytes = 0;
-  };
-
-  const Kernel& kernel_for(std::int64_t rows) const {
+  const ProductLaunch& kernel_for(std::int64_t rows) const {
     return kernels_[rows > 32 ? 3 : rows > 16 ? 2 : rows > 8 ? 1 : 0];
   }
 
   ProductSpec spec_;
-  std::array<Kernel, 4> kernels_;  // for up to 8, 16, 32 and 64 rows
+  std::array<ProductLaunch, 4> kernels_;  // for up to 8, 16, 32 and 64 rows; empty where the spec has no such rows
 };
 
 }  // namespace fovea

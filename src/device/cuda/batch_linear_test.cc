@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/half.h"
 #include "cuda/testing/fake_driver.h"
+#include "device/cuda/cuda_linear.h"
 #include "device/cuda/product_choice.h"
 #include "device/cuda/product_test_util.h"
 
@@ -111,6 +115,38 @@ TEST_F(BatchLinearTest, RefusesWhatTheKernelDoesNotTake) {
   call.x_stride = 4096;
   call.norm = memory;
   EXPECT_EQ(linear->forward(call, nullptr).code(), StatusCode::kInvalidArgument);
+}
+
+// Rows that choose_product() sends elsewhere have no kernel, which nobody would launch.
+TEST_F(BatchLinearTest, MakesTheKernelsThatAreChosen) {
+  const auto rows_of = [](std::int64_t in, bool has_skinny) {
+    const ProductRows rows = batch_rows(in, has_skinny);
+    return std::pair(rows.least, rows.most);
+  };
+  EXPECT_EQ(rows_of(2048, true), std::pair(std::int64_t{9}, std::int64_t{32}));
+  EXPECT_EQ(rows_of(2048, false), std::pair(std::int64_t{1}, std::int64_t{32}));
+  EXPECT_EQ(rows_of(4096, true), std::pair(std::int64_t{5}, std::int64_t{64}));
+  const ProductSpec few{.in = 2048, .out = 16, .least_rows = 9, .most_rows = 32};
+  EXPECT_EQ(batch_kernels("sm_90a", few)->size(), 2u);
+  EXPECT_EQ(batch_kernels("sm_90a", {.in = 2048, .out = 16})->size(), 4u);
+  const Result<BatchLinear> linear = BatchLinear::create(*device_, few, weights());
+  ASSERT_TRUE(linear.ok()) << linear.status().to_string();
+  alignas(16) static std::uint16_t memory[16];
+  ProductCall call{.x = memory, .x_stride = 2048, .y = memory, .y_stride = 16};
+  for (const auto& [rows, takes] : {std::pair{8, false}, {9, true}, {32, true}, {33, false}}) {
+    call.rows = rows;
+    EXPECT_EQ(linear->takes(call), takes) << rows;
+  }
+  // What is made ahead of time is what a layer of such sizes makes.
+  const auto product = product_kernels("sm_90a", DType::kBF16, false, {1024, 1024, 2048}, Activation::kSilu);
+  ASSERT_TRUE(product.ok());
+  const auto has = [&](std::uint32_t rows) {
+    return std::any_of(product->begin(), product->end(), [&](const jit::KernelSource& kernel) {
+      return kernel.text.find("FOVEA_BATCH_TOKENS " + std::to_string(rows)) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(has(16) && has(32));
+  EXPECT_FALSE(has(8) || has(64));
 }
 
 TEST(ProductChoiceTest, ByRowsAndWhatThereIs) {

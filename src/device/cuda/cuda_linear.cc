@@ -26,9 +26,15 @@ Result<std::optional<Kernel>> if_taken(Result<Kernel> made) {
   return made.status();
 }
 
-// For up to the rows that choose_product() takes the kernel for.
+// For the rows that choose_product() takes the kernels for.
 ProductSpec skinny_spec(ProductSpec spec) {
   spec.most_rows = kMostSkinnyRows;
+  return spec;
+}
+ProductSpec batch_spec(ProductSpec spec, bool has_skinny) {
+  const ProductRows rows = batch_rows(spec.in, has_skinny);
+  spec.least_rows = rows.least;
+  spec.most_rows = rows.most;
   return spec;
 }
 
@@ -40,8 +46,9 @@ Result<std::vector<jit::KernelSource>> product_kernels(const std::string& arch, 
   const auto add = [&](ProductSpec spec) -> Status {
     spec.out = 8;  // kernels are the same for all
     spec.dtype = dtype;
+    const auto skinny = skinny_kernels(arch, skinny_spec(spec));
     for (Result<std::vector<jit::KernelSource>> kernels :
-         {skinny_kernels(arch, skinny_spec(spec)), batch_kernels(arch, spec)}) {
+         {skinny, batch_kernels(arch, batch_spec(spec, skinny.ok()))}) {
       if (kernels.status().code() == StatusCode::kUnsupported) continue;  // cuBLASLt takes the product
       if (!kernels.ok()) return kernels.status();
       for (jit::KernelSource& kernel : *kernels) {
@@ -100,7 +107,8 @@ Result<CudaLinear::Kernels> CudaLinear::make_kernels(const ProductSpec& spec) co
   Kernels kernels;
   FOVEA_ASSIGN_OR_RETURN(
       kernels.skinny, if_taken(SkinnyLinear::create(device_, skinny_spec(spec), weight_->data(), scales_.as<float>())));
-  FOVEA_ASSIGN_OR_RETURN(kernels.batch, if_taken(BatchLinear::create(device_, spec, weight_->data())));
+  FOVEA_ASSIGN_OR_RETURN(kernels.batch, if_taken(BatchLinear::create(
+                                            device_, batch_spec(spec, kernels.skinny.has_value()), weight_->data())));
   return kernels;
 }
 

@@ -80,4 +80,26 @@ abi::LinearShape product_shape(const ProductSpec& spec, const void* weights) {
   return shape;
 }
 
+Status launch_product(const ProductLaunch& kernel, const ProductSpec& spec, const ProductCall& call, bool takes,
+                      const float* scales, std::uint32_t early, cuda::StreamHandle stream) {
+  if (!takes) {
+    return invalid_argument(
+        "a small product of {} rows with strides {} and {}, expected {} to {} rows, x aligned to 16 bytes and y to 4",
+        call.rows, call.x_stride, call.y_stride, spec.least_rows, spec.most_rows);
+  }
+  FOVEA_RETURN_IF_ERROR(check_call(spec, call));
+  abi::LinearArgs args = product_args(spec, call, scales);
+  args.shape = kernel.shape;
+  args.early = early;
+  cuda::LaunchConfig config;
+  config.grid[0] = kernel.ctas;
+  config.block[0] = kernel.threads;
+  config.cluster[0] = kernel.shape.split;
+  config.smem_bytes = kernel.smem_bytes;
+  config.stream = stream;
+  config.programmatic_serialization = true;
+  void* parameters[] = {&args};
+  return cuda::launch(kernel.function, config, parameters);
+}
+
 }  // namespace fovea

@@ -3,7 +3,11 @@
 // CUDA device's Linear.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "abi/linear_args.h"
+#include "cuda/module.h"
 #include "fovea/dtype.h"
 #include "fovea/status.h"
 
@@ -19,7 +23,9 @@ struct ProductSpec {
   float norm_eps = 0.0f;
   // Not kNone: the first half of the rows is the gate of the second, y = activation(gate) * up has out / 2 columns.
   abi::LinearActivation activation = abi::LinearActivation::kNone;
-  std::int64_t most_rows = abi::kBatchMaxTokens;  // kernels are made for up to so many
+  // Kernels are made for so many rows of x: others are never asked for.
+  std::int64_t least_rows = 1;
+  std::int64_t most_rows = abi::kBatchMaxTokens;
 
   bool gated() const { return activation != abi::LinearActivation::kNone; }
   std::int64_t columns() const { return gated() ? out / 2 : out; }  // of y
@@ -50,5 +56,19 @@ Status check_call(const ProductSpec& spec, const ProductCall& call);
 abi::LinearArgs product_args(const ProductSpec& spec, const ProductCall& call, const float* scales);
 // Without a division.
 abi::LinearShape product_shape(const ProductSpec& spec, const void* weights);
+
+// A kernel for some numbers of rows, and how it divides the product; split 0: there is none.
+struct ProductLaunch {
+  cuda::Function function;
+  abi::LinearShape shape{};
+  std::uint32_t ctas = 0;
+  std::uint32_t threads = 0;  // of a CTA
+  std::uint32_t smem_bytes = 0;
+
+  bool exists() const { return shape.split != 0; }
+};
+// takes: what the owner of the kernel says of the call. Launched with programmatic serialization.
+Status launch_product(const ProductLaunch& kernel, const ProductSpec& spec, const ProductCall& call, bool takes,
+                      const float* scales, std::uint32_t early, cuda::StreamHandle stream);
 
 }  // namespace fovea

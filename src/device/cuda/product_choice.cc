@@ -17,4 +17,15 @@ ProductChoice choose_product(const ProductFacts& f) {
   return {ProductKernel::kBatch, "a batch: time is reading weights, x lies in shared memory"};
 }
 
+ProductRows batch_rows(std::int64_t in, bool has_skinny) {
+  const auto is_chosen = [&](std::int64_t rows) {
+    return choose_product({.rows = rows, .in = in, .has_skinny = has_skinny, .has_batch = true}).kernel ==
+           ProductKernel::kBatch;
+  };
+  ProductRows rows{1, kMostBatchRows};
+  while (rows.least < rows.most && !is_chosen(rows.least)) ++rows.least;
+  while (rows.most > rows.least && !is_chosen(rows.most)) --rows.most;
+  return rows;
+}
+
 }  // namespace fovea

@@ -27,4 +27,11 @@ inline constexpr std::int64_t kMostBatchRows = 64, kMostBatchRowsOfFew = 32;
 
 ProductChoice choose_product(const ProductFacts& facts);
 
+// Rows of x for which the batch kernel is chosen where there is one: [least, most].
+struct ProductRows {
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+};
+ProductRows batch_rows(std::int64_t in, bool has_skinny);
+
 }  // namespace fovea

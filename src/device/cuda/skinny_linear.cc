@@ -74,11 +74,12 @@ Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const Prod
   FOVEA_RETURN_IF_ERROR(check_weights(spec, weights, scales));
   SkinnyLinear linear;
   linear.spec_ = spec;
+  linear.spec_.most_rows = std::min(spec.most_rows, spec.fp8 ? 8 : kMaxRows);
   linear.scales_ = scales;
   for (const std::uint32_t blocks : {1u, 2u}) {
     const std::uint32_t split = split_for(spec, blocks);
     if (split == 0) continue;
-    Kernel& kernel = linear.kernels_[blocks - 1];
+    ProductLaunch& kernel = linear.kernels_[blocks - 1];
     const jit::LinearKernelSpec variant = kernel_spec(device.info().arch(), spec, blocks);
     FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::linear_source(variant));
     FOVEA_ASSIGN_OR_RETURN(kernel.function, cuda_kernel(device, source, "fovea_linear"));
@@ -87,35 +88,20 @@ Result<SkinnyLinear> SkinnyLinear::create(const cuda::Device& device, const Prod
     kernel.shape = product_shape(spec, weights);
     kernel.shape.split = split;
     kernel.shape.clusters = std::min(clusters_of(device.info().num_sms, split), kernel.shape.pairs);
+    kernel.ctas = kernel.shape.clusters * split;
+    kernel.threads = abi::kLinearWarps * 32;
   }
   return linear;
 }
 
 bool SkinnyLinear::takes(const ProductCall& call) const {
-  if (call.rows < 1 || call.rows > kMaxRows || kernel_for(call.rows).shape.split == 0) return false;
+  if (call.rows < 1 || call.rows > kMaxRows || !kernel_for(call.rows).exists()) return false;
   return is_aligned(spec_, call);
 }
 
 Status SkinnyLinear::forward(const ProductCall& call, cuda::StreamHandle stream) const {
-  if (!takes(call)) {
-    return invalid_argument(
-        "a small product of {} rows with strides {} and {}, expected 1 to {} rows, x aligned to 16 bytes and y to 4",
-        call.rows, call.x_stride, call.y_stride, kMaxRows);
-  }
-  FOVEA_RETURN_IF_ERROR(check_call(spec_, call));
-  const Kernel& kernel = kernel_for(call.rows);
-  abi::LinearArgs args = product_args(spec_, call, scales_);
-  args.shape = kernel.shape;
-  args.early = kEarlyTiles;
-  cuda::LaunchConfig config;
-  config.grid[0] = kernel.shape.clusters * kernel.shape.split;
-  config.block[0] = abi::kLinearWarps * 32;
-  config.cluster[0] = kernel.shape.split;
-  config.smem_bytes = kernel.smem_bytes;
-  config.stream = stream;
-  config.programmatic_serialization = true;
-  void* parameters[] = {&args};
-  return cuda::launch(kernel.function, config, parameters);
+  const bool taken = takes(call);
+  return launch_product(kernel_for(call.rows), spec_, call, taken, scales_, kEarlyTiles, stream);
 }
 
 }  // namespace fovea

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "cuda/module.h"
 #include "device/cuda/product.h"
 #include "jit/kernel_source.h"
 
@@ -35,18 +34,11 @@ class SkinnyLinear {
   Status forward(const ProductCall& call, cuda::StreamHandle stream) const;
 
  private:
-  // The kernel for up to 8 rows, and for up to 16.
-  struct Kernel {
-    cuda::Function function;
-    abi::LinearShape shape{};
-    std::uint32_t smem_bytes = 0;
-  };
-
-  const Kernel& kernel_for(std::int64_t rows) const { return kernels_[rows > 8 ? 1 : 0]; }
+  const ProductLaunch& kernel_for(std::int64_t rows) const { return kernels_[rows > 8 ? 1 : 0]; }
 
   ProductSpec spec_;
   const float* scales_ = nullptr;
-  Kernel kernels_[2];
+  ProductLaunch kernels_[2];  // for up to 8 rows, and for up to 16
 };
 
 }  // namespace fovea

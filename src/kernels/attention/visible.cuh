@@ -50,8 +50,7 @@ __device__ __forceinline__ uint32_t not_finite_tokens(uint32_t v_tile, uint32_t 
 template <class T>
 __device__ __forceinline__ float2 value_pair(uint32_t v_tile, uint32_t token, uint32_t column) {
   const uint32_t byte = column * kElementBits / 8;
-  const uint32_t word =
-      ptx::load_shared_4(v_tile + T::chunk(token, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
+  const uint32_t word = ptx::load_shared_4(v_tile + T::chunk(token, byte / 16) + (byte % 16 & ~3u)) >> 8 * (byte % 4);
   if constexpr (kFp8) {
     uint32_t low, high;
     ptx::halves_of_e4m3(word, low, high);

@@ -49,6 +49,12 @@ class Rescheduler {
     const abi::CutPoint* cuts = cut_tiles();
     list_divided(cuts);
     count_items();
+    if (warps()) {
+      place_warp_sections();
+      write_whole_tiles();
+      write_warp_starts(cuts);
+      return;
+    }
     count_parts();
     place_sections();
     write_items();
@@ -305,22 +311,30 @@ class Rescheduler {
     return growth_->num_covers == 0 ? 0 : rows_[header_->counts.num_rows].first_merge;
   }
 
+  // counts: but for partial rows, which stand behind those of undivided tiles.
+  __forceinline__ void place_sections_for(uint32_t items, uint32_t queue, uint32_t merges, uint32_t parts) {
+    abi::PlanHeader& counts = header_->counts;
+    ++counts.generation;
+    counts.num_items = items;
+    counts.num_queue_entries = queue;
+    counts.num_merges = merges;
+    counts.num_parts = parts;
+    counts.num_partial_rows = growth_->tile_partial_rows + high(s_.items_before[tiles_.size]);
+    const uint64_t growth_bytes = abi::growth_bytes(tiles_.size, counts.num_rows, growth_->num_covers);
+    const abi::DevicePlanSections sections = abi::place_device_plan(
+        {abi::start_bytes(workers_, warps()), counts.num_block_rows, growth_->num_row_indices, growth_bytes, items,
+         queue, merges, parts, warps() ? 0 : counts.num_partial_rows / group_});
+    abi::set_sections(sections, *header_);
+  }
   __forceinline__ void place_sections() {
     for_each(cta_, 1, [&](uint32_t) {
-      abi::PlanHeader& counts = header_->counts;
-      ++counts.generation;
-      counts.num_items = low(s_.items_before[tiles_.size]);
-      counts.num_queue_entries = tiles_.size * heads_ + num_dividing_;
-      counts.num_merges = shared_merges() + high(s_.rows_before[num_pairs_]);
-      counts.num_parts = shared_parts() + low(s_.row_parts[num_rows_]);
-      counts.num_partial_rows = growth_->tile_partial_rows + high(s_.items_before[tiles_.size]);
-      const uint64_t growth_bytes = abi::growth_bytes(tiles_.size, counts.num_rows, growth_->num_covers);
-      const abi::DevicePlanSections sections =
-          abi::place_device_plan({abi::start_bytes(workers_, warps()), counts.num_block_rows, growth_->num_row_indices,
-                                  growth_bytes, counts.num_items, counts.num_queue_entries, counts.num_merges,
-                                  counts.num_parts, counts.num_partial_rows, group_});
-      abi::set_sections(sections, *header_);
+      place_sections_for(low(s_.items_before[tiles_.size]), tiles_.size * heads_ + num_dividing_,
+                         shared_merges() + high(s_.rows_before[num_pairs_]),
+                         shared_parts() + low(s_.row_parts[num_rows_]));
     });
+  }
+  __forceinline__ void place_warp_sections() {
+    for_each(cta_, 1, [&](uint32_t) { place_sections_for(tiles_.size, 0, 0, 0); });
   }
 
   __forceinline__ void write_item(uint32_t index, const abi::PlanTile& tile, uint32_t kv_begin, uint32_t kv_end,
@@ -328,6 +342,12 @@ class Rescheduler {
     const abi::BlockRow& block_row = block_rows_[tile.block_row];
     abi::fill_item(block_row, tile, kv_begin, kv_end, flags, slot, abi::may_mask(block_row, tile, kv_begin, kv_end),
                    abi::open_end_of(block_row, cut_.tokens_per_tile), at<abi::WorkItem>(header_->items)[index]);
+  }
+
+  __forceinline__ void write_whole_tiles() {
+    for_each(cta_, tiles_.size, [&](uint32_t t) {
+      write_item(t, tiles_[t], tiles_[t].kv_begin, tiles_[t].kv_end, 0, tiles_[t].partial_slot);
+    });
   }
 
   __forceinline__ void write_items() {
@@ -441,15 +461,39 @@ class Rescheduler {
   __forceinline__ void write_starts(const abi::CutPoint* cuts) {
     const uint32_t* const queue = at<uint32_t>(header_->queue);
     const abi::WorkItem* const items = at<abi::WorkItem>(header_->items);
-    for_each(cta_, workers_ + (warps() ? 1 : 0), [&](uint32_t w) {
-      const uint32_t begin = queue_begin(cuts, w);
-      const uint32_t end = w < workers_ ? queue_begin(cuts, w + 1) : begin;
-      if (warps()) {
-        at<abi::WarpStart>(abi::kWorkerStartOffset)[w] = abi::warp_start(begin, end, queue, items);
-      } else {
-        at<abi::WorkerStart>(abi::kWorkerStartOffset)[w] = abi::worker_start(begin, end, queue, items);
-      }
+    for_each(cta_, workers_, [&](uint32_t w) {
+      at<abi::WorkerStart>(abi::kWorkerStartOffset)[w] =
+          abi::worker_start(queue_begin(cuts, w), queue_begin(cuts, w + 1), queue, items);
     });
+  }
+
+  // Where the worker behind a cut begins.
+  __forceinline__ abi::WarpStart warp_start(const abi::CutPoint& cut) const {
+    if (cut.tile == tiles_.size) return abi::warp_end(tiles_.size);
+    const abi::PlanTile& tile = tiles_[cut.tile];
+    abi::WarpStart start{abi::queue_entry(cut.tile, cut.head),
+                         block_rows_[tile.block_row].list_begin,
+                         tile.kv_begin,
+                         tile.kv_end,
+                         tile.partial_slot,
+                         0,
+                         0};
+    const uint32_t d = find_divided(cut.tile, cut.head);
+    if (d == abi::kNone) return start;
+    const abi::CutPoint* const inner = s_.dividing + s_.first_cut[d];  // cuts of the pair: each ends a part
+    const uint32_t parts = num_parts(d);
+    uint32_t part = 0;
+    if (abi::divides(cut)) part = 1 + first_where(parts - 1, [&](uint32_t j) { return inner[j].token >= cut.token; });
+    if (part > 0) start.kv_begin = inner[part - 1].token;
+    if (part + 1 < parts) start.kv_end = inner[part].token;
+    start.partial_slot = slot_of_part(d, part);
+    start.part = static_cast<uint16_t>(part);
+    start.num_parts = static_cast<uint16_t>(parts);
+    return start;
+  }
+  __forceinline__ void write_warp_starts(const abi::CutPoint* cuts) {
+    for_each(cta_, workers_ + 1,
+             [&](uint32_t w) { at<abi::WarpStart>(abi::kWorkerStartOffset)[w] = warp_start(cut_at(cuts, w)); });
   }
 
   const Cta& cta_;

@@ -15,7 +15,7 @@ struct ItemRecord {
   uint32_t head;       // kEndOfWork in the record behind the last item
   int32_t kv_len;      // kv_lens[length_slot]; only for open ends
   uint32_t bad_pages;  // checked builds: not 0 when a page entry of the item lies outside of the pool
-  uint32_t reserved;
+  uint32_t part;       // warp_per_worker: which part of its pair the item is, and of how many in the high half
 };
 static_assert(sizeof(ItemRecord) % 16 == 0);
 

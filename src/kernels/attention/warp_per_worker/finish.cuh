@@ -16,40 +16,27 @@ struct Part {
   uint32_t shift;  // part i is an item of warp (i + shift) % kWarps of its CTA; 0 where idle workers are between them
 };
 
-// Looks that up in the plan, one step a slice, so that no warp waits for the four trips to memory that it takes.
+// Looks that up; what only the plan says while the item's slices are computed, so that no warp waits for the memory.
 class PartFinder {
  public:
   __device__ __forceinline__ PartFinder(const abi::AttentionArgs& args, const Work& work, uint32_t worker)
       : args_(args), work_(work), worker_(worker) {
-    if (work.record->item.flags & abi::kItemDirect) {
-      steps_ = kSteps;
-      return;
-    }
-    part_.own = own_part(work);
+    found_ = work.record->item.partial_slot == abi::kNone;
   }
   __device__ __forceinline__ void step() {
-    if (steps_ >= kSteps) return;
-    if (steps_ == 0) {
-      merge_ = section<uint32_t>(args_, work_.header->merge_of_partial)[part_.own / work_.group];
-    } else if (steps_ == 1) {
-      const abi::MergeEntry& entry = section<abi::MergeEntry>(args_, work_.header->merges)[merge_];
-      part_.count = entry.num_parts;
-      merge_ = entry.parts_begin;
-    } else if (steps_ == 2) {
-      part_.first = section<uint32_t>(args_, work_.header->merge_parts)[merge_];
-    } else if constexpr (kSharedParts) {
-      find_shift();
-    }
-    ++steps_;
+    if (found_) return;
+    found_ = true;
+    part_.own = work_.record->item.partial_slot;
+    part_.first = part_.own - (work_.record->part & 0xffffu) * work_.rows;
+    part_.count = work_.record->part >> 16;
+    if constexpr (kSharedParts) find_shift();
   }
   __device__ __forceinline__ Part find() {
-    while (steps_ < kSteps) step();
+    step();
     return part_;
   }
 
  private:
-  static constexpr uint32_t kSteps = 4;
-
   // Parts follow one another from worker to worker, where none between them is idle (cuts that would have fallen too
   // close leave such workers). If so, part 1 and the last one are where counting from here says, and a busy one is
   // before part 1; if not, none of the parts finds it so.
@@ -57,11 +44,13 @@ class PartFinder {
     const uint32_t second = worker_ - (part_.own - part_.first) / work_.group + 1;
     const auto* const of_second = starts_of(args_) + second;
     const auto* const of_last = of_second + (part_.count - 2);
+    // An idle worker begins as the next one does.
     const auto begins_with = [&](const abi::WarpStart* start, uint32_t i) {
-      return start[0].queue_begin != start[1].queue_begin && start->partial_slot == part_.first + i * work_.group;
+      const uint32_t slot = part_.first + i * work_.group;
+      return start[0].partial_slot == slot && start[1].partial_slot != slot;
     };
     const bool regular = begins_with(of_second, 1) && begins_with(of_last, part_.count - 1) &&
-                         of_second[-1].queue_begin != of_second[0].queue_begin;
+                         of_second[-1].partial_slot != of_second[0].partial_slot;
     part_.shift = regular ? (second - 1) % kWarps : 0;
   }
 
@@ -69,8 +58,7 @@ class PartFinder {
   const Work& work_;
   uint32_t worker_;
   Part part_{};
-  uint32_t merge_ = 0;
-  uint32_t steps_ = 0;
+  bool found_;
 };
 
 // factor: of rows 2c and 2c + 1. 16-bit values: neighbouring dims lie in neighbouring lanes, which trade.
@@ -283,8 +271,8 @@ __device__ __forceinline__ void add_extra_logits(const Work& work, Result (&resu
 //
 // A part with parts behind it in the pair is the last item of its queue, and those are the first items of higher
 // queues: no worker waits for one that waits for it. Where workers between the parts are idle, groups are of kWarps
-// parts, wherever those are; what is not in the same CTA then goes through the workspace too. So does everything of teams
-// (kSharedParts), whose warps have rows of their own.
+// parts, wherever those are; what is not in the same CTA then goes through the workspace too. So does everything of
+// teams (kSharedParts), whose warps have rows of their own.
 __device__ __forceinline__ bool combine(const Work& work, SharedMemory& shared, const Part& part,
                                         Result (&result)[kRowBlocks]) {
   const uint32_t rows = work.rows, lane = work.lane;

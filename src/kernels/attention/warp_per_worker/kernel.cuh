@@ -1,9 +1,10 @@
 // The attention kernel whose workers are warps: every warp runs a queue of its own, with its own ring, state and
 // loader, and waits for no other but where parts of a pair are combined at the end of queues. For plans of decode:
 // items of one query token with up to 8 query heads a KV head, none shared, no mask but by position, one queue a
-// worker. For drafts, of up to 32 (query token, query head) rows, a worker is a team of two warps: 16 rows each, against
-// the slices of one ring. Worker w is team w % kTeams of CTA w / kTeams. Block: kWarps warps; dynamic shared memory:
-// sizeof(SharedMemory), see tune/attention_choice.h. docs/kernels/warp-per-worker.md has the design and the figures.
+// worker. For drafts, of up to 32 (query token, query head) rows, a worker is a team of two warps: 16 rows each,
+// against the slices of one ring. Worker w is team w % kTeams of CTA w / kTeams. Block: kWarps warps; dynamic shared
+// memory: sizeof(SharedMemory), see tune/attention_choice.h. docs/kernels/warp-per-worker.md has the design and the
+// figures.
 #pragma once
 
 #include "kernels/attention/warp_per_worker/finish.cuh"
@@ -101,7 +102,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
   const uint32_t q_heads = header.counts.num_kv_heads * group;
   const uint32_t team = warp / kTeamWarps;
   if constexpr (kTma) {
-    if (lane < kSlots && warp % kTeamWarps == 0) {
+    if (lane < kSlots && warp % kTeamWarps == Loader::first_of(warp)) {
       ptx::mbarrier_init(ptx::smem_address(&shared.full[team][lane]), 1);
     }
     ptx::fence_mbarrier_init();
@@ -133,7 +134,7 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, const
     const bool by_slices = kTeamWarps > 1 && work.rows <= kRows;
     work.first_row = by_slices ? 0 : warp % kTeamWarps * kRows;
     const bool has_rows = !kDrafts || work.first_row < work.rows;
-    const bool direct = (item.flags & abi::kItemDirect) != 0;
+    const bool direct = item.partial_slot == abi::kNone;
     PartFinder part(args, work, worker);
     const Row rows[2] = {find_row(work, work.first_row + lane / 4),
                          kRowBlocks > 1 ? find_row(work, work.first_row + lane / 4 + 8) : Row{}};

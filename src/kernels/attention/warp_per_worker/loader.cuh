@@ -1,7 +1,7 @@
-// A worker's own loader: it goes through the entries of its queue, slice by slice, some slices ahead of the arithmetic,
-// and prepares the records that the arithmetic reads. By TMA where pages hold whole slices, else 16 bytes a
-// thread. The warps of a team go through the queue and divide the copies: one brings records and keys (by TMA all), the
-// other one values. Nothing here waits for another warp.
+// A worker's own loader: it goes through its pairs, from where it begins to where the next worker does, slice by slice,
+// some slices ahead of the arithmetic, and prepares the records that the arithmetic reads. By TMA where pages hold
+// whole slices, else 16 bytes a thread. The warps of a team go through the pairs and divide the copies: one brings
+// records and keys (by TMA all), the other one values. Nothing here waits for another warp.
 #pragma once
 
 #include "kernels/attention/pages.cuh"
@@ -98,24 +98,23 @@ class Loader {
         brings_keys_(warp % kTeamWarps == first_of(warp)),
         brings_values_(kTeamWarps == 1 || !brings_keys_),
         lane_(lane) {
-    // This worker's abi::WarpStart, and the begin of the next one's queue.
+    // This worker's abi::WarpStart, and the next one's.
     const auto* const start = reinterpret_cast<const uint32_t*>(starts_of(args) + worker);
-    const uint32_t words = lane < 8 ? start[lane] : 0;
-    const auto of = [&](int i) { return __shfl_sync(~0u, words, i); };
-    at_ = of(1);
-    end_ = of(7);
-    first_part_ = at_ == end_ ? kNoWork : of(5);
-    entries_ = queue_entries();
-    if (at_ != end_) find_item(of(0));
-    run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
+    starts_ = lane < 2 * kStartWords ? start[lane] : 0;
+    const bool idle = own(kPair) == next(kPair) && own(kPartialSlot) == next(kPartialSlot);
+    if (!idle) find_pair(own(kPair));
+    run_ = {own(kListBegin), own(kBegin), own(kEnd), abi::queue_head(own(kPair))};
     token_ = abi::kNone;  // behind every run: load() begins with the item
   }
 
-  // Of the queue's first item, before load(): see SharedMemory::first_parts.
+  // Of the first item, before load(): see SharedMemory::first_parts.
   __device__ __forceinline__ uint32_t first_part() const {
     static_assert(kWholePair == abi::kNone);  // the slot of an item that is no part
-    return first_part_;
+    return pair_ == abi::kNone ? kNoWork : own(kPartialSlot);
   }
+
+  // Which warp of a team brings keys: of teams beside each other not that of the same scheduler of the SM.
+  __device__ __forceinline__ static uint32_t first_of(uint32_t warp) { return warp / kTeamWarps / 2 % kTeamWarps; }
 
   // TMA is one warp's business.
   __device__ __forceinline__ bool works() const { return !kTma || kTokenScales || brings_keys_; }
@@ -132,42 +131,60 @@ class Loader {
   }
 
  private:
-  // Which warp of a team brings keys: of teams beside each other not that of the same scheduler of the SM.
-  __device__ __forceinline__ static uint32_t first_of(uint32_t warp) { return warp / kTeamWarps / 2 % kTeamWarps; }
+  // Words of abi::WarpStart: of this worker's, and of the next one's, in which its work ends.
+  enum : int { kPair, kListBegin, kBegin, kEnd, kPartialSlot, kPart, kStartWords };
+  __device__ __forceinline__ uint32_t own(int word) const { return __shfl_sync(~0u, starts_, word); }
+  __device__ __forceinline__ uint32_t next(int word) const { return __shfl_sync(~0u, starts_, kStartWords + word); }
 
-  __device__ __forceinline__ const uint32_t* items() const {
-    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    return section<uint32_t>(args_, header.items);
-  }
-  // The queue's entries from at_ on, a lane each.
-  __device__ __forceinline__ uint32_t queue_entries() const {
-    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    return at_ + lane_ < end_ ? section<uint32_t>(args_, header.queue)[at_ + lane_] : 0;
+  __device__ __forceinline__ const abi::DevicePlanHeader& header() const {
+    return *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
   }
 
-  __device__ __forceinline__ const uint32_t* next_item_words() const {
-    return items() + 8 * abi::queue_item(next_entry_);
+  __device__ __forceinline__ void find_pair(uint32_t pair) {
+    if (abi::queue_item(pair) != abi::queue_item(pair_)) {  // none is kNone's
+      const auto* const words = section<uint32_t>(args_, header().items) + 8 * abi::queue_item(pair);
+      word_ = lane_ < 8 ? words[lane_] : 0;
+    }
+    pair_ = pair;
   }
-  __device__ __forceinline__ void find_item(uint32_t entry) {
-    next_entry_ = entry;
-    next_word_ = lane_ < 8 ? next_item_words()[lane_] : 0;
+
+  // The pair behind pair_, unless it is the next worker's.
+  __device__ __forceinline__ void find_next_pair() {
+    const uint32_t end = next(kPair);
+    const bool last_head = abi::queue_head(pair_) + 1 == header().counts.num_kv_heads;
+    const uint32_t pair = last_head ? abi::queue_entry(abi::queue_item(pair_) + 1, 0) : pair_ + 1;
+    if (pair_ == end || (pair == end && (next(kPart) & 0xffffu) == 0)) {
+      pair_ = abi::kNone;
+    } else {
+      find_pair(pair);
+    }
   }
 
   // Its pages first: the first item of all is known by its run before its other words are there.
   __device__ __forceinline__ void next_item() {
     const bool first = records_ == 0;
     ItemRecord& record = shared_.records[team_][records_++ % kRecordsAhead];
-    if (at_ == end_) {
+    if (pair_ == abi::kNone) {
       run_.head = kEndOfWork;
       if (lane_ == 0 && brings_keys_) record.head = kEndOfWork;
       return;
     }
-    const auto of = [&](int i) { return __shfl_sync(~0u, next_word_, i); };  // see abi::WorkItem
-    if (!first) run_ = {of(2), of(3), of(4), abi::queue_head(next_entry_)};
-    const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args_.plan);
-    const auto* const block_rows = section<abi::BlockRow>(args_, header.block_rows);
+    const auto of = [&](int i) { return __shfl_sync(~0u, word_, i); };  // see abi::WorkItem
+    uint32_t slot = abi::kNone, part = 0;
+    if (first) {
+      slot = own(kPartialSlot);
+      part = own(kPart);
+    } else {
+      run_ = {of(2), of(3), of(4), abi::queue_head(pair_)};
+      if (pair_ == next(kPair)) {  // the first part of it; the next worker begins with the second
+        run_.end = next(kBegin);
+        slot = next(kPartialSlot) - (kDrafts ? of(1) & 0xffff : 1) * header().counts.group;
+        part = next(kPart) - 1;
+      }
+    }
+    const auto* const block_rows = section<abi::BlockRow>(args_, header().block_rows);
     if (args_.kv_lens != nullptr) {
-      const uint32_t flags = of(1) >> 24, length_slot = of(5);
+      const uint32_t flags = run_.end == of(4) ? of(1) >> 24 : 0, length_slot = of(5);
       if ((flags & abi::kItemOpenEnd) != 0 && length_slot != abi::kNone) {
         run_.end =
             open_end(args_, flags, run_.end, length_slot, args_.kv_lens[length_slot], block_rows[of(6)].position_base);
@@ -186,37 +203,40 @@ class Loader {
       }
     }
     const uint32_t row = of(0), row_count = kDrafts ? of(1) & 0xffff : 1;
-    if (brings_keys_) copy_record(header, row, row_count, block_rows + of(6), record);
-    ++at_;
-    if (at_ == end_) return;
-    if ((++entry_ & 31) == 0) entries_ = queue_entries();
-    find_item(__shfl_sync(~0u, entries_, entry_ & 31));
+    const abi::BlockRow* const block_row = block_rows + of(6);
+    if (brings_keys_) write_record(row, row_count, block_row, slot, part, record);
+    find_next_pair();
   }
 
-  // row: of the item's first query token.
-  __device__ __forceinline__ void copy_record(const abi::DevicePlanHeader& header, uint32_t row, uint32_t row_count,
-                                              const abi::BlockRow* from, ItemRecord& record) const {
-    const auto part = [](const void* p, uint32_t i) { return static_cast<const uint8_t*>(p) + 16 * i; };
+  // The item is its tile's, but for what a part of it is; kv_len says where it ends. row: of its first query token.
+  __device__ __forceinline__ void write_record(uint32_t row, uint32_t row_count, const abi::BlockRow* from,
+                                               uint32_t slot, uint32_t part, ItemRecord& record) const {
+    if (lane_ < 8) {
+      const uint32_t changed = lane_ == 3 ? run_.begin : slot;
+      reinterpret_cast<uint32_t*>(&record.item)[lane_] = lane_ == 3 || lane_ == 7 ? changed : word_;
+    }
+    const uint8_t* const rows = args_.plan + header().row_indices;
+    const uint8_t* const positions = args_.plan + header().q_pos;
     if (lane_ < 4) {
-      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_, part(from, lane_));
-    } else if (lane_ < 6) {
-      ptx::cp_async_16(ptx::smem_address(&record.item) + 16 * (lane_ - 4), part(next_item_words(), lane_ - 4));
+      ptx::cp_async_16(ptx::smem_address(&record.block_row) + 16 * lane_,
+                       reinterpret_cast<const uint8_t*>(from) + 16 * lane_);
     } else if (!kDrafts && lane_ == 6) {
-      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), args_.plan + header.row_indices + row * sizeof(uint32_t));
+      ptx::cp_async_4(ptx::smem_address(&record.rows[0]), rows + row * sizeof(uint32_t));
     } else if (!kDrafts && lane_ == 7) {
-      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), args_.plan + header.q_pos + row * sizeof(uint32_t));
+      ptx::cp_async_4(ptx::smem_address(&record.positions[0]), positions + row * sizeof(uint32_t));
     } else if (lane_ == 8) {
       record.head = run_.head;
       record.kv_len = static_cast<int32_t>(run_.end);  // of the run, as it is now
+      record.part = part;
     }
     if constexpr (kDrafts) {
       const uint32_t token = lane_ % kRecordTokens;
       if (token >= row_count) return;
       const uint64_t at = (row + token) * sizeof(uint32_t);
       if (lane_ < kRecordTokens) {
-        ptx::cp_async_4(ptx::smem_address(&record.rows[token]), args_.plan + header.row_indices + at);
+        ptx::cp_async_4(ptx::smem_address(&record.rows[token]), rows + at);
       } else {
-        ptx::cp_async_4(ptx::smem_address(&record.positions[token]), args_.plan + header.q_pos + at);
+        ptx::cp_async_4(ptx::smem_address(&record.positions[token]), positions + at);
       }
     }
   }
@@ -349,13 +369,10 @@ class Loader {
   uint32_t team_;
   bool brings_keys_, brings_values_;
   uint32_t lane_;
-  uint32_t first_part_;
-  uint32_t at_, end_;   // entries of the queue behind the item at hand
-  uint32_t entries_;    // 32 of them, a lane each
-  uint32_t entry_ = 0;  // that of the next item, counted from the queue's begin
-  uint32_t next_entry_ = 0;
-  uint32_t next_word_ = 0;  // lane i < 8 has word i of the next item
-  uint32_t records_ = 0;    // written
+  uint32_t starts_;             // a word a lane, see own() and next()
+  uint32_t pair_ = abi::kNone;  // of the next item; kNone: there is none
+  uint32_t word_ = 0;           // lane i < 8 has word i of its tile's item
+  uint32_t records_ = 0;        // written
   uint32_t slot_ = 0;
   uint32_t token_ = 0;  // first of the next slice
   Run run_{};

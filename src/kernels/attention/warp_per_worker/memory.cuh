@@ -1,6 +1,6 @@
-// What the workers of a CTA keep in shared memory, each for itself: a ring of slices, records of items on their way, and
-// what wide heads do not hold in registers. From tune/attention_choice.cc: FOVEA_SLOTS of a ring; FOVEA_WHOLE_SLICES 1:
-// pages do not divide slices.
+// What the workers of a CTA keep in shared memory, each for itself: a ring of slices, records of items on their way,
+// and what wide heads do not hold in registers. From tune/attention_choice.cc: FOVEA_SLOTS of a ring;
+// FOVEA_WHOLE_SLICES 1: pages do not divide slices.
 #pragma once
 
 #include "kernels/attention/warp_per_worker/tile.cuh"
@@ -24,8 +24,8 @@ struct TeamMemory {
 // Parts of pairs go from warp to warp of a CTA through shared memory, which has no room for those of teams.
 inline constexpr bool kSharedParts = kTeamWarps == 1;
 
-// A part of a divided pair on its way from one warp to another of the CTA, or what the second warp of a team has of rows
-// that both work on, as it lies in registers (shared_parts.cuh).
+// A part of a divided pair on its way from one warp to another of the CTA, or what the second warp of a team has of
+// rows that both work on, as it lies in registers (shared_parts.cuh).
 struct SharedPart {
   float2 values[kRowBlocks][2 * kBlocks][32];
   float lse[kRows];

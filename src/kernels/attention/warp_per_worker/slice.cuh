@@ -3,8 +3,9 @@
 // half the products and accumulators of the general kernel's tile; P needs two `movmatrix` to become the second
 // product's operand.
 //
-// Lane l, r = l / 4, c = l % 4: logits (token r or r + 8, row 2c or 2c + 1 of a block); outputs (dim r or r + 8 of a block, row 2c
-// or 2c + 1), for KV of a byte (dim 2r or 2r + 1), for int4 (of two blocks: 4r or 4r + 1, and 4r + 2 or 4r + 3).
+// Lane l, r = l / 4, c = l % 4: logits (token r or r + 8, row 2c or 2c + 1 of a block); outputs (dim r or r + 8 of a
+// block, row 2c or 2c + 1), for KV of a byte (dim 2r or 2r + 1), for int4 (of two blocks: 4r or 4r + 1, and 4r + 2 or
+// 4r + 3).
 #pragma once
 
 #include "kernels/attention/warp_per_worker/tile.cuh"
@@ -158,8 +159,8 @@ __device__ __forceinline__ uint32_t add_leaking_tokens(State& state, const uint3
   return leaking;
 }
 
-// state.o += V^T P. Tokens that no row sees may hold anything, NaN too. token: the slice's first; kWhole: all rows see all
-// of it.
+// state.o += V^T P. Tokens that no row sees may hold anything, NaN too. token: the slice's first; kWhole: all rows see
+// all of it.
 template <bool kWhole>
 __device__ __forceinline__ void multiply_values(State& state, const uint32_t (&p)[kRowBlocks][2], uint32_t tile,
                                                 const Place& place, uint32_t token, uint32_t lane) {
