@@ -528,12 +528,12 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   options.num_kv_heads = kKvHeads;
   const auto sources = attention_kernels(options, "sm_90a");
   ASSERT_TRUE(sources.ok()) << sources.status().to_string();
-  // Attention of all plans, of those that share, by warps, by teams of them, for few requests and for many query tokens;
-  // append, merge, what cuts plans again.
-  EXPECT_EQ(sources->size(), 9u);
+  // Attention of all plans, of those that share, by warps, for few requests and for many query tokens; append, merge,
+  // what cuts plans again.
+  EXPECT_EQ(sources->size(), 8u);
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
   options.device_growth = false;
-  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 8u);
+  EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 7u);
   options.max_requests = 1;  // nobody to share with, and too little for the warps' kernel
   EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 5u);
   options.q_dtype = DType::kF32;

@@ -48,6 +48,7 @@ Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::Atten
   for (const char* const kind : {"warp_per_worker", "low_batch", "prefix_forest", "prefill"}) {
     if (header.starts_with(fmt::format("kernels/attention/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
   }
+  if (choice.teams) spec.kind = "attention-warp_teams";
   spec.head_dim = o.head_dim;
   spec.q_dtype = jit::kv_dtype_of(o.q_dtype);
   spec.kv_dtype = jit::kv_dtype_of(o.kv_dtype);

@@ -179,6 +179,7 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
     return unsupported("{} query heads a KV head, the {} kernel takes up to {}", need.group,
                        teams ? "teams'" : "warps'", rows);
   }
+  if (teams && !machine.hopper) return unsupported("teams of warps are for sm_90a, not {}", need.arch);
   if (teams && need.head_dim > 128) {
     return unsupported("head_dim {}, a team of warps has registers for up to 128", need.head_dim);
   }
@@ -187,6 +188,7 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
   }
   AttentionChoice choice;
   choice.header = "kernels/attention/warp_per_worker/kernel.cuh";
+  choice.teams = teams;
   const bool int4 = need.kv_dtype == abi::KvDType::kI4;
   const int warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = warps * 32;

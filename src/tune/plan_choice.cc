@@ -38,10 +38,10 @@ bool warp_per_worker_profitable(const KernelMenu& menu, const PlanFacts& facts) 
   return facts.pairs >= least_warps_pairs(menu) && !one_is_long(menu, facts) && !pairs_alike(menu, facts);
 }
 
-// More rows than the kernels for decode take, in one or two tiles of 32. KV of 8 and 4 bits is converted once a team and
-// slice, by the other kernels for every 16 rows (us, general kernel beside it: fp8, 28 rows, 116 requests of 495 76 and
-// 150, 33 of 34k 562 and 780; 60 rows, 815 of 704 535 and 548; but 28 rows, 27 of 27k 121 and 109). Of 16-bit KV only
-// many short requests (13 rows, 37 requests of 158 under 32 heads 54 and 100, of 6,814 under 8 242 and 238).
+// More rows than the kernels for decode take, in one or two tiles of 32. KV of 8 and 4 bits is converted once a team
+// and slice, by the other kernels for every 16 rows (us, general kernel beside it: fp8, 28 rows, 116 requests of 495 76
+// and 150, 33 of 34k 562 and 780; 60 rows, 815 of 704 535 and 548; but 28 rows, 27 of 27k 121 and 109). Of 16-bit KV
+// only many short requests (13 rows, 37 requests of 158 under 32 heads 54 and 100, of 6,814 under 8 242 and 238).
 bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   if (facts.most_rows <= 8 || facts.most_rows > 64) return false;
   return abi::kv_bits(menu.kv_dtype) < 16 || (facts.most_rows <= 16 && facts.pairs >= 4 * menu.num_sms);
@@ -64,10 +64,10 @@ bool sharing_profitable(const KernelMenu& menu, const PlanFacts& facts) {
 
 // Up to a block of 16 rows the general kernel reads as fast as this one or faster, but at head dims whose stages are
 // short (us, general and this: 12 rows, head dim 112, one request of 590k 131 and 95, 80 one of 471k 198 and 207; 16
-// rows, 256, 32 of 48k 408 and 374, 64 247 of 8.6k 158 and 166; 32 rows, 112, 72 of 2k 132 and 85). Of fp8, which its loaders convert
-// for every tile of rows, it needs some 128 rows for what it reads (TFLOP/s beside the general kernel: a prompt of 8k
-// 247 and 165, 512 tokens on 32k 251 and 192, 64 on 4k 209 and 161; 16 on 4k 117 and 143, a prompt beside 63 decodes 22
-// and 74).
+// rows, 256, 32 of 48k 408 and 374, 64 247 of 8.6k 158 and 166; 32 rows, 112, 72 of 2k 132 and 85). Of fp8, which its
+// loaders convert for every tile of rows, it needs some 128 rows for what it reads (TFLOP/s beside the general kernel:
+// a prompt of 8k 247 and 165, 512 tokens on 32k 251 and 192, 64 on 4k 209 and 161; 16 on 4k 117 and 143, a prompt
+// beside 63 decodes 22 and 74).
 bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   if (abi::kv_bits(menu.kv_dtype) < 16) return facts.most_rows > 32 && facts.flops >= 256 * facts.kv_bytes;
   return facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);

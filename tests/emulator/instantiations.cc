@@ -96,7 +96,7 @@ std::vector<Instantiation> make_all() {
   });
   add(make("teams_short", kTeams, 64, kF16, kFp8, 16, {2, 3}), plain);
   add(make("teams_int4", kTeams, 64, kBf16, DType::kI4, 48, {2, 8}), plain);
-  add(make("teams_sm80", kTeams, 80, kF16, DType::kI8, 8, {1, 20}), [](Instantiation& i) { i.arch = "sm_80"; });
+  add(make("teams_int8", kTeams, 80, kF16, DType::kI8, 8, {1, 20}), plain);
   constexpr KernelKind kPrefill = KernelKind::kPrefill;
   add(make("prefill_tma", kPrefill, 128, kBf16, kBf16, 16, {2, 4}), plain);
   add(make("prefill_gather", kPrefill, 64, kF16, kF16, 5, {2, 3}), [](Instantiation& i) {
@@ -180,6 +180,7 @@ Result<Built> build(const Instantiation& instantiation) {
     if (spec.header.starts_with(std::string("kernels/attention/") + name + "/"))
       spec.kind = std::string("attention-") + name;
   }
+  if (choice.teams) spec.kind = "attention-warp_teams";
   spec.head_dim = o.head_dim;
   spec.q_dtype = need.q_dtype;
   spec.kv_dtype = need.kv_dtype;
