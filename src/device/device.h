@@ -136,6 +136,8 @@ class Device {
   virtual Status reserve_upload(std::size_t bytes);
   // Whether the plans of its attention take block rows with bit masks: guesses of coming tokens may then be trees.
   virtual bool verifies_trees() const { return false; }
+  // What a step takes more whose guesses have branches, over the same of chains.
+  virtual double tree_cost() const { return 0.0; }
   // K and V of tokens from one place of the cache to another. args.planes: as arrays that operators read.
   virtual Status move_tokens(const abi::MoveTokensArgs& args);
   // From one place of the device's memory to another.

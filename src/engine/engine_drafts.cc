@@ -78,8 +78,15 @@ void EngineCore::cut_drafts(std::span<Choice* const> choices, std::size_t decodi
     time += cost;
     ++counts[guess.choice];
   }
+  double branches = 0.0;  // odds of guesses that are not the best ones after their parents
   for (Choice* const choice : choices) {
     choice->draft.resize(counts[choice]);
+    for (const DraftNode& node : choice->draft) branches += static_cast<double>(node.odds);
+    for (const DraftNode& node : first_chain(choice->draft)) branches -= static_cast<double>(node.odds);
+  }
+  const bool chains = branches < parts_.device->tree_cost() * tokens;
+  for (Choice* const choice : choices) {
+    if (chains) choice->draft = first_chain(choice->draft);
     sort_by_depth(choice->draft);
   }
 }

@@ -35,6 +35,19 @@ inline bool is_chain(std::span<const DraftNode> tree) {
   return true;
 }
 
+// The guesses of a tree that each stand first among those after their parent.
+inline DraftTree first_chain(std::span<const DraftNode> tree) {
+  DraftTree chain;
+  std::int32_t parent = -1;  // in the tree
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    if (tree[i].parent != parent) continue;
+    parent = static_cast<std::int32_t>(i);
+    chain.push_back(tree[i]);
+    chain.back().parent = static_cast<std::int32_t>(chain.size()) - 2;
+  }
+  return chain;
+}
+
 inline DraftTree chain_of(std::span<const std::int32_t> tokens) {
   DraftTree chain;
   for (const std::int32_t token : tokens) {

@@ -92,6 +92,19 @@ TEST(NgramDrafter, BranchesWhereTheTextWentOnDifferently) {
   EXPECT_NEAR(longer.front().share, 0.8f, 1e-6f);
 }
 
+TEST(DraftTree, HasAFirstChain) {
+  const DraftTree tree = {{.token = 5, .parent = -1, .odds = 0.9f}, {.token = 6, .parent = -1, .odds = 0.8f},
+                          {.token = 7, .parent = 1, .odds = 0.7f},  {.token = 8, .parent = 0, .odds = 0.6f},
+                          {.token = 9, .parent = 0, .odds = 0.5f},  {.token = 4, .parent = 3, .odds = 0.4f}};
+  const DraftTree chain = first_chain(tree);
+  ASSERT_TRUE(is_chain(chain));
+  ASSERT_EQ(chain.size(), 3u);
+  EXPECT_EQ(chain[0].token, 5);
+  EXPECT_EQ(chain[1].token, 8);
+  EXPECT_EQ(chain[2].token, 4);
+  EXPECT_TRUE(first_chain({}).empty());
+}
+
 TEST(NgramDrafter, SortsByDepth) {
   PhiloxRng rng(3);
   for (int trial = 0; trial < 50; ++trial) {
