@@ -44,9 +44,9 @@ enum class AttentionMask : std::uint8_t {
   kBits = 3,    // a bit for each (query token, KV token)
 };
 
-// Which of the CUDA kernels runs plans. kWarpPerWorker and kLowBatch are for decode, and take the few query tokens of a
-// draft one by one; they have no shared prefixes and no mask of bits. kPrefill reads 16-bit KV, and fp8 where it is
-// asked for.
+// Which of the CUDA kernels runs plans. kWarpPerWorker and kLowBatch are for decode and take query tokens of a draft
+// one by one, kWarpPerWorker in tiles of 32 rows where there are more than 8 under a KV head; they have no shared
+// prefixes and no mask of bits. kPrefill reads 16-bit KV, and fp8 where it is asked for.
 enum class DecodeKernel : std::uint8_t {
   kAuto = 0,           // by requests, heads and lengths; from the first run on that a graph captured, that run's
   kGeneral = 1,        // the one that runs all other plans
