@@ -123,6 +123,7 @@ int ncclGetUniqueId(Id* id) {
   if (const int code = fault(__func__); code != 0) return code;
   *id = {};
   std::snprintf(id->name, sizeof id->name, "/fovea-fake-nccl-%d", ::getpid());
+  ::shm_unlink(id->name);  // of a process that was killed before its ranks had met, whose number this one has now
   const int file = ::shm_open(id->name, O_CREAT | O_EXCL | O_RDWR, 0600);
   if (file < 0 || ::ftruncate(file, sizeof(Shared)) != 0) return kFailed;
   ::close(file);
