@@ -191,7 +191,8 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
       case PlanReason::kFewPairs:
         return fmt::format("{}, at most {}: what happens once counts", pairs, most_low_batch_pairs(menu));
       case PlanReason::kFewRows:
-        return fmt::format("up to {} rows of a request under a KV head, tiles of 32", facts.most_rows);
+        return fmt::format("up to {} rows of a request under a KV head, tiles of 32 by two warps each",
+                           facts.most_rows);
       case PlanReason::kManyPairs: return pairs + ", enough for every warp to have work of its own";
       case PlanReason::kOneLong: return pairs + ", more than a third of them one request's";
       case PlanReason::kBetween:
