@@ -22,11 +22,12 @@ struct NormArgs {
   float eps;
 };
 
-// Threads of a CTA for rows of so many runs of elements, and how many runs each of them keeps.
+// Threads of a CTA for rows of so many runs of elements, and how many runs each of them keeps: four where there are
+// enough, all on their way at once, so that an SM has many rows in flight.
 inline constexpr uint32_t kMostNormThreads = 1024;
-inline constexpr uint32_t kMostNormRuns = 8;
+inline constexpr uint32_t kMostNormRuns = 4;
 constexpr uint32_t norm_threads(uint32_t runs) {
-  const uint32_t whole_warps = (runs + 31) / 32 * 32;
+  const uint32_t whole_warps = (runs + 127) / 128 * 32;
   return whole_warps < kMostNormThreads ? whole_warps : kMostNormThreads;
 }
 
@@ -120,7 +121,7 @@ struct RopeTarget {
 inline constexpr uint32_t kMostRopeTargets = 8;  // of a launch
 inline constexpr uint32_t kRopeWarps = 8;        // of a CTA
 
-// fovea_rope_append: a warp a row and head.
+// fovea_rope_append: warps_a_row warps a row, each for as many of its heads.
 struct RopeAppendArgs {
   void* qkv;  // [rows, num_qo_heads + 2 * num_kv_heads, head_dim]: q, which is written back, then k, then v
   long long row_stride, head_stride;
@@ -131,23 +132,34 @@ struct RopeAppendArgs {
   float attention_factor;    // multiplies cosines and sines
   float norm_offset;
   float norm_eps;
-  uint32_t norms_are_whole;  // of all heads of a row together
+  uint32_t norms_are_whole;  // of all heads of a row together; then a row is a CTA's
   uint32_t rotary_dim;       // leading dims that rotate: dims i and i + rotary_dim / 2 are a pair; 0: none
   uint32_t rows;
   uint32_t num_qo_heads;
   uint32_t num_kv_heads;
+  uint32_t warps_a_row;  // rope_warps_a_row()
   uint32_t does_q;       // whether this launch is the one that does q
   uint32_t num_targets;  // of this launch
   RopeTarget targets[kMostRopeTargets];
 };
 
-// Warps of a row.
-constexpr uint32_t rope_warps_a_row(const RopeAppendArgs& args) {
+// Heads of a row that a launch computes.
+constexpr uint32_t rope_heads_a_row(const RopeAppendArgs& args) {
   uint32_t heads = args.does_q != 0 ? args.num_qo_heads : 0;
   for (uint32_t i = 0; i < args.num_targets; ++i) {
     heads += 2 * static_cast<uint32_t>(args.targets[i].head_end - args.targets[i].head_begin);
   }
   return heads;
+}
+
+// A warp for each head of few rows, so that nothing waits; of many rows a warp takes some heads, whose angles it
+// computes once. Norms of all heads read what other warps write: those meet at a barrier.
+inline constexpr uint32_t kRopeHeadsAWarp = 8;
+inline constexpr uint32_t kManyRopeHeads = 8192;  // of all rows; twice what an H200 holds at once
+constexpr uint32_t rope_warps_a_row(const RopeAppendArgs& args) {
+  const uint32_t heads = rope_heads_a_row(args);
+  if (args.norms_are_whole != 0) return kRopeWarps;
+  return args.rows * heads < kManyRopeHeads ? heads : (heads + kRopeHeadsAWarp - 1) / kRopeHeadsAWarp;
 }
 
 }  // namespace fovea::abi

@@ -1,5 +1,6 @@
-// PagedAttention on a CUDA device: plans with core/plan, packs a plan into one buffer, runs it with one launch. Plans
-// over several KV pools, which the engine makes, are a plan and a launch for each pool (cuda_pools.cc).
+// PagedAttention on a CUDA device: plans with core/plan, packs a plan into one buffer, runs it with one launch. What
+// the engine asks may be several of these: a plan for each KV pool, or one for decodes and one for prompts
+// (cuda_plans.cc).
 #pragma once
 
 #include <memory>

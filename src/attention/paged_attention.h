@@ -39,6 +39,10 @@ struct AttentionConfig {
   // CUDA graphs: the caller replays a graph only under plans of as many rows and of the run_kind() of those that it
   // captured; so every plan gets the kernel that is best for it.
   bool graphs_by_kind = false;
+  // CUDA, with graphs_by_kind: requests of one query token ahead of prompts are a plan and a launch of their own where
+  // they read so much. The launch takes some 5 us; among prompts' items decodes take a tenth longer, and twice as long
+  // where they share prefixes, which wide tiles read for every request by itself.
+  std::int64_t least_decode_bytes = std::int64_t{128} << 20;
 
   void set_format(const KvFormat& format) {
     options.kv_dtype = format.dtype;

@@ -227,7 +227,8 @@ Status CudaOps::rope_append(abi::RopeAppendArgs args, DType dtype, int head_dim,
     args.num_targets = static_cast<std::uint32_t>(std::min<std::size_t>(targets.size(), abi::kMostRopeTargets));
     std::copy_n(targets.begin(), args.num_targets, args.targets);
     targets = targets.subspan(args.num_targets);
-    const std::uint64_t warps = std::uint64_t{args.rows} * abi::rope_warps_a_row(args);
+    args.warps_a_row = abi::rope_warps_a_row(args);
+    const std::uint64_t warps = std::uint64_t{args.rows} * args.warps_a_row;
     FOVEA_RETURN_IF_ERROR(
         launch(*function, &args, (warps + abi::kRopeWarps - 1) / abi::kRopeWarps, abi::kRopeWarps * 32));
     args.does_q = 0;

@@ -23,16 +23,25 @@ __forceinline__ void rms_norm(const abi::NormArgs& args, float* sums) {
   wait_for_inputs();
   const long long from = row * args.x_row_stride + head * args.x_head_stride;
   const long long residual = row * args.residual_row_stride + head * args.residual_head_stride;
+  // All that is read is on its way before anything is written.
+  Packed<kType, kVec> read[kRuns], added[kRuns];
+#pragma unroll
+  for (uint32_t r = 0; r < kRuns; ++r) {
+    const uint32_t i = (r * blockDim.x + threadIdx.x) * kVec;
+    if (i >= args.dim) continue;
+    read[r] = load<kType, kVec>(args.x, from + i);
+    if (args.residual != nullptr) added[r] = load<kType, kVec>(args.residual, residual + i);
+  }
   float x[kRuns][kVec];
   float squares = 0.0f;
 #pragma unroll
   for (uint32_t r = 0; r < kRuns; ++r) {
     const uint32_t i = (r * blockDim.x + threadIdx.x) * kVec;
     if (i >= args.dim) continue;
-    unpack(load<kType, kVec>(args.x, from + i), x[r]);
+    unpack(read[r], x[r]);
     if (args.residual != nullptr) {
       float sum[kVec];
-      unpack(load<kType, kVec>(args.residual, residual + i), sum);
+      unpack(added[r], sum);
 #pragma unroll
       for (uint32_t e = 0; e < kVec; ++e) x[r][e] += sum[e];
       store(args.residual, residual + i, pack<kType, kVec>(x[r]));

@@ -1,10 +1,11 @@
 // fovea_rope_append: what stands between a layer's QKV product and its attention, in one launch: norms of q and k,
 // rotary embedding of both, q back to where it was, k and v into the pools, in whatever format each pool stores. A warp
-// a row and head. Launched by device/cuda; arguments and grid in abi/op_args.h.
+// takes some heads of a row, one after the other, the next on its way meanwhile. Launched by device/cuda; arguments and
+// grid in abi/op_args.h.
 //
-//   A lane keeps one unit: the two sides of kVec pairs that rotate together, so that a rotation needs no other lane.
-//   Quantized formats go through shared memory, a row a warp, where the Hadamard rotation and the rounding find it; the
-//   arithmetic is that of append_quantized.cuh.
+//   A lane keeps one unit of a head: the two sides of kVec pairs that rotate together, so that a rotation needs no
+//   other lane, and its angles are the same in every head. Quantized formats go through shared memory, a row a warp,
+//   where the Hadamard rotation and the rounding find it; the arithmetic is that of append_quantized.cuh.
 //
 // Compiled for FOVEA_HEAD_DIM, FOVEA_DTYPE (of qkv) and FOVEA_VEC (elements an access).
 #pragma once
@@ -54,16 +55,29 @@ struct RopeAppend {
     return warp_sum(squares);
   }
 
-  // first_head: of the projection; head: of it, this unit's.
-  static __forceinline__ void normalize(const abi::RopeAppendArgs& args, const float* weight, long long row_element,
-                                        uint32_t first_head, uint32_t head, uint32_t heads, Unit& unit) {
-    float squares = 0.0f;
+  // Of the norms of all heads of a row together.
+  struct Squares {
+    float q = 0.0f, k = 0.0f;
+  };
+  static __forceinline__ Squares squares_of_row(const abi::RopeAppendArgs& args, long long row_element) {
+    Squares all;
+    if (args.does_q != 0 && args.q_norm != nullptr) all.q = sum_of_squares(args, row_element, args.num_qo_heads);
+    if (args.k_norm != nullptr) {
+      all.k = sum_of_squares(args, row_element + args.num_qo_heads * args.head_stride, args.num_kv_heads);
+    }
+    return all;
+  }
+
+  // head, heads: of the projection. of_all: squares of all of it, for a norm of all heads together.
+  static __forceinline__ void normalize(const abi::RopeAppendArgs& args, const float* weight, uint32_t head,
+                                        uint32_t heads, float of_all, Unit& unit) {
+    float squares = of_all;
     float count = static_cast<float>(kHeadDim);
     if (args.norms_are_whole != 0) {
-      squares = sum_of_squares(args, row_element + first_head * args.head_stride, heads);
       count *= static_cast<float>(heads);
       weight += head * kHeadDim;
     } else {
+      squares = 0.0f;
 #pragma unroll
       for (uint32_t e = 0; e < kVec; ++e) squares = fma_of(unit.low[e], unit.low[e], squares);
 #pragma unroll
@@ -79,13 +93,26 @@ struct RopeAppend {
     }
   }
 
-  static __forceinline__ void rotate(const abi::RopeAppendArgs& args, uint32_t row, Unit& unit) {
+  // Of a lane's pairs, times the attention factor.
+  struct Angles {
+    bool are_known = false;
+    CosSin of[kVec];
+  };
+
+  static __forceinline__ void rotate(const abi::RopeAppendArgs& args, uint32_t row, Angles& angles, Unit& unit) {
     if (!unit.is_there || !unit.at.rotates) return;
-    const float position = static_cast<float>(args.positions[row]);
+    if (!angles.are_known) {
+      const float position = static_cast<float>(args.positions[row]);
+#pragma unroll
+      for (uint32_t e = 0; e < kVec; ++e) {
+        const CosSin pair = rotary_cos_sin(position, args.inv_freq[unit.at.first + e]);
+        angles.of[e] = {pair.cosine * args.attention_factor, pair.sine * args.attention_factor};
+      }
+      angles.are_known = true;
+    }
 #pragma unroll
     for (uint32_t e = 0; e < kVec; ++e) {
-      const CosSin pair = rotary_cos_sin(position, args.inv_freq[unit.at.first + e]);
-      const float cosine = pair.cosine * args.attention_factor, sine = pair.sine * args.attention_factor;
+      const float cosine = angles.of[e].cosine, sine = angles.of[e].sine;
       const float x = unit.low[e], y = unit.high[e];
       unit.low[e] = x * cosine - y * sine;
       unit.high[e] = y * cosine + x * sine;
@@ -191,39 +218,68 @@ struct RopeAppend {
     }
   }
 
-  static __forceinline__ void run(const abi::RopeAppendArgs& args, float* scratch) {
-    const uint32_t a_row = abi::rope_warps_a_row(args);
-    const uint32_t warp = blockIdx.x * abi::kRopeWarps + threadIdx.x / 32;
-    const uint32_t row = warp / a_row;
-    if (row >= args.rows) return;
-    uint32_t part = warp - row * a_row;
-    const long long row_element = row * args.row_stride;
-    if (args.does_q != 0 && part < args.num_qo_heads) {
-      const long long element = row_element + part * args.head_stride;
-      Unit unit = load_unit(args.qkv, element, args.rotary_dim);
-      if (args.q_norm != nullptr) normalize(args, args.q_norm, row_element, 0, part, args.num_qo_heads, unit);
-      rotate(args, row, unit);
-      write_unit<kType>(unit, args.qkv, element);
-      return;
+  // A head of the row, and where it goes.
+  struct Head {
+    const abi::RopeTarget* target;  // null: q
+    uint32_t head;                  // of the projection
+    bool keys;
+    long long element;  // of qkv
+  };
+
+  static __forceinline__ Head head_of(const abi::RopeAppendArgs& args, long long row_element, uint32_t part) {
+    const uint32_t queries = args.does_q != 0 ? args.num_qo_heads : 0;
+    if (part < queries) return {nullptr, part, false, row_element + part * args.head_stride};
+    part -= queries;
+    const abi::RopeTarget* target = args.targets;
+    uint32_t heads = static_cast<uint32_t>(target->head_end - target->head_begin);
+    while (part >= 2 * heads) {
+      part -= 2 * heads;
+      ++target;
+      heads = static_cast<uint32_t>(target->head_end - target->head_begin);
     }
-    if (args.does_q != 0) part -= args.num_qo_heads;
-    for (uint32_t t = 0; t < args.num_targets; ++t) {
-      const abi::RopeTarget& target = args.targets[t];
-      const uint32_t heads = static_cast<uint32_t>(target.head_end - target.head_begin);
-      if (part >= 2 * heads) {
-        part -= 2 * heads;
+    const bool keys = part < heads;
+    const uint32_t head = static_cast<uint32_t>(target->head_begin) + (keys ? part : part - heads);
+    const uint32_t first = args.num_qo_heads + (keys ? 0 : args.num_kv_heads);
+    return {target, head, keys, row_element + (first + head) * args.head_stride};
+  }
+
+  static __forceinline__ void run(const abi::RopeAppendArgs& args, float* scratch) {
+    const uint32_t heads = abi::rope_heads_a_row(args);
+    const uint32_t warp = blockIdx.x * abi::kRopeWarps + threadIdx.x / 32;
+    const uint32_t row = warp / args.warps_a_row;
+    if (row >= args.rows) return;
+    const uint32_t a_warp = (heads + args.warps_a_row - 1) / args.warps_a_row;
+    const uint32_t begin = (warp - row * args.warps_a_row) * a_warp, end = min(begin + a_warp, heads);
+    const long long row_element = row * args.row_stride;
+    Squares squares;
+    if (args.norms_are_whole != 0) {
+      // Before any warp of the row, which is this CTA's, writes its heads back.
+      squares = squares_of_row(args, row_element);
+      __syncthreads();
+    }
+    if (begin >= end) return;
+    Angles angles;
+    Head next = head_of(args, row_element, begin);
+    Unit loaded = load_unit(args.qkv, next.element, args.rotary_dim);
+    for (uint32_t part = begin; part < end; ++part) {
+      const Head at = next;
+      Unit unit = loaded;
+      if (part + 1 < end) {
+        next = head_of(args, row_element, part + 1);
+        loaded = load_unit(args.qkv, next.element, args.rotary_dim);
+      }
+      if (at.target == nullptr) {
+        if (args.q_norm != nullptr) normalize(args, args.q_norm, at.head, args.num_qo_heads, squares.q, unit);
+        rotate(args, row, angles, unit);
+        write_unit<kType>(unit, args.qkv, at.element);
         continue;
       }
-      const bool keys = part < heads;
-      const uint32_t head = static_cast<uint32_t>(target.head_begin) + (keys ? part : part - heads);
-      const uint32_t first = args.num_qo_heads + (keys ? 0 : args.num_kv_heads);
-      Unit unit = load_unit(args.qkv, row_element + (first + head) * args.head_stride, args.rotary_dim);
-      if (keys) {
-        if (args.k_norm != nullptr) normalize(args, args.k_norm, row_element, first, head, args.num_kv_heads, unit);
-        rotate(args, row, unit);
+      if (at.keys) {
+        if (args.k_norm != nullptr) normalize(args, args.k_norm, at.head, args.num_kv_heads, squares.k, unit);
+        rotate(args, row, angles, unit);
       }
-      append(target, row, head, keys, unit, scratch);
-      return;
+      append(*at.target, row, at.head, at.keys, unit, scratch);
+      __syncwarp();  // scratch is the next head's
     }
   }
 };

@@ -1,5 +1,6 @@
-// Block rows over several KV pools on a driver without a GPU: heads that keep all tokens in a quantized pool, heads
-// that keep sinks and a window in one of bf16, as streaming heads of the engine do, against the CPU.
+// Plans of several launches on a driver without a GPU, against the CPU: block rows over several KV pools (heads that
+// keep all tokens in a quantized pool, heads that keep sinks and a window in one of bf16, as streaming heads of the
+// engine do), and steps of decodes and prompts.
 #include "attention/cuda_attention.h"
 #include "attention/cuda_attention_test_util.h"
 #include "core/layout/head_rows.h"
@@ -7,19 +8,21 @@
 namespace fovea {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kStride = 10;
 constexpr std::size_t kRow = std::size_t{kHeads} * kDim;
 
-class CudaPoolsTest : public ::testing::Test {
+class CudaPlansTest : public ::testing::Test {
  protected:
   void SetUp() override {
     fake::state() = {};
     fake::state().memory_bytes = std::size_t{1} << 28;
     fake::state().kernels["fovea_attention"] = [this](void** parameters) {
       const auto args = std::make_shared<abi::AttentionArgs>(*static_cast<abi::AttentionArgs*>(parameters[0]));
-      return [args, this] { execute(*args, rows_, kHeads, kDim); };
+      return [args] { execute(*args, DevicePlanView(args->plan).view.header->num_rows, kHeads, kDim); };
     };
     std::mt19937_64 random(5);
     std::normal_distribution<float> normal;
@@ -155,7 +158,7 @@ class CudaPoolsTest : public ::testing::Test {
   std::vector<std::uint32_t> row_indices_;
 };
 
-TEST_F(CudaPoolsTest, StreamingHeadsAreALaunchAPool) {
+TEST_F(CudaPlansTest, StreamingHeadsAreALaunchAPool) {
   const auto attention = make(), reference = make_on_cpu();
   auto& calls = fake::state().calls;
   calls.clear();
@@ -199,7 +202,7 @@ TEST_F(CudaPoolsTest, StreamingHeadsAreALaunchAPool) {
 }
 
 // Rows that see of each other what bits say, in both pools; bits lie where the CPU's plan finds them.
-TEST_F(CudaPoolsTest, RowsThatAreTreesHaveTheBitsOfTheBatch) {
+TEST_F(CudaPlansTest, RowsThatAreTreesHaveTheBitsOfTheBatch) {
   const auto attention = make(), reference = make_on_cpu();
   std::mt19937_64 random(9);
   std::vector<std::uint8_t> bits(3 + 8 + 8);
@@ -239,7 +242,7 @@ TEST_F(CudaPoolsTest, RowsThatAreTreesHaveTheBitsOfTheBatch) {
   }
 }
 
-TEST_F(CudaPoolsTest, OneGraphServesEveryLaterPlan) {
+TEST_F(CudaPlansTest, OneGraphServesEveryLaterPlan) {
   const auto attention = make(), reference = make_on_cpu();
   auto device = cuda::Device::open(0);
   ASSERT_TRUE(device.ok());
@@ -265,7 +268,71 @@ TEST_F(CudaPoolsTest, OneGraphServesEveryLaterPlan) {
   }
 }
 
-TEST_F(CudaPoolsTest, WhatCannotRunIsTold) {
+// Decodes ahead of prompts are a plan of their own where they read enough, and what a plan of all gives is the same.
+TEST_F(CudaPlansTest, DecodesAndPromptsAreTwoLaunches) {
+  config_.pools.resize(1);
+  config_.graphs_by_kind = true;
+  const std::vector<std::int32_t> q_lens = {1, 1, 1, 20, 2}, kv_lens = {100, 30, 128, 90, 60};
+  rows_ = 25;
+  RequestBatch requests;
+  requests.num_requests = 5;
+  requests.q_lens = q_lens.data();
+  requests.kv_lens = kv_lens.data();
+  requests.page_indices = pages_.data();
+  requests.page_stride = kStride;
+  const auto as_one = make(), on_cpu = make_on_cpu();  // 258 tokens are less than the least that is apart
+  const std::int64_t read = std::int64_t{258} * kKvHeads * 2 * kDim;
+  config_.least_decode_bytes = read;
+  const auto apart = make();
+  Output one(rows_), two(rows_), reference(rows_);
+  auto& calls = fake::state().calls;
+  for (auto [attention, to, launches] : {std::tuple{as_one.get(), &one, 1}, {apart.get(), &two, 2}}) {
+    const Status planned = attention->plan(requests, {});
+    ASSERT_TRUE(planned.ok()) << planned.to_string();
+    EXPECT_EQ(attention->num_rows(), 25);
+    EXPECT_TRUE(attention->check_pages(kPages).ok());
+    EXPECT_EQ(attention->check_pages(2).code(), StatusCode::kOutOfRange);
+    calls.clear();
+    const Status ran = run(*attention, *to);
+    ASSERT_TRUE(ran.ok()) << ran.to_string();
+    EXPECT_EQ(calls["cuLaunchKernelEx"], launches);
+  }
+  ASSERT_TRUE(on_cpu->plan(requests, {}).ok());
+  ASSERT_TRUE(run(*on_cpu, reference).ok());
+  expect_equal(one, reference);
+  expect_equal(two, reference);
+  EXPECT_EQ(apart->stats().kv_bytes_unshared, as_one->stats().kv_bytes_unshared);
+  EXPECT_THAT(apart->kernel_and_reason(), AllOf(HasSubstr("decodes: "), HasSubstr("; prompts: ")));
+  EXPECT_NE(apart->run_kind(), as_one->run_kind());
+  const int kind = apart->run_kind();
+  EXPECT_EQ(apart->grow(kv_lens, {}).code(), StatusCode::kUnsupported);
+
+  // One decode less: the prompts' launch begins at another row, and what is left reads too little.
+  requests.num_requests = 4;
+  ++requests.q_lens;
+  ++requests.kv_lens;
+  requests.page_indices += kStride;
+  ASSERT_TRUE(apart->plan(requests, {}).ok());
+  EXPECT_THAT(apart->kernel_and_reason(), Not(HasSubstr("prompts: ")));
+  EXPECT_NE(apart->run_kind(), kind);
+
+  // Steps of decodes alone and of drafts, which graphs repeat, are one launch, and decodes' may grow.
+  for (const std::vector<std::int32_t>& q : {std::vector<std::int32_t>{1, 1, 1, 1, 1}, {1, 1, 1, 4, 16}}) {
+    requests.num_requests = 5;
+    requests.q_lens = q.data();
+    requests.kv_lens = kv_lens.data();
+    requests.page_indices = pages_.data();
+    ASSERT_TRUE(apart->plan(requests, {}).ok());
+    EXPECT_THAT(apart->kernel_and_reason(), Not(HasSubstr("prompts: ")));
+  }
+  config_.options.batch_invariant = true;
+  const auto invariant = make();
+  requests.q_lens = q_lens.data();
+  ASSERT_TRUE(invariant->plan(requests, {}).ok());
+  EXPECT_THAT(invariant->kernel_and_reason(), Not(HasSubstr("prompts: ")));
+}
+
+TEST_F(CudaPlansTest, WhatCannotRunIsTold) {
   const auto attention = make();
   batch({1, 1}, {40, 50});
   Output output(rows_);
