@@ -1,7 +1,7 @@
 // fovea_rope_append: what stands between a layer's QKV product and its attention, in one launch: norms of q and k,
 // rotary embedding of both, q back to where it was, k and v into the pools, in whatever format each pool stores. A warp
-// takes some heads of a row, one after the other, the next on its way meanwhile. Launched by device/cuda; arguments and
-// grid in abi/op_args.h.
+// takes some heads of a row, one after the other, the next four on their way meanwhile. Launched by device/cuda;
+// arguments and grid in abi/op_args.h.
 //
 //   A lane keeps one unit of a head: the two sides of kVec pairs that rotate together, so that a rotation needs no
 //   other lane, and its angles are the same in every head. Quantized formats go through shared memory, a row a warp,
@@ -32,13 +32,18 @@ struct RopeAppend {
     float high[kVec];
   };
 
-  static __forceinline__ Unit load_unit(const void* from, long long element, uint32_t rotary_dim) {
-    const uint32_t lane = threadIdx.x % 32;
-    Unit unit{abi::unit_runs(lane, kVec, kHeadDim, rotary_dim), lane < kUnits, {}, {}};
-    if (unit.is_there) {
-      unpack(load<kType, kVec>(from, element + unit.at.first), unit.low);
-      unpack(load<kType, kVec>(from, element + unit.at.second), unit.high);
-    }
+  // As it lies in memory, on its way.
+  struct Loaded {
+    Packed<kType, kVec> low, high;
+  };
+  static __forceinline__ Loaded load_unit(const void* from, long long element, const abi::UnitRuns& at) {
+    if (threadIdx.x % 32 >= kUnits) return {};
+    return {load<kType, kVec>(from, element + at.first), load<kType, kVec>(from, element + at.second)};
+  }
+  static __forceinline__ Unit unit_of(const Loaded& loaded, const abi::UnitRuns& at) {
+    Unit unit{at, threadIdx.x % 32 < kUnits, {}, {}};
+    unpack(loaded.low, unit.low);
+    unpack(loaded.high, unit.high);
     return unit;
   }
 
@@ -257,17 +262,23 @@ struct RopeAppend {
       squares = squares_of_row(args, row_element);
       __syncthreads();
     }
-    if (begin >= end) return;
+    const abi::UnitRuns runs = abi::unit_runs(threadIdx.x % 32, kVec, kHeadDim, args.rotary_dim);
+    const auto load_part = [&](uint32_t part) -> Loaded {
+      if (part >= end) return {};
+      return load_unit(args.qkv, head_of(args, row_element, part).element, runs);
+    };
+    constexpr uint32_t kAhead = 4;
+    Loaded ahead[kAhead];
+#pragma unroll
+    for (uint32_t i = 0; i < kAhead; ++i) ahead[i] = load_part(begin + i);
     Angles angles;
-    Head next = head_of(args, row_element, begin);
-    Unit loaded = load_unit(args.qkv, next.element, args.rotary_dim);
+#pragma unroll 1
     for (uint32_t part = begin; part < end; ++part) {
-      const Head at = next;
-      Unit unit = loaded;
-      if (part + 1 < end) {
-        next = head_of(args, row_element, part + 1);
-        loaded = load_unit(args.qkv, next.element, args.rotary_dim);
-      }
+      const Head at = head_of(args, row_element, part);
+      Unit unit = unit_of(ahead[0], runs);
+#pragma unroll
+      for (uint32_t i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
+      ahead[kAhead - 1] = load_part(part + kAhead);
       if (at.target == nullptr) {
         if (args.q_norm != nullptr) normalize(args, args.q_norm, at.head, args.num_qo_heads, squares.q, unit);
         rotate(args, row, angles, unit);
