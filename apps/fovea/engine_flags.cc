@@ -50,10 +50,9 @@ void EngineFlags::declare(Options& table) {
             "Milliseconds between tokens of running answers while prompts are read; 0: chunks are always full");
   table.add("itl-stretch", options.itl_stretch,
             "Steps with prompts take at most so many times what answers alone take, such as 1.5; 0: no such limit");
-  table.add_choice(
-      "speculate", options.speculate, {"off", "ngram"},
-      "ngram: verify several tokens a step, guessed from the request's own text or forced by its grammar; the same "
-      "answers");
+  table.add_choice("speculate", options.speculate, {"off", "ngram"},
+                   "ngram: verify several draft tokens a step, from the request's own text or forced by its grammar; "
+                   "the same answers");
   table.add_flag("prefix-cache", options.prefix_cache, "Keep prompts' KV pages for later requests");
   table.add_flag("share-prefixes", options.share_prefixes, "Attention reads a prefix that requests share once");
   table.add_flag("batch-invariant", options.batch_invariant, "The same answer bits whoever shares the batch");

@@ -71,8 +71,8 @@ struct EngineOptions {
   // prompts read all. Needs `sparse`.
   std::string sparse_prefill = "off";
   std::vector<std::int32_t> dense_layers;  // layers that read all whatever the policy
-  // "ngram": tokens are guessed from the request's own text and verified several in a step, which changes no answer,
-  // only how fast it comes. Not beside `sparse`. "off": one token a step.
+  // "ngram": draft tokens from the request's own text are verified several in a step, which changes no answer, only how
+  // fast it comes. Not beside `sparse`. "off": one token a step.
   std::string speculate = "off";
   std::int32_t sparse_interval = 1;    // steps from one scan of all statistics to the next; in between candidates of it
   std::int32_t sparse_candidates = 4;  // candidates kept, in budgets; 0: lists stay as they are until the next scan
@@ -134,8 +134,8 @@ struct GenerationEvent {
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   std::int32_t completion_tokens = 0;
-  std::int32_t draft_tokens = 0;     // guessed and verified (EngineOptions::speculate),
-  std::int32_t accepted_tokens = 0;  // ..., and right: completion tokens that took no step of their own
+  std::int32_t draft_tokens = 0;     // verified (EngineOptions::speculate),
+  std::int32_t accepted_tokens = 0;  // ..., and accepted: completion tokens that took no step of their own
 };
 
 // Called on the engine's thread, in order; must return quickly and must not call back into the engine except cancel().
@@ -174,7 +174,7 @@ struct EngineStats {
   std::int64_t prompt_tokens_pending = 0;  // of prompts of open requests: neither computed nor found in the cache yet
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, steps = 0;
   std::uint64_t steps_ahead = 0;                        // launched before the tokens of the step before were read
-  std::uint64_t draft_tokens = 0, accepted_tokens = 0;  // guesses that were verified, and those that were right
+  std::uint64_t draft_tokens = 0, accepted_tokens = 0;  // verified, and of those accepted
   std::uint64_t accepted_branches = 0;  // of the latter, those that were not the likeliest in their place
   std::uint64_t kv_bytes_read = 0, kv_bytes_unshared = 0;  // by plans; the second as if nothing were shared
   // Page selection; a page is 16 tokens of one layer, KV head and query.

@@ -134,9 +134,9 @@ class Device {
   }
   // Room for so many bytes of upload(), so that a forward makes none.
   virtual Status reserve_upload(std::size_t bytes);
-  // Whether the plans of its attention take block rows with bit masks: guesses of coming tokens may then be trees.
+  // Whether the plans of its attention take block rows with bit masks: drafts may then be trees.
   virtual bool verifies_trees() const { return false; }
-  // What a step takes more whose guesses have branches, over the same of chains.
+  // What a verify step of draft trees takes more, over the same of chains.
   virtual double tree_cost() const { return 0.0; }
   // K and V of tokens from one place of the cache to another. args.planes: as arrays that operators read.
   virtual Status move_tokens(const abi::MoveTokensArgs& args);

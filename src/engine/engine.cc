@@ -108,7 +108,7 @@ Status check_engine_options(const EngineOptions& options) {
     return invalid_argument("speculate is {}; expected \"off\" or \"ngram\"", quote(options.speculate));
   }
   if (options.speculate != "off" && options.sparse != "off") {
-    return unsupported("speculate is \"{}\" and sparse \"{}\": statistics of pages would hold guesses; choose one",
+    return unsupported("speculate is \"{}\" and sparse \"{}\": statistics of pages would hold draft tokens; choose one",
                        options.speculate, options.sparse);
   }
   return ok_status();
@@ -121,7 +121,7 @@ std::int32_t effective_max_running(const EngineOptions& options) {
 
 std::int32_t max_draft_tokens(const EngineOptions& options) {
   if (options.speculate == "off") return 0;
-  // Beside more sequences a step has work enough without guesses.
+  // Beside more sequences a step has work enough without draft tokens.
   constexpr std::int32_t kSequences = 8;
   return std::min(kSequences * NgramDrafter::kMostTokens, options.chunk_tokens / 2);
 }

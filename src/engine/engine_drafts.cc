@@ -1,4 +1,4 @@
-// Guesses of a step: what each choice's drafter and grammar propose, and which of that is worth its cost.
+// Draft tokens of a step: what each choice's drafter and grammar propose, and which of that is worth its cost.
 #include <algorithm>
 #include <map>
 
@@ -8,13 +8,13 @@
 namespace fovea {
 namespace {
 
-// Bounds of the odds that a guess must have. Below, it is not worth its cost to anybody; above, it is tried whatever it
-// costs, or its cost would never be known better.
-constexpr double kLeastOdds = 0.05;
-constexpr double kSureOdds = 0.9;
-constexpr double kUnknownCost = 0.25;  // of a guess, over a step's, until steps have shown it
+// Bounds of the acceptance probability that a draft token must have. Below, it is not worth its cost to anybody; above,
+// it is tried whatever it costs, or its cost would never be known better.
+constexpr double kLeastAcceptance = 0.05;
+constexpr double kSureAcceptance = 0.9;
+constexpr double kUnknownCost = 0.25;  // of a draft token, over a step's, until steps have shown it
 
-// Guesses that the grammar lets stand after those before them.
+// Draft tokens that the grammar lets stand after those before them.
 void keep_fitting(GrammarMatcher& grammar, DraftTree& tree) {
   DraftTree kept;
   std::vector<std::int32_t> place, path;
@@ -45,7 +45,7 @@ void EngineCore::make_drafts() {
       choice->draft.clear();
       if (choice->state != SequenceState::kRunning || choice->remaining() != 1) continue;
       ++decoding;
-      // The step gives a token beyond those guessed.
+      // The step gives a token beyond those of the draft.
       const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
       const auto sure = most > 0 ? forced_tokens(*choice) : std::vector<std::int32_t>();
       choice->draft = choice->drafter.draft(choice->tokens, most, runner_->verifies_trees(), sure);
@@ -56,33 +56,34 @@ void EngineCore::make_drafts() {
   if (!drafting.empty()) cut_drafts(drafting, decoding);
 }
 
-// The best guesses of all, as long as each promises more tokens for its time than the step gives without it.
+// The best draft tokens of all, as long as each promises more tokens for its time than the step gives without it.
 void EngineCore::cut_drafts(std::span<Choice* const> choices, std::size_t decoding) {
-  struct Guess {
+  struct Candidate {
     Choice* choice;
-    float odds;
+    float acceptance;
   };
-  std::vector<Guess> guesses;
+  std::vector<Candidate> candidates;
   for (Choice* const choice : choices) {
-    for (const DraftNode& node : choice->draft) guesses.push_back({choice, node.odds});
+    for (const DraftNode& node : choice->draft) candidates.push_back({choice, node.acceptance});
   }
   // Those of a choice stand in this order already.
-  std::stable_sort(guesses.begin(), guesses.end(), [](const Guess& a, const Guess& b) { return a.odds > b.odds; });
-  const double cost = scheduler_->guess_cost().value_or(kUnknownCost);
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.acceptance > b.acceptance; });
+  const double cost = scheduler_->draft_token_cost().value_or(kUnknownCost);
   auto tokens = static_cast<double>(decoding);
   double time = 1.0;
   std::map<Choice*, std::size_t> counts;
-  for (const Guess& guess : guesses) {
-    if (guess.odds < std::clamp(cost * tokens / time, kLeastOdds, kSureOdds)) break;
-    tokens += static_cast<double>(guess.odds);
+  for (const Candidate& candidate : candidates) {
+    if (candidate.acceptance < std::clamp(cost * tokens / time, kLeastAcceptance, kSureAcceptance)) break;
+    tokens += static_cast<double>(candidate.acceptance);
     time += cost;
-    ++counts[guess.choice];
+    ++counts[candidate.choice];
   }
-  double branches = 0.0;  // odds of guesses that are not the best ones after their parents
+  double branches = 0.0;  // expected tokens of those that are not the best after their parents
   for (Choice* const choice : choices) {
     choice->draft.resize(counts[choice]);
-    for (const DraftNode& node : choice->draft) branches += static_cast<double>(node.odds);
-    for (const DraftNode& node : first_chain(choice->draft)) branches -= static_cast<double>(node.odds);
+    for (const DraftNode& node : choice->draft) branches += static_cast<double>(node.acceptance);
+    for (const DraftNode& node : first_chain(choice->draft)) branches -= static_cast<double>(node.acceptance);
   }
   const bool chains = branches < parts_.device->tree_cost() * tokens;
   for (Choice* const choice : choices) {
@@ -92,7 +93,7 @@ void EngineCore::cut_drafts(std::span<Choice* const> choices, std::size_t decodi
 }
 
 // Of the text that a grammar leaves no choice about. Another division of it into tokens is as right, so they are
-// guesses too.
+// draft tokens too.
 std::vector<std::int32_t> EngineCore::forced_tokens(Choice& choice) const {
   if (!choice.grammar.has_value()) return {};
   const std::string text = choice.grammar->forced();

@@ -130,8 +130,8 @@ TEST(EngineGrammar, ForcedTokensTakeFewerSteps) {
   }
 }
 
-// Guesses that do not keep to the grammar are left out, and those that do change no answer, wherever it ends.
-TEST(EngineGrammar, GuessesKeepToGrammars) {
+// Draft tokens that do not keep to the grammar are left out, and those that do change no answer, wherever it ends.
+TEST(EngineGrammar, DraftsKeepToGrammars) {
   std::vector<Texts> plain;
   for (const char* speculate : {"off", "ngram"}) {
     EngineOptions options;

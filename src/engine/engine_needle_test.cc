@@ -85,19 +85,19 @@ TEST(EmbeddedNeedle, AnswersQuestionsAboutADocumentThatItReadsOnce) {
   EXPECT_LT(answers.stats.kv_bytes_read, answers.stats.kv_bytes_unshared);
 }
 
-TEST(EmbeddedNeedle, GuessesFromTheDocumentGiveTheSameAnswersInFewerSteps) {
+TEST(EmbeddedNeedle, DraftsFromTheDocumentGiveTheSameAnswersInFewerSteps) {
   EngineOptions options;
   options.kv_cache_bytes = 64 << 20;
   options.batch_invariant = true;  // the same bits, so also where two tokens are as likely
   const NeedleDocument document = document_of(2);
-  Answers plain, guessed;
+  Answers plain, drafted;
   ask(options, document, plain);
   options.speculate = "ngram";
-  ask(options, document, guessed);
-  EXPECT_EQ(guessed.texts, plain.texts);
-  EXPECT_EQ(guessed.stats.generated_tokens, plain.stats.generated_tokens);
+  ask(options, document, drafted);
+  EXPECT_EQ(drafted.texts, plain.texts);
+  EXPECT_EQ(drafted.stats.generated_tokens, plain.stats.generated_tokens);
   // Of tokens that answer in the document's words.
-  EXPECT_GT(guessed.stats.accepted_tokens, guessed.stats.generated_tokens / 2);
+  EXPECT_GT(drafted.stats.accepted_tokens, drafted.stats.generated_tokens / 2);
 }
 
 TEST(EmbeddedNeedle, RefusesTheHeadProfileOfAnotherModel) {

@@ -1,6 +1,6 @@
-// Guesses verified several in a step, with models of random weights: the same tokens and, with --batch-invariant, the
-// same bits as one token a step, alone and in a crowd, with choices, windows, streaming heads and pages that run out.
-// Without it they are trees, under grammars too.
+// Draft tokens verified several in a step, with models of random weights: the same tokens and, with --batch-invariant,
+// the same bits as one token a step, alone and in a crowd, with choices, windows, streaming heads and pages that run
+// out. Without it they are trees, under grammars too.
 
 #include "engine/engine_model_test_util.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -16,7 +16,7 @@ struct Kind {
   std::int32_t window = 100;      // of layers that have one
 };
 
-// Steps of equal length: guesses cost next to nothing, and trees are as large as they may be.
+// Steps of equal length: draft tokens cost next to nothing, and trees are as large as they may be.
 std::function<double()> even_clock() {
   return [now = 0.0]() mutable { return now += 1e-3; };
 }
@@ -151,8 +151,8 @@ TEST_P(Speculation, TreesGiveTheSameTokens) {
   }
 }
 
-// What right guesses leave in the pages is what computing them in their order leaves: a prompt that goes on behind an
-// answer finds it in the cache, and is answered as if it did not.
+// What accepted draft tokens leave in the pages is what computing them in their order leaves: a prompt that goes on
+// behind an answer finds it in the cache, and is answered as if it did not.
 TEST_P(Speculation, AnswersOfTreesAreCachedAsIfComputed) {
   for (const DType kv : {DType::kF32, DType::kBF16, DType::kI8, DType::kI4}) {
     SCOPED_TRACE(dtype_name(kv));

@@ -32,7 +32,7 @@ const char* EngineCore::why_not_ahead(const Flight& flight) {
   if (const char* const why = runner_->why_not_ahead(); why != nullptr) return why;
   // Its copies of pages count on steps that are over when the next begins.
   if (tier_ != nullptr) return "pages are kept beyond the cache";
-  if (parts_.options.speculate != "off") return "the next tokens are guessed";
+  if (parts_.options.speculate != "off") return "the next tokens are drafted";
   if (scheduler_->may_admit()) return "requests wait to be admitted";
   if (flight.draws_on_host) return "a token is left to the host";
   std::size_t known = 0, go_on = 0;

@@ -592,7 +592,7 @@ TEST(Engine, StormsOfRequestsLeakNothingAndAnswerRight) {
 }
 
 // Whoever sees one token only goes in circles, which n-grams foretell; whoever sees all does not.
-TEST(Engine, StormsOfGuessesLeakNothingAndAnswerRight) {
+TEST(Engine, StormsOfDraftsLeakNothingAndAnswerRight) {
   std::uint64_t branches = 0;  // of all: how many in one is up to the threads' timing
   for (std::uint64_t seed = 11; seed <= 12; ++seed) {
     EXPECT_GT(run_storm(seed, {1}, true, 60, "ngram").accepted_tokens, 100u);
@@ -604,7 +604,7 @@ TEST(Engine, StormsOfGuessesLeakNothingAndAnswerRight) {
   ::testing::Test::RecordProperty("branches", std::to_string(branches));
 }
 
-TEST(Engine, GuessesSaveStepsAndChangeNothing) {
+TEST(Engine, DraftsSaveStepsAndChangeNothing) {
   for (const float temperature : {0.0f, 0.7f}) {
     Rig rig;
     rig.windows = {1};

@@ -48,9 +48,10 @@ void EngineCore::take_scores(Choice& choice, const StepItem& item, std::size_t r
   }
 }
 
-// Each token is sampled as if it were alone, from logits that are right as long as the guesses before it were.
+// Each token is sampled as if it were alone, from logits that are right as long as the draft tokens before it are
+// accepted.
 void EngineCore::verify_draft(Choice& choice, std::size_t row, const StepItem& item) {
-  const std::span<const DraftNode> tree = item.guesses();
+  const std::span<const DraftNode> tree = item.draft_tree();
   counters_.draft_tokens += tree.size();
   choice.draft_tokens += item.drafts;
   sample_choice(choice, row);
@@ -60,10 +61,10 @@ void EngineCore::verify_draft(Choice& choice, std::size_t row, const StepItem& i
     if (next < 0) break;
     last = next;
     if (choice.state != SequenceState::kRunning) break;
-    runner_->keep_guess(item, next, place);
+    runner_->keep_accepted(item, next, place);
     scheduler_->accept_draft(&choice);
     ++counters_.accepted_tokens;
-    // Siblings stand in the order of their odds.
+    // Siblings stand in the order of their acceptance probability.
     const std::int32_t parent = tree[static_cast<std::size_t>(next)].parent;
     const auto first = std::find_if(tree.begin(), tree.end(), [&](const DraftNode& n) { return n.parent == parent; });
     if (first - tree.begin() != next) ++counters_.accepted_branches;

@@ -1,6 +1,5 @@
-// Guesses of coming tokens as trees on a CUDA device without a GPU (cuda/testing/fake_driver.h, host_kernels.h): bit
-// masks in its plans, tokens that move to their places in pools of every format, steps that graphs repeat, tokens that
-// the device draws.
+// Draft trees on a CUDA device without a GPU (cuda/testing/fake_driver.h, host_kernels.h): bit masks in its plans,
+// tokens that move to their places in pools of every format, steps that graphs repeat, tokens that the device draws.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +13,7 @@ namespace {
 
 namespace fake = cuda::fake;
 
-// Steps of equal length: guesses cost next to nothing, and trees are as large as they may be.
+// Steps of equal length: draft tokens cost next to nothing, and trees are as large as they may be.
 std::function<double()> even_clock() {
   return [now = 0.0]() mutable { return now += 1e-3; };
 }
@@ -85,8 +84,8 @@ class CudaTrees : public ::testing::TestWithParam<Kind> {
 };
 
 // The device's activations are bf16, and what is before a tree is cut elsewhere: the last bits differ,
-// log-probabilities by up to 0.03, and now and then a token that was drawn at the border to another. Where right
-// guesses stay at their rows it is 0.17 to 0.45.
+// log-probabilities by up to 0.03, and now and then a token that was drawn at the border to another. Where
+// accepted draft tokens stay at their rows it is 0.17 to 0.45.
 TEST_P(CudaTrees, GiveTheTokensOfOneAStep) {
   EngineStats plain;
   const std::vector<Answer> expected = answers(requests(), plain);
@@ -94,8 +93,8 @@ TEST_P(CudaTrees, GiveTheTokensOfOneAStep) {
   prepare();
   fake::state().late = true;
   options_.speculate = "ngram";
-  EngineStats guessing;
-  const std::vector<Answer> actual = answers(requests(), guessing);
+  EngineStats drafting;
+  const std::vector<Answer> actual = answers(requests(), drafting);
   ASSERT_EQ(actual.size(), expected.size());
   std::size_t same = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -105,11 +104,11 @@ TEST_P(CudaTrees, GiveTheTokensOfOneAStep) {
     }
   }
   EXPECT_GE(same, 500u);
-  EXPECT_GT(guessing.accepted_branches, 40u);
+  EXPECT_GT(drafting.accepted_branches, 40u);
   EXPECT_GT(moves_, 80);
-  EXPECT_LT(guessing.steps, plain.steps * 7 / 10);
-  // Steps with guesses are repeated as others are.
-  EXPECT_GT(fake::state().calls["cuGraphLaunch"], static_cast<int>(guessing.steps) * 8 / 10);
+  EXPECT_LT(drafting.steps, plain.steps * 7 / 10);
+  // Verify steps are repeated as others are.
+  EXPECT_GT(fake::state().calls["cuGraphLaunch"], static_cast<int>(drafting.steps) * 8 / 10);
   EXPECT_LT(fake::state().calls["cuGraphInstantiateWithFlags"], 24);
 }
 

@@ -49,7 +49,7 @@ TEST_F(CudaWarmup, ServingAsksForNothingElse) {
     EXPECT_EQ(jit::Compiler::shared().num_kernels(), known) << "a kernel was compiled while serving";
   }
   EXPECT_GT(cuda::fake::state().calls["cuGraphLaunch"], 0);
-  // Guesses in branches, some of them right: answers of few words.
+  // Draft trees with branches, some of them accepted: answers of few words.
   GenerateRequest wandering = requests_[0];
   for (int i = 0; i < 60; ++i) wandering.prompt.push_back(i * i % 3);
   for (std::int32_t token = 0; token < 3; ++token) wandering.sampling.logit_bias.push_back({token, 100.0f});
@@ -57,10 +57,10 @@ TEST_F(CudaWarmup, ServingAsksForNothingElse) {
   wandering.sampling.max_tokens = 100;
   options_.speculate = "ngram";
   EngineStats stats;
-  const auto even = [now = 0.0]() mutable { return now += 1e-3; };  // guesses cost next to nothing
+  const auto even = [now = 0.0]() mutable { return now += 1e-3; };  // draft tokens cost next to nothing
   (void)run(path_, {}, options_, {wandering}, false, stats, {}, nullptr, nullptr, even);
   EXPECT_GT(stats.accepted_branches, 0u);
-  EXPECT_EQ(jit::Compiler::shared().num_kernels(), known) << "a kernel was compiled for guesses";
+  EXPECT_EQ(jit::Compiler::shared().num_kernels(), known) << "a kernel was compiled for draft tokens";
 }
 
 }  // namespace

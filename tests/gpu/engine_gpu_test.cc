@@ -231,7 +231,7 @@ TEST_F(GpuNeedle, SettingsDoNotChangeWhatIsAnswered) {
       },
       0.9);
   expect(
-      "guesses verified", [](EngineOptions& o) { o.speculate = "ngram"; }, 0.98);
+      "drafts verified", [](EngineOptions& o) { o.speculate = "ngram"; }, 0.98);
   expect(
       "few pages",
       [](EngineOptions& o) {
@@ -282,30 +282,30 @@ std::vector<Drawn> draw_all(Engine& engine, const std::vector<GenerateRequest>& 
 }
 
 // With every format of the KV cache, tokens that came by trees against those that came one a step. Answers may differ
-// in what stood at a border, whose last bits are others where attention is divided elsewhere. Where right guesses stay
-// at their rows, a CPU gave at most 41 % of the drawn tokens, 0.03 to 0.15 apart; else 88 % and 0.003.
-TEST_F(GpuNeedle, TreesOfGuessesGiveTheTokensOfOneAStep) {
+// in what stood at a border, whose last bits are others where attention is divided elsewhere. Where accepted draft
+// tokens stay at their rows, a CPU gave at most 41 % of the drawn tokens, 0.03 to 0.15 apart; else 88 % and 0.003.
+TEST_F(GpuNeedle, DraftTreesGiveTheTokensOfOneAStep) {
   const std::vector<Asked> questions = needle_questions(9000, 24);
   const std::vector<GenerateRequest> wandering = wandering_requests();
-  std::uint64_t branches = 0, guesses = 0, accepted = 0;
+  std::uint64_t branches = 0, drafted = 0, accepted = 0;
   const auto compare = [&](const char* what, const std::function<void(EngineOptions&)>& change) {
     SCOPED_TRACE(what);
     std::vector<std::string> texts[2];
     std::vector<Drawn> drawn[2];
     std::uint64_t branches_here = 0;
-    for (const bool guessing : {false, true}) {
+    for (const bool drafting : {false, true}) {
       EngineOptions options = options_;
       change(options);
-      options.speculate = guessing ? "ngram" : "off";
+      options.speculate = drafting ? "ngram" : "off";
       auto engine = Engine::create(options);
       ASSERT_TRUE(engine.ok()) << engine.status().to_string();
-      texts[guessing] = answers_of(**engine, questions, 4);
-      drawn[guessing] = draw_all(**engine, wandering);
+      texts[drafting] = answers_of(**engine, questions, 4);
+      drawn[drafting] = draw_all(**engine, wandering);
       (*engine)->flush_cache();
       const EngineStats stats = (*engine)->stats();
       EXPECT_EQ(stats.pages_free, stats.pages_total);
       branches_here += stats.accepted_branches;
-      guesses += stats.draft_tokens;
+      drafted += stats.draft_tokens;
       accepted += stats.accepted_tokens;
     }
     int equal = 0;
@@ -343,8 +343,9 @@ TEST_F(GpuNeedle, TreesOfGuessesGiveTheTokensOfOneAStep) {
     o.streaming = "auto";
     o.kv_dtype = DType::kI8;
   });
-  printf("%llu guesses in all cases, %llu of them right, %llu in branches\n", static_cast<unsigned long long>(guesses),
-         static_cast<unsigned long long>(accepted), static_cast<unsigned long long>(branches));
+  printf("%llu draft tokens in all cases, %llu of them accepted, %llu in branches\n",
+         static_cast<unsigned long long>(drafted), static_cast<unsigned long long>(accepted),
+         static_cast<unsigned long long>(branches));
   EXPECT_GT(branches, 20u);
 }
 

@@ -98,17 +98,17 @@ def stream(port: int, body: dict, most: int) -> tuple[str, int, float]:
 
 
 def speculation(rounds: int, threads: int = 1, *arguments: str) -> tuple[dict[str, float], list[str]]:
-    """By kind: median over rounds, by turns, of tokens a second with guesses over those without; and what was wrong."""
+    """By kind: median over rounds, by turns, of tokens a second with drafts over those without; and what was wrong."""
     options = ("--kv-cache-mib", "256", "--num-threads", str(threads), *arguments)
     made = {kind: documents(3, kind) for kind in KINDS}
     ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
     wrong = []
-    with Server(*options) as plain, Server(*options, "--speculate", "ngram") as guessing:
+    with Server(*options) as plain, Server(*options, "--speculate", "ngram") as drafting:
         for _ in range(rounds + 1):  # the first fills the prefix cache
             for kind, most in KINDS.items():
                 asked = [body for document in made[kind] for body in bodies(kind, document)]
                 rates, texts = [], []
-                for server in (plain, guessing):
+                for server in (plain, drafting):
                     answers = [stream(server.port, body, most) for body in asked]
                     rates.append(sum(tokens for _, tokens, _ in answers) / sum(seconds for _, _, seconds in answers))
                     texts.append([text for text, _, _ in answers])

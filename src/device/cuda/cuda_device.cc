@@ -75,7 +75,7 @@ class CudaDevice final : public Device {
   bool reads_host_memory() const override { return false; }
   bool verifies_trees() const override { return true; }
   // Plans of block rows, and kernels that test bits: needle quoting a document 14,600 tokens/s by chains, 12,600 by
-  // trees, a sixth. Odds of branches are low beside what comes of them, so half of that is asked.
+  // trees, a sixth. Acceptance probabilities of branches are low beside what is accepted, so half of that is asked.
   double tree_cost() const override { return 0.1; }
   Status move_tokens(const abi::MoveTokensArgs& args) override {
     const cuda::ScopedContext context(device_);

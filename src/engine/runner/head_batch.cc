@@ -61,12 +61,12 @@ void HeadBatch::raise_limits(PlanLimits& limits, std::int32_t tree_rows) const {
 }
 
 void HeadBatch::mask_tree(const StepItem& item, const HeadSegment& segment, RequestRows& rows) {
-  const std::span<const DraftNode> tree = item.guesses();
+  const std::span<const DraftNode> tree = item.draft_tree();
   if (is_chain(tree)) return;
   rows.tree = true;
   rows.mask_offset = 8 * mask_bits_.size();
   const auto count = static_cast<std::size_t>(rows.count);
-  const std::size_t known = count - tree.size();  // rows before the guesses, a chain
+  const std::size_t known = count - tree.size();  // rows before the draft tokens, a chain
   mask_bits_.resize(mask_bits_.size() + (count * count + 7) / 8);
   for (std::size_t row = 0; row < count; ++row) {
     const std::size_t later = row < known ? row : known - 1 + static_cast<std::size_t>(tree[row - known].depth);

@@ -36,7 +36,7 @@ class HeadBatch {
             const PlannerOptions& planner);
 
   // What the limits must be for the block rows of make(), given those for requests; tree_rows: most rows of items whose
-  // guesses form trees.
+  // drafts are trees.
   void raise_limits(PlanLimits& limits, std::int32_t tree_rows = 0) const;
   // Valid until the next call, as long as the tables are. selecting: by item of the step, its last query tokens that
   // get no block row under heads that keep all; empty: none.
@@ -51,8 +51,8 @@ class HeadBatch {
     std::uint32_t token_bytes = 0;   // K and V of a token and KV head
   };
   void add_window(const Range& range, const Step& step, const PageTables& tables);
-  // Says of the last rows of an item, its guesses among them, what they see of each other under the segment's heads,
-  // where the guesses are no chain.
+  // Says of the last rows of an item, its draft tokens among them, what they see of each other under the segment's
+  // heads, where the draft is no chain.
   void mask_tree(const StepItem& item, const HeadSegment& segment, RequestRows& rows);
   void list_requests(const Range& range, const Step& step, const PageTables& tables,
                      std::span<const std::int32_t> selecting);

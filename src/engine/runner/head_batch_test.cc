@@ -46,8 +46,8 @@ PlannerOptions planner_options(bool invariant, bool share) {
   return options;
 }
 
-// Guesses of a few levels, by depth.
-void guess(Random& random, DraftTree& tree) {
+// A draft tree of a few levels, by depth.
+void grow(Random& random, DraftTree& tree) {
   const std::int32_t count = 2 + random.below(6);
   for (std::int32_t i = 0; i < count; ++i) {
     const std::int32_t parent = std::max(random.below(i + 1) - 1, tree.empty() ? -1 : tree.back().parent);
@@ -72,11 +72,11 @@ struct Batch {
       Sequence& sequence = sequences[static_cast<std::size_t>(i)];
       const std::int32_t family = random.below(3);
       const std::int32_t shared = brief ? 0 : (1 + random.below(4)) * 16 * (family + 1);  // pages
-      if (trees && random.below(3) > 0) guess(random, sequence.draft);
+      if (trees && random.below(3) > 0) grow(random, sequence.draft);
       const auto drafts = static_cast<std::int32_t>(sequence.draft.size());
       const std::int32_t rows = drafts > 0 || decodes ? 1 + drafts : 1 + random.below(20);
       const std::int32_t end = std::min(kStride * kPage, shared * kPage + rows + random.below(brief ? 90 : 200));
-      // The token before guesses may be the prompt's last.
+      // The token before a draft may be the prompt's last.
       sequence.prompt_length = drafts > 0 ? end - rows + random.below(2) : end - random.below(rows + 1);
       step.items.push_back({&sequence, end - rows, rows, true, drafts});
       step.num_tokens += rows;
@@ -94,7 +94,7 @@ struct Batch {
   }
 };
 
-// Whether row j of the item sees its token of place k: tokens before it, or for a guess those that it follows.
+// Whether row j of the item sees its token of place k: tokens before it, or for a draft token those that it follows.
 bool sees_own(const StepItem& item, std::int32_t j, std::int32_t k) {
   const std::int32_t known = item.count - item.drafts;
   while (j > k && j >= known) j = item.sequence->draft[static_cast<std::size_t>(j - known)].parent + known;
@@ -214,7 +214,7 @@ TEST(HeadBatch, TreesFitBesideAllSharing) {
   PageTables tables(1, kRequests, kStride);
   Step step;
   std::vector<std::int32_t> positions;
-  // Two trees of two guesses; ten prompts of 32 tokens together that share 60 pages, and five of them another 60.
+  // Two trees of two draft tokens; ten prompts of 32 tokens together that share 60 pages, and five of them another 60.
   for (std::int32_t i = 0; i < kRequests; ++i) {
     Sequence& sequence = sequences[static_cast<std::size_t>(i)];
     if (i < 2) sequence.draft = {{.token = 1}, {.token = 2}};

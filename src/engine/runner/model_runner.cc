@@ -118,7 +118,7 @@ void ModelRunner::lay_out(const Step& step) {
   logit_rows_.clear();
   draws_.clear();
   some_draw_ = false;
-  guesses_ = 0;
+  draft_tokens_ = 0;
   q_lens_.clear();
   kv_lens_.clear();
   for (const StepItem& item : step.items) {
@@ -133,10 +133,10 @@ void ModelRunner::lay_out(const Step& step) {
     tokens_.insert(tokens_.end(), first, first + item.count - item.drafts);
     const std::int32_t known = item.count - item.drafts;
     for (std::int32_t i = 0; i < known; ++i) positions_.push_back(item.begin + i);
-    guesses_ += static_cast<std::size_t>(item.drafts);
-    for (const DraftNode& guess : item.guesses()) {
-      tokens_.push_back(guess.token);
-      positions_.push_back(item.begin + known - 1 + guess.depth);
+    draft_tokens_ += static_cast<std::size_t>(item.drafts);
+    for (const DraftNode& node : item.draft_tree()) {
+      tokens_.push_back(node.token);
+      positions_.push_back(item.begin + known - 1 + node.depth);
     }
     q_lens_.push_back(item.count);
     kv_lens_.push_back(item.begin + item.count);
@@ -144,8 +144,8 @@ void ModelRunner::lay_out(const Step& step) {
     for (std::int32_t i = item.drafts; item.sample && i >= 0; --i) {
       logit_rows_.push_back(rows - 1 - i);
       if (best_memory_ == nullptr) continue;
-      const std::int32_t nth = item.drafts - 1 - i;  // of the guesses; -1: none
-      const std::int32_t depth = nth < 0 ? 0 : item.guesses()[static_cast<std::size_t>(nth)].depth;
+      const std::int32_t nth = item.drafts - 1 - i;  // of the draft tokens; -1: none
+      const std::int32_t depth = nth < 0 ? 0 : item.draft_tree()[static_cast<std::size_t>(nth)].depth;
       const std::int32_t generated = item.sequence->length() - item.sequence->prompt_length + depth;
       draws_.push_back(draw_row(item.sequence->draw, generated));
       some_draw_ = some_draw_ || item.sequence->draw.draws();
@@ -221,8 +221,8 @@ void ModelRunner::count_bytes() {
 
 Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, bool same_requests) {
   const bool first = &attention == attention_.data();
-  const bool trees =
-      std::any_of(step.items.begin(), step.items.end(), [](const StepItem& item) { return !is_chain(item.guesses()); });
+  const bool trees = std::any_of(step.items.begin(), step.items.end(),
+                                 [](const StepItem& item) { return !is_chain(item.draft_tree()); });
   if (!attention.by_request || trees) {
     const BlockRowBatch batch = attention.head_rows->make(step, positions_, tables_);
     FOVEA_RETURN_IF_ERROR(attention.op->plan_block_rows(batch, device_.stream()));
@@ -236,9 +236,9 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
 }
 
 std::uint64_t ModelRunner::replay_key() const {
-  // Steps of decode alone come again with the same sizes. Guesses are tokens among others: what each row sees stands in
-  // the plan.
-  const bool decodes = tokens_.size() == q_lens_.size() + guesses_;
+  // Steps of decode alone come again with the same sizes. Draft tokens are tokens among others: what each row sees
+  // stands in the plan.
+  const bool decodes = tokens_.size() == q_lens_.size() + draft_tokens_;
   if (!options_.repeats_steps || !decodes || logit_rows_.size() != tokens_.size()) return 0;
   // What a device captured for one runner has the addresses of that one's buffers.
   std::uint64_t key = hash_combine(hash_combine(number_, some_draw_ ? 2 : 1), tokens_.size());
@@ -319,12 +319,12 @@ Status ModelRunner::collect_here(std::span<const StepItem> items, bool logits_th
   return logits_there ? read_logits(items) : ok_status();
 }
 
-void ModelRunner::keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place) {
-  if (guess == place) return;
+void ModelRunner::keep_accepted(const StepItem& item, std::int32_t node, std::int32_t place) {
+  if (node == place) return;
   const std::int32_t first = item.begin + item.count - item.drafts;
   moves_.clear();
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    moves_.push_back({slot_of(*item.sequence, g, first + guess), slot_of(*item.sequence, g, first + place)});
+    moves_.push_back({slot_of(*item.sequence, g, first + node), slot_of(*item.sequence, g, first + place)});
   }
   pool_.move_token(moves_);
 }

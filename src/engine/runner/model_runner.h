@@ -36,7 +36,7 @@ struct ModelRunnerOptions {
   StepLog* log = nullptr;                     // told what a step does; outlives the runner
   StepClock* clock = nullptr;                 // ends the parts of chunks; outlives the runner; null: there are none
   bool repeats_steps = true;                  // by what a device captured, where it can; else every step is enqueued
-  std::int32_t max_tree_rows = 0;             // in a step, of sequences whose guesses are a tree; 0: they are chains
+  std::int32_t max_tree_rows = 0;             // in a step, of sequences whose draft is a tree; 0: all are chains
 };
 
 class ModelRunner {
@@ -46,7 +46,7 @@ class ModelRunner {
                                                      const ReqToTokenPool& rows, const ModelRunnerOptions& options);
 
   // After it, logits(i) is row i of what the items give, in their order: a row for each of their scores, and where they
-  // `sample` one more, and one for each draft after it.
+  // `sample` one more, and one for each draft token after it.
   // With other ranks (Device::group), rank 0's run makes theirs, which give no results; what fails ends all.
   // Where the device's logits are not the host's memory, rows of sequences whose tokens are `greedy` or drawn by the
   // device may be left there, and best(i) is the token of row i.
@@ -60,11 +60,11 @@ class ModelRunner {
   Status collect(std::span<const StepItem> items, bool logits_there);
   // Whether the latest launch came to the end of the chunk that may be left.
   bool chunk_is_whole() const { return chunk_is_whole_; }
-  // Whether guesses may be trees: elsewhere a sequence's are a chain.
+  // Whether drafts may be trees: elsewhere they are chains.
   bool verifies_trees() const { return options_.max_tree_rows > 0; }
-  // Behind a run, before the sequence's pages change: guess `guess` of an item is right, and the `place`-th that is.
+  // Behind a run, before the sequence's pages change: node `node` of an item's draft is accepted, as the `place`-th.
   // Its KV goes where that token's belongs, before anything reads it there.
-  void keep_guess(const StepItem& item, std::int32_t guess, std::int32_t place);
+  void keep_accepted(const StepItem& item, std::int32_t node, std::int32_t place);
   // Waits for what was launched and not collected, and leaves it.
   void forget();
   std::span<const float> logits(std::size_t row) const;  // empty where it was left
@@ -105,7 +105,7 @@ class ModelRunner {
     std::size_t kv_group = 0;  // where requests are planned:
     std::int32_t window_left = -1;
     bool by_request = true;
-    std::unique_ptr<HeadBatch> head_rows;  // else, and where guesses may be trees; null: neither comes
+    std::unique_ptr<HeadBatch> head_rows;  // else, and where drafts may be trees; null: neither comes
   };
   // A batch that was planned, kept so that it can be planned again and drawn: requests, or block rows.
   struct Snapshot {
@@ -179,7 +179,7 @@ class ModelRunner {
   std::vector<std::int32_t> logit_rows_;
   std::vector<abi::DrawRow> draws_;  // of logit_rows_, where the device finds tokens
   bool some_draw_ = false;
-  std::size_t guesses_ = 0;  // of tokens_
+  std::size_t draft_tokens_ = 0;  // of tokens_
   std::vector<std::int32_t> q_lens_;
   std::vector<std::int32_t> kv_lens_;
   std::vector<RequestId> row_requests_;     // of the latest plan, by query token; empty when there is none

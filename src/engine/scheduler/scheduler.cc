@@ -161,7 +161,7 @@ void Scheduler::schedule_decodes() {
   }
 }
 
-std::optional<double> Scheduler::guess_cost() const {
+std::optional<double> Scheduler::draft_token_cost() const {
   StepWork work;
   for (const Sequence* sequence : running_) {
     if (sequence->remaining() == 1) work.add_decode(1, sequence->computed + 1);

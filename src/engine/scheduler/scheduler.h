@@ -38,7 +38,7 @@ struct SchedulerOptions {
   bool prefix_cache = true;
   // Fewest tokens of a common prefix that make it worth waiting until another sequence has computed it.
   std::int32_t min_wait_tokens = 64;
-  std::int32_t max_draft_tokens = 0;  // guesses that a step verifies, of all sequences
+  std::int32_t max_draft_tokens = 0;  // that a step verifies, of all sequences
   std::int32_t max_scores = 128;      // logits of prompts' tokens that a step gives, of all sequences
   KvTier* tier = nullptr;             // where pages of prompts come back from, or null
   bool chunks_in_parts = false;       // the forward of a chunk may be left and taken up again
@@ -46,9 +46,9 @@ struct SchedulerOptions {
   double stretch = 0.0;         // of such a step: times what decodes alone take, at most; 0: no such limit
 };
 
-// Tokens [begin, begin + count) of a sequence, the last `drafts` of them the first of its guesses, whose KV stands in
-// their order whatever branch they are on; when `sample`, the last of its own gives the next token, and each guess the
-// one after it.
+// Tokens [begin, begin + count) of a sequence, the last `drafts` of them the first tokens of its draft, whose KV stands
+// in their order whatever branch they are on; when `sample`, the last of its own gives the next token, and each draft
+// token the one after it.
 struct StepItem {
   Sequence* sequence = nullptr;
   std::int32_t begin = 0;
@@ -64,11 +64,11 @@ struct StepItem {
   bool goes_on = false;  // with what was left
   bool whole = true;     // Scheduler::end_part()
 
-  // Those of the sequence's guesses that it verifies.
-  std::span<const DraftNode> guesses() const {
+  // Of the sequence's draft, the tokens that it verifies.
+  std::span<const DraftNode> draft_tree() const {
     return std::span<const DraftNode>(sequence->draft).first(static_cast<std::size_t>(drafts));
   }
-  // Rows of logits that it gives: for scores, for the next token and for one behind each draft.
+  // Rows of logits that it gives: for scores, for the next token and for one behind each draft token.
   std::size_t results() const { return static_cast<std::size_t>(scores + (sample ? 1 + drafts : 0)); }
 };
 
@@ -105,8 +105,8 @@ class Scheduler {
   const Step& schedule();
   // The chunk that may be left was computed to its end, or was left.
   void end_part(bool whole);
-  // The step's forward is done: its tokens' KV is in the pages. Guesses do not count. Or `ahead`, of a step of decodes:
-  // it is enqueued before all that follows; each sequence may be taken back by its token, whose window stays.
+  // The step's forward is done: its tokens' KV is in the pages. Draft tokens do not count. Or `ahead`, of a step of
+  // decodes: it is enqueued before all that follows; each sequence may be taken back by its token, whose window stays.
   void commit(bool ahead = false);
   // Behind commit(true): the sequence leaves the step that was scheduled since; its latest token, where it has one that
   // is not computed, is unknown, and the one before is computed again.
@@ -118,11 +118,11 @@ class Scheduler {
   // While a step of decodes is not committed: whether those running will find pages in the step behind it without
   // taking any from somebody; the cache gives up what is missing.
   bool make_room_for_decodes();
-  // What a guess to verify takes, as a share of a step that verifies none, as far as earlier steps have shown; nothing
-  // where there was none.
-  std::optional<double> guess_cost() const;
-  // The token appended last is what one of the step's guesses was: its KV is in the pages too, where the next token's
-  // belongs. Guesses that are not accepted are written over.
+  // What a draft token to verify takes, as a share of a step that verifies none, as far as earlier steps have shown;
+  // nothing where there was none.
+  std::optional<double> draft_token_cost() const;
+  // The token appended last is what one of the step's draft tokens was: its KV is in the pages too, where the next
+  // token's belongs. Draft tokens that are not accepted are written over.
   void accept_draft(Sequence* sequence) { ++sequence->computed; }
   // How long that step took, for the sizes of later ones.
   void observe(double seconds);

@@ -52,7 +52,7 @@ struct Sequence {
   DrawSetting draw;     // or a device may draw it from the logits as they are
   // Leading tokens of the prompt whose logits have been taken, all of which are wanted; -1: only the last token's are.
   std::int32_t scored = -1;
-  DraftTree draft;  // guesses of what comes after tokens, by depth, for the next step to verify
+  DraftTree draft;  // of what comes after tokens, by depth, for the next step to verify
 
   // Scheduler.
   SequenceState state = SequenceState::kNew;

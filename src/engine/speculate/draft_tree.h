@@ -1,5 +1,5 @@
-// DraftTree: guesses of what comes after the latest token of a sequence, made by NgramDrafter, verified together in one
-// step. Several guesses may follow the same token; a tree without such branches is a chain. Used by the scheduler, the
+// DraftTree: draft tokens that may come after the latest token of a sequence, made by NgramDrafter, verified together
+// in one step. Several may follow the same token; a tree without such branches is a chain. Used by the scheduler, the
 // runner and the engine.
 #pragma once
 
@@ -11,15 +11,15 @@ namespace fovea {
 
 struct DraftNode {
   std::int32_t token = 0;
-  std::int32_t parent = -1;  // index of the guess that it follows, below its own; -1: it follows the latest token
+  std::int32_t parent = -1;  // index of the node that it follows, below its own; -1: it follows the latest token
   std::int32_t depth = 1;    // tokens behind the latest one
   float share = 1.0f;        // of what followed its parent in the text, by weight of the matches
-  float odds = 1.0f;         // that it and all guesses before it are right
+  float acceptance = 1.0f;   // probability that it and all nodes before it are accepted
 };
 
 using DraftTree = std::vector<DraftNode>;
 
-// The guess after `parent` (-1: the latest token) that is `token`; -1: none.
+// The node after `parent` (-1: the latest token) that is `token`; -1: none.
 inline std::int32_t find_child(std::span<const DraftNode> tree, std::int32_t parent, std::int32_t token) {
   for (std::size_t i = 0; i < tree.size(); ++i) {
     if (tree[i].parent == parent && tree[i].token == token) return static_cast<std::int32_t>(i);
@@ -27,7 +27,7 @@ inline std::int32_t find_child(std::span<const DraftNode> tree, std::int32_t par
   return -1;
 }
 
-// Whether each guess follows the one before it.
+// Whether each node follows the one before it.
 inline bool is_chain(std::span<const DraftNode> tree) {
   for (std::size_t i = 0; i < tree.size(); ++i) {
     if (tree[i].parent != static_cast<std::int32_t>(i) - 1) return false;
@@ -35,7 +35,7 @@ inline bool is_chain(std::span<const DraftNode> tree) {
   return true;
 }
 
-// The guesses of a tree that each stand first among those after their parent.
+// The nodes of a tree that each stand first among those after their parent.
 inline DraftTree first_chain(std::span<const DraftNode> tree) {
   DraftTree chain;
   std::int32_t parent = -1;  // in the tree

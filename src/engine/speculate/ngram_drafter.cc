@@ -45,7 +45,7 @@ std::vector<Match> find_matches(std::span<const std::int32_t> tokens) {
   return matches;
 }
 
-// What followed the matches, up to `most` tokens deep; odds is the weight of the matches behind a guess.
+// What followed the matches, up to `most` tokens deep; acceptance is the weight of the matches behind a node.
 DraftTree grow_tree(std::span<const std::int32_t> tokens, const std::vector<Match>& matches, std::int32_t most) {
   DraftTree tree;
   float weight = 1.0f;
@@ -64,16 +64,16 @@ DraftTree grow_tree(std::span<const std::int32_t> tokens, const std::vector<Matc
       if (next < 0) {
         next = static_cast<std::int32_t>(tree.size());
         tree.push_back(
-            {.token = followed.back(), .parent = at, .depth = static_cast<std::int32_t>(k) + 1, .odds = 0.0f});
+            {.token = followed.back(), .parent = at, .depth = static_cast<std::int32_t>(k) + 1, .acceptance = 0.0f});
       }
-      tree[static_cast<std::size_t>(next)].odds += weight;
+      tree[static_cast<std::size_t>(next)].acceptance += weight;
       at = next;
     }
   }
   return tree;
 }
 
-// Puts guesses into an order in which none stands before its parent.
+// Puts nodes into an order in which none stands before its parent.
 void reorder(DraftTree& tree, const std::vector<std::int32_t>& order) {
   std::vector<std::int32_t> place(tree.size(), -1);
   DraftTree sorted;
@@ -110,7 +110,7 @@ std::size_t NgramDrafter::length_class(std::int32_t length) {
 float NgramDrafter::trust(std::int32_t length) const {
   const std::size_t at = length_class(length);
   const Record& record = records_[at];
-  return std::min(0.99f, (record.right + kTrustWeight * kTrust[at]) / (record.tries + kTrustWeight));
+  return std::min(0.99f, (record.accepted + kTrustWeight * kTrust[at]) / (record.tries + kTrustWeight));
 }
 
 DraftTree NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t most, bool branches,
@@ -127,24 +127,24 @@ DraftTree NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t
   if (matches.empty()) return {};
   match_ = matches.front().length;
   DraftTree tree = grow_tree(tokens, matches, room);
-  // From weights to odds: parents stand before their children.
+  // From weights to probabilities: parents stand before their children.
   std::vector<float> weights;
   float total = 0.0f;
   for (const DraftNode& node : tree) {
-    weights.push_back(node.odds);
-    total += node.parent < 0 ? node.odds : 0.0f;
+    weights.push_back(node.acceptance);
+    total += node.parent < 0 ? node.acceptance : 0.0f;
   }
   for (std::size_t i = 0; i < tree.size(); ++i) {
     const auto parent = static_cast<std::size_t>(std::max(tree[i].parent, 0));
     const bool first = tree[i].parent < 0;
     tree[i].share = weights[i] / (first ? total : weights[parent]);
-    tree[i].odds = (first ? 1.0f : tree[parent].odds) * tree[i].share * trust(match_ + tree[i].depth - 1);
+    tree[i].acceptance = (first ? 1.0f : tree[parent].acceptance) * tree[i].share * trust(match_ + tree[i].depth - 1);
   }
   std::vector<std::int32_t> order = indices(tree.size());
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return tree[static_cast<std::size_t>(a)].odds > tree[static_cast<std::size_t>(b)].odds;
+    return tree[static_cast<std::size_t>(a)].acceptance > tree[static_cast<std::size_t>(b)].acceptance;
   });
-  if (!branches) {  // the best guess after each of the chain
+  if (!branches) {  // the best node after each of the chain
     std::vector<std::int32_t> chain;
     for (const std::int32_t i : order) {
       if (tree[static_cast<std::size_t>(i)].parent == (chain.empty() ? -1 : chain.back())) chain.push_back(i);
@@ -158,7 +158,7 @@ DraftTree NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t
 
 void NgramDrafter::verified(std::span<const DraftNode> tree, std::int32_t last) {
   if (tree.empty()) return;
-  // The guesses that were right, from the latest token on, and behind them the place where none was.
+  // The nodes that were accepted, from the latest token on, and behind them the place where none was.
   std::vector<std::int32_t> path = {-1};
   for (std::int32_t at = last; at >= 0; at = tree[static_cast<std::size_t>(at)].parent) {
     path.insert(path.begin() + 1, at);
@@ -168,7 +168,7 @@ void NgramDrafter::verified(std::span<const DraftNode> tree, std::int32_t last) 
     for (const DraftNode& node : tree) share += node.parent == path[level] ? node.share : 0.0f;
     if (share <= 0.0f) break;
     Record& record = records_[length_class(match_ + static_cast<std::int32_t>(level))];
-    record.right = kForget * record.right + (level + 1 < path.size() ? 1.0f : 0.0f);
+    record.accepted = kForget * record.accepted + (level + 1 < path.size() ? 1.0f : 0.0f);
     record.tries = kForget * record.tries + share;
   }
   if (last >= 0) {

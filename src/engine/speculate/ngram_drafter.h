@@ -1,12 +1,12 @@
-// NgramDrafter: guesses the next tokens of one choice from its own prompt and answer (prompt lookup): what followed
-// earlier occurrences of its last tokens. Where they went on differently, the guesses are a tree. Nothing is kept of
+// NgramDrafter: drafts the next tokens of one choice from its own prompt and answer (prompt lookup): what followed
+// earlier occurrences of its last tokens. Where they went on differently, the draft is a tree. Nothing is kept of
 // the text, it is searched anew: four bytes a token of context, where the attention of the same step reads hundreds.
 // Called by the engine before each step.
 //
-// The engine verifies guesses by sampling as ever, so they change no answer, only how many steps it takes. Each carries
-// the odds that it is right, by the length of the match, by what else followed there, and by how matches of that length
-// fared in this choice so far; which of them are worth their cost in a step, the engine decides. A choice whose guesses
-// keep being wrong makes none for a while, each time for longer.
+// The engine verifies draft tokens by sampling as ever, so they change no answer, only how many steps it takes. Each
+// carries its acceptance probability, estimated from the length of the match, from what else followed there, and from
+// how matches of that length fared in this choice so far; which of them are worth their cost in a step, the engine
+// decides. A choice whose drafts keep being rejected makes none for a while, each time for longer.
 #pragma once
 
 #include <array>
@@ -25,18 +25,18 @@ class NgramDrafter {
   static constexpr std::int32_t kMostTokens = 6;
   static constexpr std::int32_t kFirstPause = 8;
 
-  // At most `most` guesses after `tokens` and kMostTokens, best first, each behind its parent: a chain, if not
+  // At most `most` draft tokens after `tokens` and kMostTokens, best first, each behind its parent: a chain, if not
   // `branches`; a chain of `sure`, where somebody else knows better; none in a pause. Once a step.
   DraftTree draft(std::span<const std::int32_t> tokens, std::int32_t most, bool branches,
                   std::span<const std::int32_t> sure = {});
-  // What became of the latest draft: these of its guesses were verified, and `last` of them is the end of those that
-  // were right (-1: none was).
+  // What became of the latest draft: these of its tokens were verified, and `last` of them is the end of those that
+  // were accepted (-1: none was).
   void verified(std::span<const DraftNode> tree, std::int32_t last);
 
  private:
   // Matches of about as many tokens, and how often the next token was one that had followed. Old ones count less.
   struct Record {
-    float right = 0.0f;
+    float accepted = 0.0f;
     float tries = 0.0f;
   };
   static constexpr std::size_t kLengths = 8;
@@ -45,12 +45,12 @@ class NgramDrafter {
 
   std::array<Record, kLengths> records_{};
   std::int32_t match_ = 0;     // tokens of the latest draft's match; 0: it was somebody else's
-  std::int32_t failures_ = 0;  // drafts in a row of which nothing was right
+  std::int32_t failures_ = 0;  // drafts in a row of which nothing was accepted
   std::int32_t pause_ = 0;     // steps left without a draft
   std::int32_t next_pause_ = kFirstPause;
 };
 
-// Sorts by depth, whatever was before whom among guesses of a depth, and renames parents.
+// Sorts by depth, whatever was before whom among nodes of a depth, and renames parents.
 void sort_by_depth(DraftTree& tree);
 
 }  // namespace fovea

@@ -9,7 +9,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// The path to each guess that has none behind it, best first.
+// The path to each node that has none behind it, best first.
 std::vector<Tokens> branches(const DraftTree& tree) {
   std::vector<Tokens> paths;
   for (std::size_t i = 0; i < tree.size(); ++i) {
@@ -32,10 +32,10 @@ Tokens chain(const Tokens& text, std::int32_t most) {
   return paths.empty() ? Tokens() : paths.front();
 }
 
-// As the engine tells what became of a draft: the guesses along `right` were.
-void verify(NgramDrafter& drafter, const DraftTree& tree, const Tokens& right) {
+// As the engine tells what became of a draft: the tokens along `accepted` were.
+void verify(NgramDrafter& drafter, const DraftTree& tree, const Tokens& accepted) {
   std::int32_t last = -1;
-  for (const std::int32_t token : right) {
+  for (const std::int32_t token : accepted) {
     const std::int32_t next = find_child(tree, last, token);
     if (next < 0) break;
     last = next;
@@ -55,7 +55,7 @@ TEST(NgramDrafter, GoesOnWithALoop) {
   EXPECT_EQ(chain({7, 7, 7}, 4), (Tokens{7, 7, 7, 7}));
 }
 
-TEST(NgramDrafter, GuessesNothingWhereNothingMatches) {
+TEST(NgramDrafter, DraftsNothingWhereNothingMatches) {
   EXPECT_TRUE(chain({}, 4).empty());
   EXPECT_TRUE(chain({1}, 4).empty());
   EXPECT_TRUE(chain({1, 2, 3, 4, 5}, 4).empty());
@@ -76,11 +76,11 @@ TEST(NgramDrafter, BranchesWhereTheTextWentOnDifferently) {
   for (std::size_t i = 0; i < tree.size(); ++i) {
     ASSERT_LT(tree[i].parent, static_cast<std::int32_t>(i));
     if (i > 0) {
-      EXPECT_LE(tree[i].odds, tree[i - 1].odds);
+      EXPECT_LE(tree[i].acceptance, tree[i - 1].acceptance);
     }
     const std::int32_t parent = tree[i].parent;
     EXPECT_EQ(tree[i].depth, parent < 0 ? 1 : tree[static_cast<std::size_t>(parent)].depth + 1);
-    EXPECT_LT(tree[i].odds, parent < 0 ? 1.0f : tree[static_cast<std::size_t>(parent)].odds);
+    EXPECT_LT(tree[i].acceptance, parent < 0 ? 1.0f : tree[static_cast<std::size_t>(parent)].acceptance);
     EXPECT_EQ(find_child(std::span(tree).first(i), parent, tree[i].token), -1);
   }
   // Two of three went on with 5.
@@ -93,9 +93,10 @@ TEST(NgramDrafter, BranchesWhereTheTextWentOnDifferently) {
 }
 
 TEST(DraftTree, HasAFirstChain) {
-  const DraftTree tree = {{.token = 5, .parent = -1, .odds = 0.9f}, {.token = 6, .parent = -1, .odds = 0.8f},
-                          {.token = 7, .parent = 1, .odds = 0.7f},  {.token = 8, .parent = 0, .odds = 0.6f},
-                          {.token = 9, .parent = 0, .odds = 0.5f},  {.token = 4, .parent = 3, .odds = 0.4f}};
+  const DraftTree tree = {
+      {.token = 5, .parent = -1, .acceptance = 0.9f}, {.token = 6, .parent = -1, .acceptance = 0.8f},
+      {.token = 7, .parent = 1, .acceptance = 0.7f},  {.token = 8, .parent = 0, .acceptance = 0.6f},
+      {.token = 9, .parent = 0, .acceptance = 0.5f},  {.token = 4, .parent = 3, .acceptance = 0.4f}};
   const DraftTree chain = first_chain(tree);
   ASSERT_TRUE(is_chain(chain));
   ASSERT_EQ(chain.size(), 3u);
@@ -130,15 +131,15 @@ TEST(NgramDrafter, SortsByDepth) {
 TEST(NgramDrafter, TrustsMatchesAsTheyFared) {
   const Tokens text = {90, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 91, 1, 2, 3};  // three tokens match
   NgramDrafter drafter;
-  const float first = drafter.draft(text, 100, true).front().odds;
+  const float first = drafter.draft(text, 100, true).front().acceptance;
   for (int i = 0; i < 4; ++i) verify(drafter, drafter.draft(text, 100, true), {10, 11});
   const DraftTree liked = drafter.draft(text, 100, true);
-  EXPECT_GT(liked.front().odds, first);
-  EXPECT_GT(liked[1].odds, first);
+  EXPECT_GT(liked.front().acceptance, first);
+  EXPECT_GT(liked[1].acceptance, first);
   // The third was wrong each time: matches of five tokens.
-  EXPECT_LT(liked[2].odds / liked[1].odds, 0.5f);
+  EXPECT_LT(liked[2].acceptance / liked[1].acceptance, 0.5f);
   for (int i = 0; i < 2; ++i) verify(drafter, drafter.draft(text, 100, true), {});
-  EXPECT_LT(drafter.draft(text, 100, true).front().odds, liked.front().odds);
+  EXPECT_LT(drafter.draft(text, 100, true).front().acceptance, liked.front().acceptance);
 }
 
 TEST(NgramDrafter, TrustsLongMatchesMore) {
@@ -148,8 +149,8 @@ TEST(NgramDrafter, TrustsLongMatchesMore) {
   for (const std::size_t matched : {1, 2, 3, 4, 6}) {
     const DraftTree draft = NgramDrafter().draft(all.first(15 + matched), 100, true);
     ASSERT_FALSE(draft.empty());
-    EXPECT_GT(draft.front().odds, last);
-    last = draft.front().odds;
+    EXPECT_GT(draft.front().acceptance, last);
+    last = draft.front().acceptance;
   }
   EXPECT_EQ(chain(text, 100), (Tokens{10, 11, 12, 13, 14, 15}));
   EXPECT_EQ(chain(text, 3).size(), 3u);
@@ -161,7 +162,7 @@ TEST(NgramDrafter, TakesWhatSomebodyElseIsSureOf) {
   const DraftTree draft = drafter.draft(loop, 100, true, sure);
   EXPECT_EQ(branches(draft), (std::vector<Tokens>{{1, 2, 3, 4, 5, 6}}));
   EXPECT_TRUE(is_chain(draft));
-  EXPECT_EQ(draft.back().odds, 1.0f);
+  EXPECT_EQ(draft.back().acceptance, 1.0f);
   EXPECT_EQ(branches(drafter.draft(loop, 2, true, sure)), (std::vector<Tokens>{{1, 2}}));
   EXPECT_TRUE(drafter.draft(loop, 0, true, sure).empty());
   for (int i = 0; i < 3; ++i) drafter.verified(draft, -1);

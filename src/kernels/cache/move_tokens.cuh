@@ -1,5 +1,5 @@
 // fovea_move_tokens: K and V of tokens, and their scales, from one slot of the cache to another, in all layers by one
-// launch: what becomes of guesses that turned out right. Launched by device/cuda; arguments in abi/token_moves.h.
+// launch: what becomes of accepted draft tokens. Launched by device/cuda; arguments in abi/token_moves.h.
 //
 //   Grid: a CTA of kMoveThreads threads for each plane; no shared memory.
 //   A thread has one access of each moved token: it alone reads and writes there, so moves whose places are each

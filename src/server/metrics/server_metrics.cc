@@ -104,10 +104,9 @@ ServerMetrics::ServerMetrics(const Engine& engine, const OtlpExporter* traces)
   counter("fovea_cached_tokens_total", "Prompt tokens found in the prefix cache",
           [](Stats s) { return s.cached_tokens; });
   counter("fovea_generated_tokens_total", "Tokens generated", [](Stats s) { return s.generated_tokens; });
-  counter("fovea_draft_tokens_total", "Tokens guessed and verified (--speculate)",
-          [](Stats s) { return s.draft_tokens; });
-  counter("fovea_accepted_draft_tokens_total", "Guesses that were right", [](Stats s) { return s.accepted_tokens; });
-  counter("fovea_accepted_draft_branches_total", "Right guesses that were not the likeliest in their place",
+  counter("fovea_draft_tokens_total", "Draft tokens verified (--speculate)", [](Stats s) { return s.draft_tokens; });
+  counter("fovea_accepted_draft_tokens_total", "Draft tokens accepted", [](Stats s) { return s.accepted_tokens; });
+  counter("fovea_accepted_draft_branches_total", "Accepted draft tokens that were not the likeliest in their place",
           [](Stats s) { return s.accepted_branches; });
   counter("fovea_steps_total", "Forwards", [](Stats s) { return s.steps; });
   counter("fovea_steps_ahead_total", "Forwards launched before the tokens of the one before were read",

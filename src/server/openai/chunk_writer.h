@@ -17,7 +17,7 @@ struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t cached_tokens = 0;
-  std::int64_t draft_tokens = 0;  // guessed and verified, and those of them that were right
+  std::int64_t draft_tokens = 0;  // verified, and those of them that were accepted
   std::int64_t accepted_tokens = 0;
   std::int64_t reasoning_tokens = 0;
 };
@@ -26,7 +26,7 @@ struct Usage {
 std::string_view finish_reason_json(FinishReason reason, bool called = false);
 // {"prompt_tokens":..,"completion_tokens":..,"total_tokens":..,"prompt_tokens_details":{"cached_tokens":..},
 // "completion_tokens_details":{"reasoning_tokens":..}}; with accepted_prediction_tokens and rejected_prediction_tokens
-// where tokens were guessed.
+// where draft tokens were verified.
 void append_usage(std::string* out, const Usage& usage);
 // [1,2,3]
 void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens);

@@ -434,7 +434,7 @@ TEST(Grammar, EndsAnAnswerThatTakesTooMuchWork) {
   EXPECT_EQ(feed(other, "aaaa"), 4u);
 }
 
-TEST(Grammar, GuessesNeverEndAnAnswer) {
+TEST(Grammar, DraftsNeverEndAnAnswer) {
   GrammarCompiler compiler = make_compiler();
   const auto grammar = compiler.compile({GrammarKind::kEbnf, "root ::= s\ns ::= s s | \"a\""});
   ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();

@@ -64,8 +64,8 @@ struct GrammarMatcher::Impl {
     return failure;
   }
 
-  // Guesses cost work, too, and may not end an answer that goes on without them: not of one that has little left.
-  bool may_guess() const { return !matcher.IsTerminated() && work_left >= kWorkAtOnce / 2; }
+  // Drafts cost work, too, and may not end an answer that goes on without them: not of one that has little left.
+  bool may_draft() const { return !matcher.IsTerminated() && work_left >= kWorkAtOnce / 2; }
 
   // How many of the text's bytes from `begin` on may come next; they are accepted.
   std::size_t accept_bytes(std::string_view text, std::size_t begin) {
@@ -190,13 +190,13 @@ Result<bool> GrammarMatcher::accept(std::int32_t token) {
 
 std::string GrammarMatcher::forced() {
   std::string text;
-  if (impl_->may_guess()) (void)impl_->run([&] { text = impl_->matcher.FindJumpForwardString(); });
+  if (impl_->may_draft()) (void)impl_->run([&] { text = impl_->matcher.FindJumpForwardString(); });
   return text;
 }
 
 std::size_t GrammarMatcher::fitting(std::span<const std::int32_t> tokens) {
   std::size_t count = 0;
-  if (!impl_->may_guess()) return 0;
+  if (!impl_->may_draft()) return 0;
   const Status done = impl_->run([&] {
     xgrammar::GrammarMatcher& matcher = impl_->matcher;
     while (count < tokens.size() && !matcher.IsTerminated() && matcher.AcceptToken(tokens[count])) ++count;
