@@ -57,8 +57,9 @@ void copy_async(Lane& lane, std::uint32_t address, const void* from, std::uint32
 
 void copies_wait(Lane& lane, std::uint32_t pending) {
   // What they copy may be what others still write: they go first, and so do those who would overwrite it too early.
+  // Where copies have landed, whoever asks for a word again and again by copies still lets others write it.
   const std::uint32_t groups = lane.copy_group < pending ? 0 : lane.copy_group - pending;
-  if (!lane.copies.empty() && lane.copies.front().group < groups) {
+  if (!lane.copy_ends.empty() && lane.copy_ends.front().first < groups) {
     machine_of(lane).poll(lane, "cp.async.wait_group");
   }
   // Copies that landed by themselves are waited for too: their numbers stand in copy_ends.
