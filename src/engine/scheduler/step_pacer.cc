@@ -15,7 +15,8 @@ constexpr int kSweeps = 10;          // over the rates, to solve for them
 constexpr double kMostError = 1.0;   // of what was foretold: what was waited for something else is not learned
 constexpr double kMostExcess = 1.0;  // beyond it the machine is too unsteady for a bound
 constexpr double kLeastExcess = 0.02;
-constexpr double kExcessUp = 1.3;        // these two are in balance when one step of 30 is over
+// In balance when one step of 30 is over, and in proportion: a steady machine loses little of a stretch's room.
+constexpr double kExcessUp = 1.3;
 constexpr double kExcessDown = 0.99099;  // kExcessUp to the power of -1/29
 // Small beside a first chunk's tokens, which take nearly all of its time until another size says otherwise: the next
 // chunk is not too long then.
@@ -94,7 +95,7 @@ double StepPacer::predict(const StepWork& work) const {
 
 void StepPacer::observe(const StepWork& work, double seconds) {
   const double foretold = predict(work);
-  // Noise is a share of the whole step, not of its prompts.
+  // Noise is a share of the whole step, not of its prompts: a few tokens' time is known badly.
   const bool known = work.prompt_tokens > 0 ? prompt_.measured() : decode_.measured();
   const double scale = known ? foretold : seconds;
   const double learned = std::min(seconds, foretold + (known ? kMostError * foretold : seconds));
