@@ -140,6 +140,7 @@ std::int32_t Scheduler::room_for_prompts() const {
     unit = std::max(unit, chunk_unit(*sequence));
   }
   const std::int32_t paced = pacer_.prompt_tokens(work_, position, room);
+  if (paced == 0) return 0;
   return paced < room ? std::min(room, std::max(unit, paced / unit * unit)) : room;
 }
 

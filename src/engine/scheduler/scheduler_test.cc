@@ -315,6 +315,31 @@ TEST(Scheduler, ChunksBesideAStreamTakeTheTargetAndAloneAreFull) {
   sim.expect_clean();
 }
 
+// A stretch of what decodes alone take: once that must be measured, a prompt waits for a step, and only for one.
+TEST(Scheduler, AStepWithoutPromptsWhereAStretchNeedsIt) {
+  SimConfig setup = small();
+  setup.options.chunk_tokens = 500;
+  setup.options.stretch = 1.5;
+  setup.options.max_running = 8;
+  setup.pages = {1100};
+  setup.max_tokens = 2100;
+  PhiloxRng rng(6);
+  Simulation sim(setup);
+  for (int i = 0; i < 3; ++i) sim.add(random_tokens(rng, 6), 60);
+  sim.add(random_tokens(rng, 2000), 5);
+  int without = 0, in_a_row = 0;
+  for (int i = 0; i < 40; ++i) {
+    sim.step();
+    in_a_row = sim.latest_prompt_tokens() == 0 ? in_a_row + 1 : 0;
+    without += in_a_row;
+    EXPECT_LE(in_a_row, 1) << i;
+  }
+  EXPECT_GE(without, 1);
+  EXPECT_LE(without, 6);
+  while (sim.scheduler().has_work()) sim.step();
+  sim.expect_clean();
+}
+
 // The same where forwards can be left: chunks are longer than a step has time for, and steps take all of theirs.
 TEST(Scheduler, LongerChunksBesideAStreamOverSeveralSteps) {
   SimConfig setup = small();
@@ -411,6 +436,7 @@ void run_storm(std::uint64_t seed, bool prefix_cache, Seen& seen) {
   setup.options.page_tokens = 1 + static_cast<std::int32_t>(rng.next_below(5));
   setup.options.min_wait_tokens = static_cast<std::int32_t>(1 + rng.next_below(12));
   setup.options.target_seconds = rng.next_below(2) == 0 ? 0.0 : 3e-3;
+  setup.options.stretch = seed % 3 == 0 ? 1.5 : 0.0;
   setup.options.chunks_in_parts = rng.next_below(4) > 0;
   setup.max_tokens = 60;
   const std::vector<std::vector<View>> kinds = {

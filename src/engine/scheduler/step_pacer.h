@@ -3,9 +3,13 @@
 // the steps' measured times; it reads no clock. Owned by the Scheduler.
 //
 // The cost is a sum of rates: of a step, its decode rows and the tokens that they see (fitted to steps without
-// prompts), of prompt tokens and of pairs of them with what they see (fitted to the rest of the time of the others). A
-// measurement moves the rates by the least that explains part of its error (normalised least mean squares), so those
-// that it says nothing about stay as they are; one that is far too long counts as a little too long.
+// prompts), of holding any prompt at all, of prompt tokens and of pairs of them with what they see (fitted to the rest
+// of the time of the others). The part that does not depend on the tokens matters on a GPU, where a step with prompts
+// is no captured graph and runs other kernels: laid on the tokens of small chunks it would make each look dear, and
+// chunks would stay small.
+//
+// A bound by what decodes alone take needs steps without prompts. Where prompts wait at all times, one is left without
+// now and then, and when the number of streams has changed.
 #pragma once
 
 #include <array>
@@ -26,17 +30,22 @@ struct StepWork {
   void add_decode(std::int64_t rows, std::int64_t kv);
 };
 
-// Rates, none negative, fitted to sums of rates times amounts.
+// Rates, none negative, fitted to sums of rates times amounts: recursive least squares that forget. Rates move by as
+// little as explains what was measured lately, so those that it says nothing about stay as they are.
 template <std::size_t N>
 class RateFit {
  public:
   using Amounts = std::array<double, N>;
   double predict(const Amounts& amounts) const;
-  void observe(const Amounts& amounts, double value);
+  // `scale`: of the error that measuring `value` has.
+  void observe(const Amounts& amounts, double value, double scale);
   bool measured() const { return measured_; }
 
  private:
   Amounts rates_{};
+  // The normal equations: sums of products of amounts, and of amounts and values.
+  std::array<Amounts, N> products_{};
+  Amounts values_{};
   bool measured_ = false;
 };
 
@@ -47,7 +56,7 @@ class StepPacer {
 
   // Prompt tokens for a step that already holds `decodes`, at most `most`; the furthest prompt stands at `position`.
   // At least one: prompts go on however slow the machine is, for half of the time if decodes alone take the target (of
-  // a stretch, for as much as it leaves).
+  // a stretch, for as much as it leaves). None where the stretch needs a step without.
   std::int32_t prompt_tokens(const StepWork& decodes, std::int64_t position, std::int32_t most) const;
   void observe(const StepWork& work, double seconds);
 
@@ -65,15 +74,22 @@ class StepPacer {
   static constexpr double kLeastShare =
       0.05;  // of what decodes alone take: prompts get it where noise eats the stretch
 
-  // Tokens from `position` on that take so long, at most `limit`.
-  double tokens_in(double seconds, double position, double limit) const;
+  // More or fewer by a quarter than in the latest step without prompts.
+  bool other_streams(const StepWork& decodes) const;
+  // Whether what decodes alone take must be measured (again).
+  bool must_measure(const StepWork& decodes) const;
+  // Tokens from `position` on that take so long, at most `limit`, in a step that holds `fixed` (1 or 0) the fixed part.
+  double tokens_in(double seconds, double fixed, double position, double limit) const;
 
   double target_;
   double stretch_;
   RateFit<3> decode_;
-  RateFit<2> prompt_;
-  double margin_ = 1.1;           // measured over foretold, exceeded by about one step of 30
-  std::int64_t last_prompt_ = 0;  // prompt tokens of the latest step beside decodes
+  RateFit<3> prompt_;
+  double excess_ = 0.1;             // measured over foretold, less 1, exceeded by about one step of 30
+  double trusted_ = 0.0;            // prompt tokens of late steps beside decodes: the most, forgotten slowly
+  std::int64_t alone_rows_ = 0;     // of the latest step without prompts
+  std::int64_t since_alone_ = 0;    // steps with prompts since then
+  std::int64_t measure_after_ = 0;  // as many, the next must be without
 };
 
 }  // namespace fovea
