@@ -105,7 +105,7 @@ OracleResult attend(const AttentionCase& c, const OracleVariant& variant, DType 
           if (any) {
             for (int d = 0; d < dim; ++d) result.out[row * dim + d] = static_cast<double>(sums[d] / total);
           }
-          if (!variant.sigmoid && total > 0) {
+          if (!variant.sigmoid && total != 0) {  // NaN too
             result.lse[row] = static_cast<double>(max / static_cast<Real>(std::log(2.0)) + std::log2(total));
           }
         }

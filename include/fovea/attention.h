@@ -7,8 +7,9 @@
 //
 // Conventions: shapes are in elements, strides too; intervals are half-open; lengths and positions are tokens. Masks
 // align bottom-right: the query tokens of a request are the last of its tokens. A row that sees nothing gives output 0
-// and log-sum-exp -inf. Log-sum-exps are base 2. Tails of pages may hold anything, NaN included. Sources: FlashInfer
-// (arXiv:2501.01005) for plan/run over block-sparse rows, PAT (ASPLOS'26) for shared prefixes.
+// and log-sum-exp -inf; one that sees NaN in its query or in keys gives NaN for both. Log-sum-exps are base 2. Tails of
+// pages may hold anything, NaN included. Sources: FlashInfer (arXiv:2501.01005) for plan/run over block-sparse rows,
+// PAT (ASPLOS'26) for shared prefixes.
 //
 // Threads: one call on an object at a time, and one of its runs on the device at a time: order the streams that you
 // give it, for its runs share partial results. On a CUDA device calls enqueue on the stream given and return; what they

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -101,6 +102,18 @@ testing::AttentionCase case_of(const Instantiation& instantiation, std::uint64_t
   return gpu_test::make_case(config, spec);
 }
 
+// One request, whose pairs are divided as a rule, because there are few of them.
+testing::AttentionCase long_case_of(const Instantiation& instantiation, std::uint64_t seed) {
+  const KernelKind kind = instantiation.kind;
+  testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
+  const int most = instantiation.config.budget_pages * instantiation.config.options.page_tokens;
+  spec.kv_lens = {most > 0 ? most : 600};
+  spec.q_lens = {most > 0 || kind == KernelKind::kWarps || kind == KernelKind::kFew ? 1 : 3};
+  spec.shared_tokens = 0;
+  if (spec.mask == abi::MaskKind::kBits || spec.mask == abi::MaskKind::kWindow) spec.mask = abi::MaskKind::kCausal;
+  return testing::make_case(spec);
+}
+
 struct Counts {
   int cases = 0, divided = 0, shared = 0;
   double switches = 0, accesses = 0;
@@ -132,6 +145,33 @@ TEST(Emulator, KernelsAgreeWithTheOracle) {
   if (std::getenv("FOVEA_EMULATOR_ONLY") == nullptr && cases >= 10) {
     EXPECT_GT(all.divided, 10);
     EXPECT_GT(all.shared, 5);
+  }
+}
+
+// Whoever combines what workers, warps and lanes found of a row: a NaN query, or a NaN key that the row sees, makes all
+// of it NaN, and leaves the others alone.
+TEST(Emulator, RowsOfNaNQueriesAreNaN) {
+  constexpr std::uint64_t kSeeds = 8;
+  std::mutex mutex;
+  std::map<KernelKind, int> divided, whole;  // cases
+  on_threads(instantiations().size(), [&](std::size_t i) {
+    const Instantiation& instantiation = instantiations()[i];
+    if (!is_wanted(instantiation.name)) return;
+    Emulated emulated(instantiation);
+    for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      testing::AttentionCase c = seed % 2 == 0 ? case_of(instantiation, seed) : long_case_of(instantiation, seed);
+      gpu_test::plant_nan(c, seed / 2);
+      const Verdict verdict = emulated.run(c, circumstances(seed));
+      const std::lock_guard lock(mutex);
+      ++(verdict.divided ? divided : whole)[instantiation.kind];
+      EXPECT_EQ(verdict.wrong, "") << instantiation.name << " seed " << seed << ": " << c.describe();
+    }
+  });
+  if (std::getenv("FOVEA_EMULATOR_ONLY") != nullptr) return;
+  for (const auto kind : {KernelKind::kCtas, KernelKind::kTrees, KernelKind::kWarps, KernelKind::kTeams,
+                          KernelKind::kFew, KernelKind::kPrefill}) {
+    EXPECT_GT(divided[kind], 0) << static_cast<int>(kind);
+    EXPECT_GT(whole[kind], 0) << static_cast<int>(kind);
   }
 }
 

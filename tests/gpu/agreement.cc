@@ -41,6 +41,7 @@ std::string judge(const AttentionCase& c, const Configuration& config, const Agr
     if (std::isfinite(truth.lse[i])) rounding = std::max(rounding, std::abs(truth.lse[i] - cost.lse[i]));
   }
   for (std::size_t i = 0; i < truth.lse.size() && wrong.empty(); ++i) {
+    if (std::isnan(truth.lse[i]) && std::isnan(actual.lse[i])) continue;
     const double error = truth.lse[i] == actual.lse[i] ? 0.0 : std::abs(truth.lse[i] - actual.lse[i]);
     if (!(error <= 2e-4 + 2e-5 * std::abs(truth.lse[i]) + 2.0 * rounding)) {
       wrong = "log-sum-exp " + std::to_string(i) + " is " + std::to_string(actual.lse[i]) + " for " +
@@ -203,7 +204,7 @@ Result<AgreementRunner::Output> AgreementRunner::run(const AttentionCase& c) {
   return result;
 }
 
-AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter) {
+AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter, bool nan) {
   const std::vector<Configuration> configs = configurations();
   AgreementCounts counts;
   std::mutex device, result;
@@ -226,8 +227,9 @@ AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const
           failure = made.status().to_string();
       }
       for (int n = 0; runner && n < cases && failure.empty(); ++n) {
-        const AttentionCase c =
-            make_case(config, random_spec(config, seed + i * 1000003 + static_cast<std::uint64_t>(n)));
+        const std::uint64_t case_seed = seed + i * 1000003 + static_cast<std::uint64_t>(n);
+        AttentionCase c = make_case(config, random_spec(config, case_seed));
+        if (nan) plant_nan(c, case_seed);
         Result<AgreementRunner::Output> actual = [&] {
           const std::lock_guard lock(device);
           return runner->run(c);
@@ -265,22 +267,25 @@ AttentionCase make_case(const Configuration& config, const CaseSpec& spec) {
 
 namespace {
 
-// Makes the values of a request's token infinite (NaN in fp8, and by their scales where they are integers) under every
-// head.
-void spoil(AttentionCase& c, int token) {
+// Makes the keys or values of a request's token infinite, or NaN (in fp8 always), by their scales where they are
+// integers, under every head.
+void spoil(AttentionCase& c, int request, int token, bool keys, bool nan) {
   const abi::KvPoolView& p = c.pool;
   const std::size_t bytes = static_cast<std::size_t>(dtype_bits(c.spec.kv_dtype) / 8);
-  const std::uint16_t pattern = c.spec.kv_dtype == DType::kBF16 ? 0x7f80 : 0x7c00;
-  const std::int64_t page = c.page_table[static_cast<std::size_t>(token / p.page_tokens)];
+  const std::uint16_t pattern = nan ? 0x7fc0 : c.spec.kv_dtype == DType::kBF16 ? 0x7f80 : 0x7c00;  // 0x7fc0: of both
+  const std::int64_t page =
+      c.page_table[static_cast<std::size_t>(request) * static_cast<std::size_t>(c.page_table_stride) +
+                   static_cast<std::size_t>(token / p.page_tokens)];
+  std::vector<abi::KvScale>& scales = keys ? c.k_scales : c.v_scales;
   for (std::int64_t head = 0; head < c.spec.kv_heads; ++head) {
-    if (!c.v_scales.empty()) {
+    if (!scales.empty()) {
       const std::int64_t at = page * p.scale_page_stride + head * p.scale_head_stride + token % p.page_tokens;
-      c.v_scales[static_cast<std::size_t>(at)] = {0x7c00, 0x7e00};
+      scales[static_cast<std::size_t>(at)] = {static_cast<std::uint16_t>(nan ? 0x7e00 : 0x7c00), 0x7e00};
       continue;
     }
     for (std::int64_t d = 0; d < c.spec.head_dim; ++d) {
       const std::int64_t at = page * p.page_stride + token % p.page_tokens * p.token_stride + head * p.head_stride + d;
-      std::byte* const to = c.v.data() + static_cast<std::size_t>(at) * bytes;
+      std::byte* const to = (keys ? c.k : c.v).data() + static_cast<std::size_t>(at) * bytes;
       if (bytes == 1) {
         *to = std::byte{0x7f};
       } else {
@@ -300,7 +305,7 @@ std::string find_leak(AgreementRunner& runner, const Configuration& config) {
   spec.shared_tokens = 0;
   AttentionCase c = make_case(config, spec);
   const auto clean = runner.run(c);
-  spoil(c, kTokens - 2);  // the last two rows see it
+  spoil(c, 0, kTokens - 2, false, false);  // the last two rows see it
   const auto spoiled = runner.run(c);
   for (const auto* output : {&clean, &spoiled}) {
     if (!output->ok()) return output->status().to_string();
@@ -314,6 +319,25 @@ std::string find_leak(AgreementRunner& runner, const Configuration& config) {
 }
 
 }  // namespace
+
+void plant_nan(AttentionCase& c, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto dim = static_cast<std::size_t>(c.spec.head_dim);
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  const std::size_t rows = c.q.size() / dim, sure = rows == 0 ? 0 : random() % rows;
+  for (std::size_t row = 0; row < rows; ++row) {
+    if (row != sure && random() % 6 != 0) continue;
+    if (random() % 2 == 0) {
+      std::fill_n(c.q.data() + row * dim, dim, kNaN);
+    } else {
+      c.q[row * dim + random() % dim] = kNaN;
+    }
+  }
+  if (seed % 2 == 0) return;
+  const auto request = static_cast<std::size_t>(random()) % c.spec.kv_lens.size();
+  const auto tokens = static_cast<std::uint64_t>(c.spec.kv_lens[request]);
+  if (tokens > 0) spoil(c, static_cast<int>(request), static_cast<int>(random() % tokens), true, true);
+}
 
 std::vector<std::string> hidden_values_that_leak(Place& place) {
   std::vector<std::string> found;

@@ -105,8 +105,13 @@ struct AgreementCounts {
 };
 
 // `cases` random cases of each configuration, on all threads that the machine has; the device is used by one at a time.
-// `filter`: only configurations whose name holds it.
-AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter = "");
+// `filter`: only configurations whose name holds it. nan: with plant_nan(), so that rows which see some have to be NaN
+// and others must not.
+AgreementCounts run_agreement(Place& place, int cases, std::uint64_t seed, const std::string& filter = "",
+                              bool nan = false);
+
+// NaN in some queries of a case, whole or of one element; of odd seeds in the keys of a token too.
+void plant_nan(testing::AttentionCase& c, std::uint64_t seed);
 
 // Values that are not finite, in a token that one query token sees and others of the same tile do not: these must keep
 // their bits. In every configuration; what went wrong in each.

@@ -168,6 +168,12 @@ TEST_F(GpuTest, HiddenValuesNeverLeak) {
   for (const std::string& leak : hidden_values_that_leak(*place_)) ADD_FAILURE() << leak;
 }
 
+TEST_F(GpuTest, RowsThatSeeNaNAreNaN) {
+  const char* filter = std::getenv("FOVEA_GPU_CONFIGURATIONS");
+  const AgreementCounts counts = run_agreement(*place_, 6, 4711, filter != nullptr ? filter : "", true);
+  for (const std::string& failure : counts.failures) ADD_FAILURE() << failure;
+}
+
 // A second object keeps the device busy on another stream, so that workers start and end at other times in every run.
 TEST_F(GpuTest, TheSameInputGivesTheSameBitsUnderLoad) {
   Workload work(*place_), load(*place_);

@@ -26,6 +26,14 @@ TEST(Agreement, HiddenValuesNeverLeakOnTheCpu) {
   for (const std::string& leak : hidden_values_that_leak(**place)) ADD_FAILURE() << leak;
 }
 
+TEST(Agreement, RowsThatSeeNaNAreNaNOnTheCpu) {
+  auto place = Place::open("cpu");
+  ASSERT_TRUE(place.ok());
+  const AgreementCounts counts = run_agreement(**place, 1, 1, "", true);
+  for (const std::string& failure : counts.failures) ADD_FAILURE() << failure;
+  EXPECT_GT(counts.cases, 100);
+}
+
 TEST(Agreement, TheJudgeFindsAWrongOutput) {
   auto place = Place::open("cpu");
   ASSERT_TRUE(place.ok());

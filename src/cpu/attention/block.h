@@ -82,14 +82,12 @@ struct RowResult {
   float lse;  // base 2
 };
 
-// A row that saw nothing keeps output 0 and has log-sum-exp -inf.
+// A row that saw nothing keeps output 0 and has log-sum-exp -inf; one that saw NaN has a sum of NaN, and is.
 inline RowResult finish_state(const RowState& state) {
   constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-  if (state.extra == kMinusInf) {
-    if (state.max == kMinusInf) return {1.0f, kMinusInf};
-    return {state.sum, state.max + std::log2(state.sum)};
-  }
+  if (std::isnan(state.sum)) return {state.sum, state.sum};
   if (state.max == kMinusInf) return {1.0f, state.extra};
+  if (state.extra == kMinusInf) return {state.sum, state.max + std::log2(state.sum)};
   // The running output is scaled by 2^-state.max; so is the divisor, unless that would overflow.
   const float lse =
       std::max(state.max, state.extra) + std::log2(state.sum * std::exp2(state.max - std::max(state.max, state.extra)) +

@@ -57,18 +57,23 @@ HWY_INLINE float weigh_row(const AttentionParams& params, float* HWY_RESTRICT s,
     block_max = hn::Max(block_max, x);
   }
   if constexpr (!Variant::kSoftmax) return 1.0f;
+  // Maxima pass over NaN, and so do weights: it is the sum that makes the row NaN.
   const float new_max = std::max(max, max_of(block_max));
-  if (new_max == kMinusInf) {
+  if (new_max == kMinusInf && seen == 0) {
     std::fill(s, s + kBlockTokens, 0.0f);
     return 1.0f;
   }
-  const auto shift = hn::Set(d, new_max);
+  const auto shift = hn::Set(d, new_max == kMinusInf ? 0.0f : new_max);
   auto block_sum = hn::Zero(d);
+  auto exponents = hn::Zero(d);  // none is above 0, so that only a NaN makes their sum NaN
   for (int t = 0; t < tokens; t += lanes) {
-    const auto p = exp2_nonpositive(hn::Sub(hn::Load(d, s + t), shift));
+    const auto x = hn::Sub(hn::Load(d, s + t), shift);
+    const auto p = exp2_nonpositive(x);
     hn::Store(p, d, s + t);
     block_sum = hn::Add(block_sum, p);
+    exponents = hn::Add(exponents, x);
   }
+  block_sum = hn::IfThenElse(hn::IsNaN(exponents), exponents, block_sum);
   const float alpha = max == new_max ? 1.0f : hn::GetLane(exp2_nonpositive(hn::Set(d, max - new_max)));
   sum = sum * alpha + sum_of(block_sum);
   max = new_max;
@@ -596,7 +601,7 @@ void merge(const MergeArgs& args, uint32_t begin, uint32_t end) {
         }
       }
       if constexpr (Variant::kSoftmax) {
-        if (sum > 0.0f) {
+        if (sum != 0.0f) {
           const auto by = hn::Set(d, sum);
           for (int c = 0; c < head_dim; c += lanes) hn::Store(hn::Div(hn::Load(d, row + c), by), d, row + c);
         }
@@ -607,7 +612,7 @@ void merge(const MergeArgs& args, uint32_t begin, uint32_t end) {
       }
       write_row(row, head_dim, *args.out, q_row, head);
       if (args.lse != nullptr) {
-        const float lse = !Variant::kSoftmax ? 0.0f : sum > 0.0f ? max + std::log2(sum) : kMinusInf;
+        const float lse = !Variant::kSoftmax ? 0.0f : sum != 0.0f ? max + std::log2(sum) : kMinusInf;
         args.lse[q_row * args.out->shape[1] + head] = lse;
       }
     }

@@ -16,14 +16,12 @@ struct RowResult {
 };
 
 // A row that saw nothing keeps output 0 and has log-sum-exp -inf. extra: base-2 logit without a value (a sink), or
-// -inf.
+// -inf. Maxima pass over NaN: a row that saw nothing else has max -inf too, but a sum of NaN, and so its log-sum-exp
+// has to be, by which whoever combines the row weighs it.
 __device__ __forceinline__ RowResult finish_row(float max, float sum, float extra) {
   if constexpr (!Variant::kSoftmax) return {1.0f, 0.0f};
-  if (extra == kMinusInf) {
-    if (max == kMinusInf) return {1.0f, kMinusInf};
-    return {sum, max + log2f(sum)};
-  }
-  if (max == kMinusInf) return {1.0f, extra};
+  if (max == kMinusInf) return {1.0f, sum != sum ? sum : extra};
+  if (extra == kMinusInf) return {sum, max + log2f(sum)};
   const float most = fmaxf(max, extra);
   return {sum + exp2f(extra - max), most + log2f(sum * exp2f(max - most) + exp2f(extra - most))};
 }

@@ -76,7 +76,7 @@ __device__ __forceinline__ Sum sum_warps(const SharedMemory& shared, uint32_t ro
 #pragma unroll
   for (uint32_t w = 0; w < kWarps; ++w) {
     const float4 o = *reinterpret_cast<const float4*>(&shared.o[w][row][column]);
-    if (states[w].x == kMinusInf) continue;
+    if (states[w].x == kMinusInf && states[w].y == 0.0f) continue;  // o may be anything; a sum may be NaN
     const float weight = Variant::kSoftmax ? ptx::exp2_approx(states[w].x - sum.most) : 1.0f;
     add(sum.value, weight, o);
     sum.total += weight * states[w].y;
