@@ -159,17 +159,23 @@ __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, Share
   const uint32_t end = queue.start->queue_end;
   abi::WorkItem item = load_item(&queue.start->item);
   uint32_t head = queue.start->head;
+  uint32_t head_end = queue.start->head_end;
   if (begin == end) {
     ptx::griddepcontrol_wait();
     return;
   }
+  bool first = true;
 #pragma unroll 1
   for (uint32_t at = begin;;) {
-    run_item(args, *queue.header, item, head, shared, at == begin, warp, lane);
-    if (++at == end) return;
-    const uint32_t entry = section<uint32_t>(args, queue.header->queue)[at];
-    item = load_item(section<abi::WorkItem>(args, queue.header->items) + abi::queue_item(entry));
-    head = abi::queue_head(entry);
+    run_item(args, *queue.header, item, head, shared, first, warp, lane);
+    first = false;
+    if (++head == head_end) {
+      if (++at == end) return;
+      const uint32_t* const entries = section<uint32_t>(args, queue.header->queue) + at;
+      item = load_item(section<abi::WorkItem>(args, queue.header->items) + abi::queue_item(entries[0]));
+      head = abi::queue_head(entries[0]);
+      head_end = abi::queue_head_end(queue.header->counts, item.flags, entries[0], entries[1]);
+    }
     __syncthreads();  // shared memory is read
   }
 }
