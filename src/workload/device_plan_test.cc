@@ -22,8 +22,9 @@ const T* section(const std::vector<std::byte>& buffer, std::uint32_t offset) {
   return reinterpret_cast<const T*>(buffer.data() + offset);
 }
 
-Planner planned(const PagedBatch& batch, int workers, bool share, int kv_heads = 8, int qo_heads = 32) {
+Planner planned(const PagedBatch& batch, int workers, bool share, int kv_heads = 8, int qo_heads = 32, int rounds = 1) {
   PlannerOptions options;
+  options.shared_rounds = rounds;
   options.num_kv_heads = kv_heads;
   options.num_qo_heads = qo_heads;
   options.share_prefixes = share;
@@ -214,6 +215,17 @@ TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost54KilobytesAndASmallBufferIsR
                   StatusCode::kOutOfRange);
       }
     }
+  }
+}
+
+// With a forest in four rounds 128 KiB are the aim; merges are listed by query token and KV head, which keeps it away.
+TEST(DevicePlanTest, AForestOf256RequestsTakesNoMoreThanWasMeasured) {
+  const PagedBatch tree = tree_batch(PrefixTree{{4, 16, 256}, {1024, 1024, 2048}}, 16, 1, PageOrder::kRandom, 1);
+  for (const auto& [kv_heads, qo_heads, kilobytes] : {std::array{1, 8, 105}, {8, 32, 216}, {32, 32, 461}}) {
+    const Planner planner = planned(tree, 132, true, kv_heads, qo_heads, 4);
+    std::vector<std::byte> buffer(max_device_plan_bytes(planner, true));
+    const std::size_t bytes = pack_device_plan(planner.view(), buffer, planner.growth()).value();
+    EXPECT_LE(bytes, static_cast<std::size_t>(kilobytes) << 10) << qo_heads << "/" << kv_heads;
   }
 }
 
