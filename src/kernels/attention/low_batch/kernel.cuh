@@ -155,28 +155,31 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
 __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t worker,
                                            uint32_t warp, uint32_t lane) {
   const Queue queue = Queue::of(args, worker);
+  // Few registers are kept from item to item: where it stands in the plan, and heads [low half, high half) yet to come.
+  uint32_t item_at = abi::kWorkerStartOffset + worker * static_cast<uint32_t>(sizeof(abi::WorkerStart));
+  uint32_t heads = queue.start->head | queue.start->head_end << 16;
   uint32_t at = queue.start->queue_begin;
+  abi::WorkItem item = load_item(&queue.start->item);
   if (at == queue.start->queue_end) {
     ptx::griddepcontrol_wait();
     return;
   }
-  // Few registers are kept from item to item: where it stands in the plan, and heads [low half, high half) yet to come.
-  uint32_t item_at = abi::kWorkerStartOffset + worker * static_cast<uint32_t>(sizeof(abi::WorkerStart));
-  uint32_t heads = queue.start->head | queue.start->head_end << 16;
   bool first = true;
 #pragma unroll 1
   for (;;) {
-    const abi::WorkItem item = load_item(section<abi::WorkItem>(args, item_at));
     run_item(args, *queue.header, item, heads & 0xffffu, shared, first, warp, lane);
     first = false;
     ++heads;
-    if ((heads & 0xffffu) == heads >> 16) {
-      if (++at == queue.start->queue_end) return;
-      const uint32_t* const entries = section<uint32_t>(args, queue.header->queue) + at;
+    const bool is_last = (heads & 0xffffu) == heads >> 16;
+    if (is_last && ++at == queue.start->queue_end) return;
+    const uint32_t* const entries = section<uint32_t>(args, queue.header->queue) + at;
+    if (is_last) {
       item_at = queue.header->items + abi::queue_item(entries[0]) * static_cast<uint32_t>(sizeof(abi::WorkItem));
-      const uint32_t flags = section<abi::WorkItem>(args, item_at)->flags;
-      heads = abi::queue_head(entries[0]) | abi::queue_head_end(queue.header->counts, flags, entries[0], entries[1])
-                                                << 16;
+    }
+    item = load_item(section<abi::WorkItem>(args, item_at));
+    if (is_last) {
+      heads = abi::queue_head(entries[0]) |
+              abi::queue_head_end(queue.header->counts, item.flags, entries[0], entries[1]) << 16;
     }
     __syncthreads();  // shared memory is read
   }
