@@ -79,11 +79,13 @@ void DevicePlanView::expand_warps(const std::uint8_t* plan) {
   }
   queue_begin_.push_back(static_cast<std::uint32_t>(queue_.size()));
   view.items = items_.data();
-  view.queue = queue_.data();
   view.merges = merges_.data();
   view.merge_parts = merge_parts_.data();
   counts.num_items = static_cast<std::uint32_t>(items_.size());
+  counts.flags &= ~static_cast<std::uint32_t>(abi::kPlanHeadRuns);  // these entries are of one head each
   counts.num_queue_entries = static_cast<std::uint32_t>(queue_.size());
+  queue_.push_back(0);
+  view.queue = queue_.data();
   counts.num_merges = static_cast<std::uint32_t>(merges_.size());
   counts.num_parts = static_cast<std::uint32_t>(merge_parts_.size());
 }

@@ -18,7 +18,7 @@ struct DevicePlanHeader {
   uint32_t bytes;             // of the whole plan
   uint32_t items;             // WorkItem[counts.num_items]; counts are those of what is packed
   uint32_t block_rows;        // BlockRow[counts.num_block_rows]
-  uint32_t queue;             // uint32_t[counts.num_queue_entries]
+  uint32_t queue;             // uint32_t[counts.num_queue_entries + 1]; the last one is 0
   uint32_t row_indices;       // uint32_t[number of (query token, block row) pairs]
   uint32_t q_pos;             // int32_t[the same]
   uint32_t merges;            // MergeEntry[counts.num_merges]
@@ -32,15 +32,16 @@ struct DevicePlanHeader {
 static_assert(sizeof(DevicePlanHeader) == 128);
 
 // What a worker does first, and where the rest of its queue is: entries [queue_begin, queue_end). A worker without work
-// has queue_begin == queue_end, and the other fields are undefined. 64 bytes; the table starts at kWorkerStartOffset.
+// has queue_begin == queue_end, and the other fields are 0. 48 bytes; the table starts at kWorkerStartOffset.
 struct WorkerStart {
   WorkItem item;  // of entry queue_begin
-  uint32_t head;  // of entry queue_begin
+  uint16_t head;  // heads [head, head_end) of entry queue_begin
+  uint16_t head_end;
   uint32_t queue_begin;
   uint32_t queue_end;
-  uint32_t reserved[5];
+  uint32_t reserved;
 };
-static_assert(sizeof(WorkerStart) == 64);
+static_assert(sizeof(WorkerStart) == 48);
 
 // Of workers that are warps or teams of them, a thousand (kPlanWarpStarts): where a worker begins; it ends where the
 // next one does, and one more start stands behind the last worker's. Pairs (item, KV head) stand end to end, item by
@@ -64,13 +65,16 @@ constexpr uint64_t start_bytes(uint64_t workers, bool warps) {
 }
 
 // Of a worker whose queue is [begin, end).
-constexpr WorkerStart worker_start(uint32_t begin, uint32_t end, const uint32_t* queue, const WorkItem* items) {
+constexpr WorkerStart worker_start(const PlanHeader& counts, uint32_t begin, uint32_t end, const uint32_t* queue,
+                                   const WorkItem* items) {
   WorkerStart start{};
   start.queue_begin = begin;
   start.queue_end = end;
   if (begin == end) return start;
-  start.item = items[queue_item(queue[begin])];
-  start.head = queue_head(queue[begin]);
+  const uint32_t entry = queue[begin];
+  start.item = items[queue_item(entry)];
+  start.head = static_cast<uint16_t>(queue_head(entry));
+  start.head_end = static_cast<uint16_t>(queue_head_end(counts, start.item.flags, entry, queue[begin + 1]));
   return start;
 }
 // Of a worker that begins behind all of `items` items.
@@ -78,7 +82,7 @@ constexpr WarpStart warp_end(uint32_t items) { return {queue_entry(items, 0), 0,
 
 struct DevicePlanCounts {
   uint64_t start_bytes, block_rows, row_indices, growth_bytes;  // the same however lengths grow
-  uint64_t items, queue, merges, parts, merge_of_partial;
+  uint64_t items, queue, merges, parts, merge_of_partial;       // queue: its last word too, or 0 without a queue
 };
 
 struct DevicePlanSections {

@@ -3,9 +3,9 @@
 // here.
 //
 // An attention call is a block-sparse matrix. A *block row* pairs a set of query tokens with a run of KV tokens. The
-// tile step cuts its query tokens into *items*; a *queue entry* is (item, KV head); a *worker* runs its slice of the
-// queue in order. An item either writes its output rows directly or leaves partial states (output, log-sum-exp) in the
-// workspace, which the *merge list* combines in a fixed ascending order.
+// tile step cuts its query tokens into *items*; a *queue entry* is an item and a run of KV heads, or one; a *worker*
+// runs its slice of the queue in order. An item either writes its output rows directly or leaves partial states
+// (output, log-sum-exp) in the workspace, which the *merge list* combines in a fixed ascending order.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -105,6 +105,7 @@ inline constexpr uint32_t kMaxTileClasses = 7;
 enum PlanFlags : uint32_t {
   kPlanShares = 1,      // some run is read for several requests at once: most rows are made of parts
   kPlanWarpStarts = 2,  // of a plan packed for a device: its workers begin by abi::WarpStart
+  kPlanHeadRuns = 4,    // queue entries are runs of heads, see queue_head_end()
 };
 
 struct PlanHeader {
@@ -113,7 +114,7 @@ struct PlanHeader {
   uint32_t num_items;
   uint32_t num_block_rows;
   uint32_t num_launches;
-  uint32_t num_queue_entries;
+  uint32_t num_queue_entries;  // one more, 0, stands behind them
   uint32_t num_merges;
   uint32_t num_parts;
   uint32_t num_partial_rows;  // partial states in use: each head_dim floats and one log-sum-exp
@@ -123,10 +124,19 @@ struct PlanHeader {
   uint32_t tile_rows[kMaxTileClasses];  // (token, query head) rows that a tile of this class holds
 };
 
-// A queue entry packs (item, head): 2^24 items, 256 heads.
+// A queue entry packs (item, first head): 2^24 items, 256 heads.
 constexpr uint32_t queue_entry(uint32_t item, uint32_t head) { return (item << 8) | head; }
 constexpr uint32_t queue_item(uint32_t entry) { return entry >> 8; }
 constexpr uint32_t queue_head(uint32_t entry) { return entry & 0xffu; }
+
+// Where the heads of a queue entry end. Under kPlanHeadRuns an entry stands for all heads of its item from its own up
+// to the next entry's, if that is a later one, or the last: a worker has a few entries of a tile, not one for each
+// head. Items under a single head, and all others without the flag, are under the entry's own. next: the entry behind.
+constexpr uint32_t queue_head_end(const PlanHeader& plan, uint32_t item_flags, uint32_t entry, uint32_t next) {
+  const uint32_t head = queue_head(entry);
+  if (!(plan.flags & kPlanHeadRuns) || (item_flags & kItemSingleHead)) return head + 1;
+  return queue_head(next) > head ? queue_head(next) : plan.num_kv_heads;
+}
 
 // First partial row of (item, head): row_count * group rows, ordered (token, query head of the group).
 constexpr uint32_t partial_row(const WorkItem& item, const BlockRow& block_row, uint32_t head, uint32_t group) {
@@ -150,6 +160,10 @@ struct PlanView {
   const int32_t* kv_positions;  // see BlockRow::positions_begin; may be null
   const int32_t* kv_lens;       // by length slot; may be null when no item has kItemOpenEnd
   const uint8_t* mask_bits;     // see MaskKind::kBits; may be null
+
+  constexpr uint32_t queue_head_end(uint32_t i) const {
+    return abi::queue_head_end(*header, items[queue_item(queue[i])].flags, queue[i], queue[i + 1]);
+  }
 };
 
 }  // namespace fovea::abi

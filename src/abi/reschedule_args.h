@@ -65,21 +65,22 @@ inline constexpr uint32_t kRescheduleThreads = 512;  // one CTA
 // - 1) or by row of a divided pair.
 struct RescheduleScratch {
   PlanTile* tiles;
-  uint64_t* cost_before;   // [tiles + 1] of undivided work before a tile
-  uint64_t* items_before;  // [tiles + 1] items before a tile; high half: partial rows of parts before it
-  CutPoint* cuts;          // [2 * workers] of two passes
-  uint64_t* targets;       // [workers + 1]
-  uint64_t* overhead;      // [workers] what dividing adds to a worker
-  uint32_t* fell;          // [workers] tile where a target falls
-  uint64_t* parts_before;  // [workers + 1] dividing cuts before a cut; high half: divided pairs
-  CutPoint* dividing;      // [workers] the cuts that divide pairs
-  uint32_t* pair_of;       // [workers] pair of that tile; later the divided pair that a dividing cut is in
-  uint32_t* first_cut;     // [workers + 1] by divided pair: its first dividing cut
-  uint64_t* rows_before;   // [workers + 1] by divided pair: rows of divided pairs before; high half: of solo ones
-  uint64_t* row_parts;     // [workers * most_tokens + 1] by row of a divided pair: parts listed before
-  uint64_t* thread_sums;   // [threads]
-  uint64_t* group_sums;    // [threads / 32]
-  uint64_t* result;        // [2] what dividing adds in all, and the cost of the slowest worker
+  uint64_t* cost_before;     // [tiles + 1] of undivided work before a tile
+  uint64_t* items_before;    // [tiles + 1] items before a tile; high half: partial rows of parts before it
+  CutPoint* cuts;            // [2 * workers] of two passes
+  uint64_t* targets;         // [workers + 1]
+  uint64_t* overhead;        // [workers] what dividing adds to a worker
+  uint32_t* fell;            // [workers] tile where a target falls
+  uint64_t* parts_before;    // [workers + 1] dividing cuts before a cut; high half: divided pairs
+  uint64_t* entries_before;  // [workers] queue entries that cuts before a cut add to those of the tiles
+  CutPoint* dividing;        // [workers] the cuts that divide pairs
+  uint32_t* pair_of;         // [workers] pair of that tile; later the divided pair that a dividing cut is in
+  uint32_t* first_cut;       // [workers + 1] by divided pair: its first dividing cut
+  uint64_t* rows_before;     // [workers + 1] by divided pair: rows of divided pairs before; high half: of solo ones
+  uint64_t* row_parts;       // [workers * most_tokens + 1] by row of a divided pair: parts listed before
+  uint64_t* thread_sums;     // [threads]
+  uint64_t* group_sums;      // [threads / 32]
+  uint64_t* result;          // [2] what dividing adds in all, and the cost of the slowest worker
   uint64_t bytes;
 };
 
@@ -98,6 +99,7 @@ inline RescheduleScratch carve_reschedule_scratch(uint8_t* base, uint64_t tiles,
   take(s.overhead, workers);
   take(s.fell, workers);
   take(s.parts_before, workers + 1);
+  take(s.entries_before, workers);
   take(s.dividing, workers);
   take(s.pair_of, workers);
   take(s.first_cut, workers + 1);

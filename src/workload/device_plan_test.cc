@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cstring>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "testing/device_plan_view.h"
@@ -20,8 +22,11 @@ const T* section(const std::vector<std::byte>& buffer, std::uint32_t offset) {
   return reinterpret_cast<const T*>(buffer.data() + offset);
 }
 
-Planner planned(const PagedBatch& batch, int workers, bool share) {
+Planner planned(const PagedBatch& batch, int workers, bool share, int kv_heads = 8, int qo_heads = 32, int rounds = 1) {
   PlannerOptions options;
+  options.shared_rounds = rounds;
+  options.num_kv_heads = kv_heads;
+  options.num_qo_heads = qo_heads;
   options.share_prefixes = share;
   options.num_workers = workers;
   options.tile_rows = 128;
@@ -63,9 +68,14 @@ TEST(DevicePlanTest, SaysWhatThePlanSays) {
       if (starts[w].queue_begin == starts[w].queue_end) continue;
       const std::uint32_t entry = queue[starts[w].queue_begin];
       EXPECT_EQ(starts[w].head, abi::queue_head(entry));
+      EXPECT_EQ(starts[w].head_end, plan.queue_head_end(starts[w].queue_begin));
       EXPECT_EQ(std::memcmp(&starts[w].item, &plan.items[abi::queue_item(entry)], sizeof(abi::WorkItem)), 0);
     }
     EXPECT_EQ(entries, header.counts.num_queue_entries);
+    EXPECT_EQ(queue[entries], 0u);
+    // A tile has an entry for all its heads, and cuts add at most three each.
+    EXPECT_EQ(header.counts.flags & abi::kPlanHeadRuns, abi::kPlanHeadRuns);
+    EXPECT_LE(entries, 40u + 3 * 32);
 
     // Every partial row of every queued item leads to a merge that lists it.
     const auto* merge_of_partial = section<std::uint32_t>(buffer, header.merge_of_partial);
@@ -77,22 +87,36 @@ TEST(DevicePlanTest, SaysWhatThePlanSays) {
     for (std::uint32_t e = 0; e < entries; ++e) {
       const abi::WorkItem& item = plan.items[abi::queue_item(queue[e])];
       if (item.flags & abi::kItemDirect) continue;
-      const std::uint32_t head = abi::queue_head(queue[e]);
-      const std::uint32_t first = abi::partial_row(item, plan.block_rows[item.block_row], head, group);
-      for (std::uint32_t i = 0; i < item.row_count; ++i) {
-        const abi::MergeEntry& merge = merges[merge_of_partial[first / group + i]];
-        EXPECT_EQ(merge.row, row_indices[item.row_begin + i]);
-        EXPECT_EQ(merge.head, head);
-        bool listed = false;
-        for (std::uint32_t p = 0; p < merge.num_parts; ++p) {
-          listed |= parts[merge.parts_begin + p] == first + i * group;
+      for (std::uint32_t head = abi::queue_head(queue[e]); head < plan.queue_head_end(e); ++head) {
+        const std::uint32_t first = abi::partial_row(item, plan.block_rows[item.block_row], head, group);
+        for (std::uint32_t i = 0; i < item.row_count; ++i) {
+          const abi::MergeEntry& merge = merges[merge_of_partial[first / group + i]];
+          EXPECT_EQ(merge.row, row_indices[item.row_begin + i]);
+          EXPECT_EQ(merge.head, head);
+          bool listed = false;
+          for (std::uint32_t p = 0; p < merge.num_parts; ++p) {
+            listed |= parts[merge.parts_begin + p] == first + i * group;
+          }
+          EXPECT_TRUE(listed);
+          ++found;
         }
-        EXPECT_TRUE(listed);
-        ++found;
       }
     }
     EXPECT_EQ(found, header.counts.num_parts);
   }
+}
+
+// (item, KV head) pairs of a worker's queue, in order.
+using Pair = std::pair<std::uint32_t, std::array<std::byte, sizeof(abi::WorkItem)>>;
+std::vector<Pair> pairs_of(const abi::PlanView& plan, int worker) {
+  std::vector<Pair> pairs;
+  for (std::uint32_t e = plan.queue_begin[worker]; e < plan.queue_begin[worker + 1]; ++e) {
+    const abi::WorkItem& item = plan.items[abi::queue_item(plan.queue[e])];
+    for (std::uint32_t head = abi::queue_head(plan.queue[e]); head < plan.queue_head_end(e); ++head) {
+      pairs.emplace_back(head, std::bit_cast<std::array<std::byte, sizeof item>>(item));
+    }
+  }
+  return pairs;
 }
 
 // What the kernel of warps makes of it: the pairs of every worker, which part of them, and where those go.
@@ -112,24 +136,22 @@ TEST(DevicePlanTest, WarpsFindTheirWorkByWhereTheyBegin) {
       abi::DevicePlanHeader header;
       std::memcpy(&header, buffer.data(), sizeof header);
       EXPECT_EQ(header.bytes, bytes);
-      EXPECT_EQ(header.counts.flags, abi::kPlanWarpStarts);
+      EXPECT_NE(header.counts.flags & abi::kPlanWarpStarts, 0u);
       ASSERT_EQ(header.counts.num_items, static_cast<std::uint32_t>(requests));
 
       const DevicePlanView unpacked(reinterpret_cast<const std::uint8_t*>(buffer.data()));
       const abi::PlanView& found = unpacked.view;
-      ASSERT_EQ(found.header->num_queue_entries, plan.header->num_queue_entries);
       ASSERT_EQ(found.header->num_merges, plan.header->num_merges);
       ASSERT_EQ(found.header->num_parts, plan.header->num_parts);
       ASSERT_EQ(found.header->num_partial_rows, plan.header->num_partial_rows);
-      for (int w = 0; w <= workers; ++w) ASSERT_EQ(found.queue_begin[w], plan.queue_begin[w]) << w;
-      for (int w = 0; w < workers; ++w) idle += plan.queue_begin[w] == plan.queue_begin[w + 1];
-      busy += workers;
-      for (std::uint32_t e = 0; e < plan.header->num_queue_entries; ++e) {
-        EXPECT_EQ(abi::queue_head(found.queue[e]), abi::queue_head(plan.queue[e]));
-        const abi::WorkItem& item = found.items[abi::queue_item(found.queue[e])];
-        EXPECT_EQ(std::memcmp(&item, &plan.items[abi::queue_item(plan.queue[e])], sizeof item), 0) << e;
-        parts += item.partial_slot != abi::kNone;
-        whole += item.partial_slot == abi::kNone;
+      for (int w = 0; w < workers; ++w) {
+        const std::vector<Pair> wanted = pairs_of(plan, w);
+        ASSERT_EQ(pairs_of(found, w), wanted) << w;
+        (wanted.empty() ? idle : busy) += 1;
+        for (const auto& [head, item] : wanted) {
+          const std::uint32_t slot = std::bit_cast<abi::WorkItem>(item).partial_slot;
+          (slot != abi::kNone ? parts : whole) += 1;
+        }
       }
       for (std::uint32_t m = 0; m < plan.header->num_merges; ++m) {
         const abi::MergeEntry& wanted = plan.merges[m];
@@ -149,7 +171,7 @@ TEST(DevicePlanTest, WarpsFindTheirWorkByWhereTheyBegin) {
       of_no_head += requests - static_cast<int>(undivided.size());
     }
   }
-  for (const int reached : {busy - idle, idle, parts, whole, of_no_head}) EXPECT_GT(reached, 10);
+  for (const int reached : {busy, idle, parts, whole, of_no_head}) EXPECT_GT(reached, 10);
 }
 
 TEST(DevicePlanTest, WarpsTakeNeitherSharedRunsNorChunks) {
@@ -171,24 +193,39 @@ TEST(DevicePlanTest, WarpsTakeNeitherSharedRunsNorChunks) {
   EXPECT_TRUE(refused(chunks));
 }
 
-TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost64KilobytesAndASmallBufferIsRefused) {
+// Whatever the lengths and heads: 64 KiB are the aim (docs/measurements/cpu.md has what it is).
+TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost54KilobytesAndASmallBufferIsRefused) {
   for (const char* kind : {"constant", "zipf", "uniform", "one_long"}) {
-    for (const WorkerStarts starts : {WorkerStarts::kItems, WorkerStarts::kWarps}) {
-      const std::vector<std::int32_t> lengths = named_lengths(kind, 256, 4096, 7).value();
-      const PagedBatch batch = flat_batch(constant_lengths(256, 1), lengths, 16, PageOrder::kRandom, 1);
-      Planner planner = planned(batch, starts == WorkerStarts::kWarps ? 1024 : 132, false);
-      std::vector<std::byte> buffer(max_device_plan_bytes(planner, false, starts));
-      const Result<std::size_t> bytes = pack_device_plan(planner.view(), buffer, {}, starts);
-      ASSERT_TRUE(bytes.ok());
-      EXPECT_LE(*bytes, 65536u);
-      std::vector<std::byte> growing(max_device_plan_bytes(planner, true, starts));
-      const Result<std::size_t> with_growth = pack_device_plan(planner.view(), growing, planner.growth(), starts);
-      ASSERT_TRUE(with_growth.ok());
-      EXPECT_GT(*with_growth, *bytes);
-      EXPECT_LE(*with_growth, 65536u) << kind;
-      EXPECT_EQ(pack_device_plan(planner.view(), std::span(buffer).first(*bytes - 1), {}, starts).status().code(),
-                StatusCode::kOutOfRange);
+    const std::vector<std::int32_t> lengths = named_lengths(kind, 256, 4096, 7).value();
+    const PagedBatch batch = flat_batch(constant_lengths(256, 1), lengths, 16, PageOrder::kRandom, 1);
+    for (const auto& [kv_heads, qo_heads] : {std::array{1, 8}, {8, 32}, {32, 32}, {64, 64}, {128, 128}}) {
+      for (const WorkerStarts starts : {WorkerStarts::kItems, WorkerStarts::kWarps}) {
+        SCOPED_TRACE(testing::Message() << kind << " " << qo_heads << "/" << kv_heads);
+        const bool warps = starts == WorkerStarts::kWarps;
+        Planner planner = planned(batch, warps ? 1024 : 132, false, kv_heads, qo_heads);
+        std::vector<std::byte> buffer(max_device_plan_bytes(planner, false, starts));
+        const Result<std::size_t> bytes = pack_device_plan(planner.view(), buffer, {}, starts);
+        ASSERT_TRUE(bytes.ok());
+        std::vector<std::byte> growing(max_device_plan_bytes(planner, true, starts));
+        const Result<std::size_t> with_growth = pack_device_plan(planner.view(), growing, planner.growth(), starts);
+        ASSERT_TRUE(with_growth.ok());
+        EXPECT_GT(*with_growth, *bytes);
+        EXPECT_LE(*with_growth, warps ? 54u << 10 : 50u << 10);
+        EXPECT_EQ(pack_device_plan(planner.view(), std::span(buffer).first(*bytes - 1), {}, starts).status().code(),
+                  StatusCode::kOutOfRange);
+      }
     }
+  }
+}
+
+// With a forest in four rounds 128 KiB are the aim; merges are listed by query token and KV head, which keeps it away.
+TEST(DevicePlanTest, AForestOf256RequestsTakesNoMoreThanWasMeasured) {
+  const PagedBatch tree = tree_batch(PrefixTree{{4, 16, 256}, {1024, 1024, 2048}}, 16, 1, PageOrder::kRandom, 1);
+  for (const auto& [kv_heads, qo_heads, kilobytes] : {std::array{1, 8, 105}, {8, 32, 216}, {32, 32, 461}}) {
+    const Planner planner = planned(tree, 132, true, kv_heads, qo_heads, 4);
+    std::vector<std::byte> buffer(max_device_plan_bytes(planner, true));
+    const std::size_t bytes = pack_device_plan(planner.view(), buffer, planner.growth()).value();
+    EXPECT_LE(bytes, static_cast<std::size_t>(kilobytes) << 10) << qo_heads << "/" << kv_heads;
   }
 }
 

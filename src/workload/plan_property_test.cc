@@ -139,7 +139,7 @@ std::vector<std::byte> bytes_of(const Planner& planner) {
   add(v.items, h.num_items);
   add(v.block_rows, h.num_block_rows);
   add(v.queue_begin, v.launches[0].num_workers + 1);
-  add(v.queue, h.num_queue_entries);
+  add(v.queue, h.num_queue_entries + 1);
   add(v.row_indices, h.num_rows);
   add(v.q_pos, h.num_rows);
   add(v.merges, h.num_merges);

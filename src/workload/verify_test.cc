@@ -27,7 +27,7 @@ struct Copy {
         items(v.items, v.items + header.num_items),
         block_rows(v.block_rows, v.block_rows + header.num_block_rows),
         queue_begin(v.queue_begin, v.queue_begin + v.launches[0].num_workers + 1),
-        queue(v.queue, v.queue + header.num_queue_entries),
+        queue(v.queue, v.queue + header.num_queue_entries + 1),
         rows(v.row_indices, v.row_indices + 2 * header.num_rows),
         parts(v.merge_parts, v.merge_parts + header.num_parts),
         q_pos(v.q_pos, v.q_pos + 2 * header.num_rows),
@@ -84,6 +84,8 @@ TEST_F(VerifyTest, NoticesBrokenPlans) {
   EXPECT_FALSE(valid([](Copy& c) { c.items[1].row_count = 200; }));
   EXPECT_FALSE(valid([](Copy& c) { c.items[1].block_row = 1000; }));
   EXPECT_FALSE(valid([](Copy& c) { c.queue[5] = c.queue[6]; }));
+  EXPECT_FALSE(valid([](Copy& c) { c.queue[c.header.num_queue_entries] = 1; }));
+  EXPECT_FALSE(valid([](Copy& c) { c.header.flags ^= abi::kPlanHeadRuns; }));
   EXPECT_FALSE(valid([](Copy& c) { c.queue_begin[1] += 1000; }));
   EXPECT_FALSE(valid([](Copy& c) { c.header.num_queue_entries -= 1; }));
   EXPECT_FALSE(valid([](Copy& c) { std::swap(c.parts[0], c.parts[1]); }));

@@ -39,7 +39,7 @@ inline std::vector<std::vector<std::byte>> sections(const std::byte* plan) {
           bytes(h.q_pos, g.num_row_indices * 4),
           bytes(h.growth, abi::growth_bytes(g.num_tiles, h.counts.num_rows, g.num_covers)),
           bytes(h.items, h.counts.num_items * sizeof(abi::WorkItem)),
-          bytes(h.queue, h.counts.num_queue_entries * 4),
+          bytes(h.queue, warps ? 0 : (h.counts.num_queue_entries + 1) * 4),
           bytes(h.merges, h.counts.num_merges * sizeof(abi::MergeEntry)),
           bytes(h.merge_parts, h.counts.num_parts * 4),
           bytes(h.merge_of_partial, warps ? 0 : h.counts.num_partial_rows / h.counts.group * 4)};

@@ -144,7 +144,7 @@ void PlanArrays::carve(Carver& carver, const PlanCapacity& c, std::uint32_t num_
   queue_begin = carver.take<std::uint32_t>(num_workers + 1);
   items.carve(carver, c.items);
   block_rows.carve(carver, c.block_rows);
-  queue.carve(carver, c.queue);
+  queue.carve(carver, c.queue + 1);
   row_indices.carve(carver, c.row_indices);
   q_pos.carve(carver, c.row_indices);
   merges.carve(carver, c.merges);

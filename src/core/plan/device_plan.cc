@@ -67,7 +67,7 @@ void pack_starts(const abi::PlanView& plan, const abi::Launch& launch, std::byte
   const std::uint32_t* const begin = plan.queue_begin + launch.first_queue;
   auto* const starts = reinterpret_cast<abi::WorkerStart*>(to);
   for (std::uint32_t w = 0; w < launch.num_workers; ++w) {
-    starts[w] = abi::worker_start(begin[w], begin[w + 1], plan.queue, plan.items);
+    starts[w] = abi::worker_start(*plan.header, begin[w], begin[w + 1], plan.queue, plan.items);
   }
 }
 
@@ -181,8 +181,8 @@ std::size_t max_device_plan_bytes(const Planner& planner, bool growing, WorkerSt
   if (warps) {
     return abi::place_device_plan({start_bytes, c.block_rows, c.row_indices, growth, c.tiles, 0, 0, 0, 0}).bytes;
   }
-  return abi::place_device_plan({start_bytes, c.block_rows, c.row_indices, growth, c.items, c.queue, c.merges, c.parts,
-                                 c.partial_rows / group})
+  return abi::place_device_plan({start_bytes, c.block_rows, c.row_indices, growth, c.items, c.queue + 1, c.merges,
+                                 c.parts, c.partial_rows / group})
       .bytes;
 }
 
@@ -216,9 +216,9 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
   }
   const auto place = [&] {
     return abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), packed.num_block_rows, row_indices,
-                                   growth_bytes(growth, packed.num_rows), packed.num_items, packed.num_queue_entries,
-                                   packed.num_merges, packed.num_parts,
-                                   warps ? 0 : packed.num_partial_rows / packed.group});
+                                   growth_bytes(growth, packed.num_rows), packed.num_items,
+                                   warps ? 0 : packed.num_queue_entries + std::uint64_t{1}, packed.num_merges,
+                                   packed.num_parts, warps ? 0 : packed.num_partial_rows / packed.group});
   };
   abi::DevicePlanSections s = place();
   if (warps && s.bytes <= buffer.size()) {
@@ -253,7 +253,7 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
   if (warps) return static_cast<std::size_t>(s.bytes);
   pack_starts(plan, launch, base + abi::kWorkerStartOffset);
   copy(base + s.items, plan.items, counts.num_items);
-  copy(base + s.queue, plan.queue, counts.num_queue_entries);
+  copy(base + s.queue, plan.queue, counts.num_queue_entries + std::uint64_t{1});
   copy(base + s.merges, plan.merges, counts.num_merges);
   copy(base + s.merge_parts, plan.merge_parts, counts.num_parts);
   pack_merge_of_partial(plan, reinterpret_cast<std::uint32_t*>(base + s.merge_of_partial));

@@ -126,12 +126,16 @@ std::string explain_steps(const Planner& planner, std::uint32_t max_lines) {
     std::uint32_t shown = 0;
     for (std::uint32_t q = v.queue_begin[w]; q < v.queue_begin[w + 1]; ++q) {
       const abi::WorkItem& item = v.items[abi::queue_item(v.queue[q])];
-      total +=
-          abi::item_cost(cost, item.row_count * h.group, item.kv_end - item.kv_begin, item.partial_slot != abi::kNone);
-      if (++shown <= 8) entries += fmt::format(" {}/{}", abi::queue_item(v.queue[q]), abi::queue_head(v.queue[q]));
+      const std::uint32_t head = abi::queue_head(v.queue[q]);
+      const std::uint32_t end = v.queue_head_end(q);
+      total += (end - head) * abi::item_cost(cost, item.row_count * h.group, item.kv_end - item.kv_begin,
+                                             item.partial_slot != abi::kNone);
+      if (++shown > 8) continue;
+      entries += fmt::format(" {}/{}", abi::queue_item(v.queue[q]), head);
+      if (end - head > 1) entries += fmt::format("-{}", end - 1);
     }
     if (shown > 8) entries += fmt::format(" ... {} more", shown - 8);
-    text += fmt::format("  {:>5} {:>12} cost; item/head:{}\n", w, total, entries);
+    text += fmt::format("  {:>5} {:>12} cost; item/heads:{}\n", w, total, entries);
   }
   text += more_line(v.launches[0].num_workers, max_lines);
 

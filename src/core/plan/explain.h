@@ -14,7 +14,8 @@ std::string explain_plan(const Planner& planner);
 // The four steps as tables (pack, tile, cut, merge list), at most `max_lines` lines each.
 std::string explain_steps(const Planner& planner, std::uint32_t max_lines = 24);
 
-// SVG: workers down, time (cost model) across, one box a queue entry, coloured by block row; partial states outlined.
+// SVG: workers down, time (cost model) across, one box an (item, KV head), coloured by block row; partial states
+// outlined.
 std::string draw_plan(const Planner& planner, const std::string& title = "");
 
 }  // namespace fovea

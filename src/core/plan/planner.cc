@@ -46,6 +46,7 @@ struct Planner::Impl {
   void choose_rounds();
   bool choose_shared_rounds();
   bool emit_whole_pairs(ScheduleOutput& out);
+  bool has_head_runs() const;
   void schedule(bool new_tiles);
   bool repacks() const;
   Status repack(const std::int32_t* kv_lens);
@@ -168,10 +169,20 @@ bool Planner::Impl::emit_whole_pairs(ScheduleOutput& out) {
   return emit_longest_first(arrays.block_rows.data, arrays.tiles, config, arrays.longest_first, out);
 }
 
+// Whether queue entries may be runs of heads, where pairs stand in order: a run ends where the next entry begins.
+bool Planner::Impl::has_head_runs() const {
+  if (options.batch_invariant) return false;
+  if (!from_block_rows) return true;
+  return std::all_of(arrays.block_rows.begin(), arrays.block_rows.end(), [&](const abi::BlockRow& row) {
+    return row.head_begin == 0 && row.head_end == pack.num_kv_heads;
+  });
+}
+
 // Cut and merge list over the tiles as they stand, and the header.
 void Planner::Impl::schedule(bool new_tiles) {
   ScheduleOutput out{&arrays.items,      &arrays.splits,          &arrays.queue,
-                     arrays.queue_begin, arrays.worker_cost.data, options.batch_invariant ? 0 : tile_partial_rows};
+                     arrays.queue_begin, arrays.worker_cost.data, options.batch_invariant ? 0 : tile_partial_rows,
+                     has_head_runs()};
   if (new_tiles) choose_rounds();  // grown plans keep theirs, so that a device has room for their queues
   whole_pairs = options.longest_first && !options.batch_invariant && cut.span_rounds == 1 && emit_whole_pairs(out);
   if (options.batch_invariant) {
@@ -184,6 +195,7 @@ void Planner::Impl::schedule(bool new_tiles) {
     list_shared_merges(arrays, num_rows, tile.group, tile.tokens_per_tile(), options.batch_invariant);
   }
   list_cut_merges(arrays, tile.group, tile.tokens_per_tile());
+  arrays.queue.data[arrays.queue.size] = 0;
   FOVEA_CHECK(out.num_partial_rows <= capacity.partial_rows);
   num_partial_rows = out.num_partial_rows;
 
@@ -201,6 +213,7 @@ void Planner::Impl::schedule(bool new_tiles) {
   header.num_kv_heads = pack.num_kv_heads;
   header.group = tile.group;
   header.flags = packed.shared && !options.batch_invariant ? abi::kPlanShares : 0u;
+  if (out.head_runs && !whole_pairs) header.flags |= abi::kPlanHeadRuns;
   for (std::uint32_t c = 0; c < abi::kMaxTileClasses; ++c) {
     const bool used = c == 0 || (kSmallestTile << c) <= tile.tile_rows;
     header.tile_rows[c] = used ? kSmallestTile << c : 0;

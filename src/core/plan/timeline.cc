@@ -9,15 +9,16 @@ std::vector<TimelineEntry> plan_timeline(const Planner& planner) {
   const abi::PlanView view = planner.view();
   const abi::CostModel model = cost_model(planner.options());
   std::vector<TimelineEntry> entries;
-  entries.reserve(view.header->num_queue_entries);
   for (std::uint32_t worker = 0; worker < view.launches[0].num_workers; ++worker) {
     std::uint64_t time = 0;
     for (std::uint32_t q = view.queue_begin[worker]; q < view.queue_begin[worker + 1]; ++q) {
       const abi::WorkItem& item = view.items[abi::queue_item(view.queue[q])];
       const std::uint64_t cost = abi::item_cost(model, item.row_count * view.header->group, item.kv_end - item.kv_begin,
                                                 item.partial_slot != abi::kNone);
-      entries.push_back({worker, view.queue[q], time, cost});
-      time += cost;
+      const std::uint32_t end = view.queue_head_end(q);
+      for (std::uint32_t head = abi::queue_head(view.queue[q]); head < end; ++head, time += cost) {
+        entries.push_back({worker, abi::queue_entry(abi::queue_item(view.queue[q]), head), time, cost});
+      }
     }
   }
   return entries;

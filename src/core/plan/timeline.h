@@ -1,5 +1,5 @@
-// When each queue entry of a plan runs, by the cost model. Used by the picture of a plan (draw.cc) and by views of an
-// engine.
+// When each (item, KV head) of a plan runs, by the cost model. Used by the picture of a plan (draw.cc) and by views of
+// an engine.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace fovea {
 
 struct TimelineEntry {
   std::uint32_t worker = 0;
-  std::uint32_t entry = 0;  // queue entry (abi::queue_item, abi::queue_head)
+  std::uint32_t entry = 0;  // of one head (abi::queue_item, abi::queue_head)
   std::uint64_t begin = 0, cost = 0;
 };
 

@@ -81,20 +81,28 @@ class ScheduleVerifier {
         if (begin != expected || end < begin || end > h_.num_queue_entries) {
           return internal_error("queue of worker {} is [{}, {})", w, begin, end);
         }
-        for (std::uint32_t q = begin; q < end; ++q) FOVEA_RETURN_IF_ERROR(add_entry(plan_.queue[q]));
+        for (std::uint32_t q = begin; q < end; ++q) FOVEA_RETURN_IF_ERROR(add_heads(q));
         expected = end;
       }
     }
     if (expected != h_.num_queue_entries) {
       return internal_error("queues hold {} entries of {}", expected, h_.num_queue_entries);
     }
+    if (plan_.queue[expected] != 0) return internal_error("the queue does not end with 0");
     return ok_status();
   }
 
-  Status add_entry(std::uint32_t entry) {
-    const std::uint32_t index = abi::queue_item(entry);
-    const std::uint32_t head = abi::queue_head(entry);
+  Status add_heads(std::uint32_t q) {
+    const std::uint32_t index = abi::queue_item(plan_.queue[q]);
     if (index >= h_.num_items) return internal_error("queue entry for item {} of {}", index, h_.num_items);
+    const std::uint32_t end = plan_.queue_head_end(q);
+    for (std::uint32_t head = abi::queue_head(plan_.queue[q]); head < end; ++head) {
+      FOVEA_RETURN_IF_ERROR(add_pair(index, head));
+    }
+    return ok_status();
+  }
+
+  Status add_pair(std::uint32_t index, std::uint32_t head) {
     const abi::WorkItem& item = plan_.items[index];
     if (item.block_row >= h_.num_block_rows) return internal_error("item {} has block row {}", index, item.block_row);
     const abi::BlockRow& b = plan_.block_rows[item.block_row];

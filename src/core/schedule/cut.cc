@@ -183,14 +183,18 @@ class SpanEmitter {
   }
 
   void push_undivided(const PlanTile& tile, std::uint32_t head_begin, std::uint32_t head_end) {
+    cost_ += tile.cost() * (head_end - head_begin);
     FixedVector<std::uint32_t>& queue = *out_.queue;
+    if (out_.head_runs) {
+      if (head_begin != head_end) queue.push(abi::queue_entry(tile.first_item, head_begin));
+      return;
+    }
     FOVEA_CHECK(queue.size + (head_end - head_begin) <= queue.capacity);
     std::uint32_t* const entries = queue.data + queue.size;
     const std::uint32_t first = abi::queue_entry(tile.first_item, head_begin);
     const std::uint32_t count = head_end - head_begin;
     for (std::uint32_t i = 0; i < count; ++i) entries[i] = first + i;
-    queue.size += head_end - head_begin;
-    cost_ += tile.cost() * (head_end - head_begin);
+    queue.size += count;
   }
 
   // Parts of pair (t, head), and the ends of the workers that they belong to.

@@ -41,6 +41,7 @@ struct ScheduleOutput {
   std::uint32_t* queue_begin;      // [num_workers + 1]
   std::uint64_t* worker_cost;      // [num_workers]
   std::uint32_t num_partial_rows;  // in: those of undivided tiles (0 in batch-invariant mode); out: all
+  bool head_runs;                  // in: queue entries of spans are runs of heads, see abi::queue_head_end()
 };
 
 // Items and queues of the spans between the cut points; tiles learn which items they became.

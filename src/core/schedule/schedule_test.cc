@@ -1,6 +1,7 @@
 // The tile and cut steps alone: tile classes, KV bounds by mask, cut points, slivers, costs.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <vector>
 
 #include "core/schedule/cut.h"
@@ -31,6 +32,7 @@ struct Schedule {
   FixedVector<abi::WorkItem> items;
   FixedVector<SplitPair> splits;
   FixedVector<std::uint32_t> queue;
+  bool head_runs = true;
   std::vector<std::uint32_t> tile_begin = std::vector<std::uint32_t>(65);
   std::vector<std::uint32_t> queue_begin = std::vector<std::uint32_t>(200);
   std::vector<std::uint64_t> worker_cost = std::vector<std::uint64_t>(200);
@@ -53,7 +55,7 @@ struct Schedule {
   void make(const std::vector<abi::BlockRow>& rows, const std::vector<std::int32_t>& q_pos, const TileConfig& config) {
     make_tiles(rows.data(), static_cast<std::uint32_t>(rows.size()), q_pos.data(), config, tiles, tile_begin.data());
   }
-  ScheduleOutput output() { return {&items, &splits, &queue, queue_begin.data(), worker_cost.data(), 0}; }
+  ScheduleOutput output() { return {&items, &splits, &queue, queue_begin.data(), worker_cost.data(), 0, head_runs}; }
 };
 
 TEST(TileTest, ClassesHoldTheirRows) {
@@ -163,6 +165,23 @@ TEST(CutTest, MoreWorkersThanWorkLeavesSomeIdle) {
   EXPECT_EQ(s.items.size, 1u);
   EXPECT_EQ(s.queue.size, 2u);
   EXPECT_EQ(s.queue_begin[50], 2u);
+}
+
+TEST(CutTest, HeadsOfAWorkerAreOneEntry) {
+  Schedule s;
+  const std::vector<abi::BlockRow> rows = {block_row(1, 1000, abi::MaskKind::kNone)};
+  s.make(rows, {999}, {4, 128, 64, false, kCost});
+  for (const auto& [workers, runs, heads] : {std::array{1u, 1u, 2u}, {2u, 2u, 2u}, {3u, 4u, 4u}}) {
+    CutConfig config{workers, 1, 4, 64, 0, kCost};
+    cut_tiles(s.tiles, config, s.cuts.data(), s.other_cuts.data(), s.worker_cost.data());
+    for (const bool head_runs : {true, false}) {
+      s.head_runs = head_runs;
+      ScheduleOutput out = s.output();
+      emit_spans(rows.data(), s.tiles, s.cuts.data(), config, out);
+      EXPECT_EQ(s.queue.size, head_runs ? runs : heads) << workers;
+      EXPECT_EQ(s.queue_begin[workers], s.queue.size);
+    }
+  }
 }
 
 TEST(CutTest, WiderTilesCostMoreOnlyBeyondTheBalance) {

@@ -83,14 +83,43 @@ Status check_pool(int index, const abi::KvPoolView& pool, int head_dim) {
   return ok_status();
 }
 
-// How many of the queue entries [begin, end) from the first on are of one item and heads that follow each other.
-int heads_at_once(const abi::PlanView& plan, uint32_t begin, uint32_t end) {
-  const uint32_t entry = plan.queue[begin];
-  const uint32_t most = std::min({end - begin, static_cast<uint32_t>(kMaxHeadsAtOnce), 256 - abi::queue_head(entry)});
-  uint32_t heads = 1;
-  while (heads < most && plan.queue[begin + heads] == entry + heads) ++heads;
-  return static_cast<int>(heads);
-}
+// Goes through the queue entries [begin, end), some heads of an item at a time.
+class QueueCursor {
+ public:
+  // heads: of the first entry, done before.
+  QueueCursor(const abi::PlanView& plan, uint32_t begin, uint32_t end, uint32_t heads)
+      : plan_(plan), entry_(begin), end_(end), done_(heads) {}
+
+  bool at_end() const { return entry_ == end_; }
+  uint32_t entry() const { return entry_; }
+  uint32_t heads_done() const { return done_; }
+  uint32_t item() const { return abi::queue_item(plan_.queue[entry_]); }
+  uint32_t head() const { return abi::queue_head(plan_.queue[entry_]) + done_; }
+
+  // How many heads of the item, from head() on, follow one another, at most kMaxHeadsAtOnce; goes behind them.
+  int take() {
+    const uint32_t of = item();
+    uint32_t heads = 0;
+    uint32_t next;
+    do {
+      const uint32_t last = plan_.queue_head_end(entry_);
+      const uint32_t more = std::min(last - head(), static_cast<uint32_t>(kMaxHeadsAtOnce) - heads);
+      next = head() + more;
+      heads += more;
+      done_ += more;
+      if (next < last) break;
+      ++entry_;
+      done_ = 0;
+    } while (heads < kMaxHeadsAtOnce && !at_end() && item() == of && head() == next);
+    return static_cast<int>(heads);
+  }
+
+ private:
+  const abi::PlanView& plan_;
+  uint32_t entry_;
+  uint32_t end_;
+  uint32_t done_;
+};
 
 }  // namespace
 
@@ -158,12 +187,13 @@ struct AttentionRun {
   int head_dim() const { return static_cast<int>(q.shape[2]); }
   uint32_t num_threads() const { return static_cast<uint32_t>(threads.size()); }
   int group() const { return static_cast<int>(plan.header->group); }
-  QueueWork resolve(uint32_t entry) const {
+  QueueWork resolve(const QueueCursor& at) const {
     QueueWork work;
-    work.item = &plan.items[abi::queue_item(plan.queue[entry])];
+    if (at.at_end()) return work;
+    work.item = &plan.items[at.item()];
     work.block_row = &plan.block_rows[work.item->block_row];
     work.pool = &pools[work.block_row->pool];
-    work.kv_head = static_cast<int>(abi::queue_head(plan.queue[entry]));
+    work.kv_head = static_cast<int>(at.head());
     return work;
   }
   // The thread's queues, from `place` on; false: left there.
@@ -196,18 +226,18 @@ bool AttentionRun::run_queues(int thread, AttentionWorkspace::Place& place) cons
   args.place = &place.item;
   for (; place.launch < plan.header->num_launches; ++place.launch, place.worker = static_cast<uint32_t>(thread)) {
     const abi::Launch& launch = plan.launches[place.launch];
-    for (; place.worker < launch.num_workers; place.worker += num_threads(), place.entry = 0) {
+    for (; place.worker < launch.num_workers; place.worker += num_threads(), place.entry = place.heads = 0) {
       const uint32_t* bounds = plan.queue_begin + launch.first_queue + place.worker;
-      uint32_t i = bounds[0] + place.entry;
-      args.next = i < bounds[1] ? resolve(i) : QueueWork{};
-      while (i < bounds[1]) {
+      QueueCursor at(plan, bounds[0] + place.entry, bounds[1], place.heads);
+      args.next = resolve(at);
+      while (!at.at_end()) {
         args.work = args.next;
-        args.num_heads = heads_at_once(plan, i, bounds[1]);
-        i += static_cast<uint32_t>(args.num_heads);
-        args.next = i < bounds[1] ? resolve(i) : QueueWork{};
+        args.num_heads = at.take();
+        args.next = resolve(at);
         if (!kernels.run_item(args)) return false;
-        place.entry = i - bounds[0];
-        if (pause != nullptr && i < bounds[1] && pause->due()) return false;
+        place.entry = at.entry() - bounds[0];
+        place.heads = at.heads_done();
+        if (pause != nullptr && !at.at_end() && pause->due()) return false;
       }
     }
   }

@@ -33,6 +33,7 @@ class AttentionWorkspace {
     uint32_t launch = 0;
     uint32_t worker = 0;
     uint32_t entry = 0;  // of the worker's queue
+    uint32_t heads = 0;  // of that entry, done
     ItemPlace item;
   };
   std::vector<Place>& places() { return places_; }

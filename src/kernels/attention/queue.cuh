@@ -87,6 +87,7 @@ struct Sections {
   const uint4* items;
   const uint32_t* queue;
   uint32_t num_queues;
+  const abi::PlanHeader* counts;
 
   __device__ __forceinline__ explicit Sections(const abi::AttentionArgs& args) {
     const auto& header = *reinterpret_cast<const abi::DevicePlanHeader*>(args.plan);
@@ -96,6 +97,7 @@ struct Sections {
     items = section<uint4>(args, header.items);
     queue = section<uint32_t>(args, header.queue);
     num_queues = header.num_workers;
+    counts = &header.counts;
   }
 };
 
@@ -172,25 +174,33 @@ __device__ __forceinline__ uint32_t publish_queue(const abi::AttentionArgs& args
   const uint32_t total = queue.start->queue_end - begin;
   if (total == 0) return n;
   const auto* words = reinterpret_cast<const uint32_t*>(&queue.start->item);
-  publish(args, plan, shared, n, words, words[0], words[1], words[5], words[6], queue.start->head, lane);
+  const uint32_t first_heads_end = queue.start->head_end;
+  for (uint32_t head = queue.start->head; head < first_heads_end; ++head) {
+    publish(args, plan, shared, n++, words, words[0], words[1], words[5], words[6], head, lane);
+  }
   const uint32_t* const entries = plan.queue + begin;
   for (uint32_t first = 1; first < total; first += 32) {
     const uint32_t count = min(total - first, 32u);
     const uint32_t entry = lane < count ? entries[first + lane] : 0;
     uint4 low{};
     uint4 high{};
+    uint32_t heads_end = 0;
     if (lane < count) {
       low = plan.items[2 * abi::queue_item(entry)];
       high = plan.items[2 * abi::queue_item(entry) + 1];
+      heads_end = abi::queue_head_end(*plan.counts, low.y >> 24, entry, entries[first + lane + 1]);
     }
     for (uint32_t i = 0; i < count; ++i) {
       const auto of = [i](uint32_t x) { return __shfl_sync(~0u, x, i); };
       const uint32_t which = of(entry);
-      publish(args, plan, shared, n + first + i, plan.items + 2 * abi::queue_item(which), of(low.x), of(low.y),
-              of(high.y), of(high.z), abi::queue_head(which), lane);
+      const uint32_t end = of(heads_end);
+      for (uint32_t head = abi::queue_head(which); head < end; ++head) {
+        publish(args, plan, shared, n++, plan.items + 2 * abi::queue_item(which), of(low.x), of(low.y), of(high.y),
+                of(high.z), head, lane);
+      }
     }
   }
-  return n + total;
+  return n;
 }
 
 // Publishes the CTA's own queue, then queues that it claims: those behind the first gridDim.x, in order. The next is

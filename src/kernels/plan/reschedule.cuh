@@ -56,9 +56,10 @@ class Rescheduler {
       return;
     }
     count_parts();
+    count_entries(cuts);
     place_sections();
     write_items();
-    write_queue();
+    write_queue(cuts);
     write_shared_merges();
     write_cut_merges();
     write_starts(cuts);
@@ -323,12 +324,12 @@ class Rescheduler {
     const uint64_t growth_bytes = abi::growth_bytes(tiles_.size, counts.num_rows, growth_->num_covers);
     const abi::DevicePlanSections sections = abi::place_device_plan(
         {abi::start_bytes(workers_, warps()), counts.num_block_rows, growth_->num_row_indices, growth_bytes, items,
-         queue, merges, parts, warps() ? 0 : counts.num_partial_rows / group_});
+         warps() ? 0 : queue + uint64_t{1}, merges, parts, warps() ? 0 : counts.num_partial_rows / group_});
     abi::set_sections(sections, *header_);
   }
   __forceinline__ void place_sections() {
     for_each(cta_, 1, [&](uint32_t) {
-      place_sections_for(low(s_.items_before[tiles_.size]), tiles_.size * heads_ + num_dividing_,
+      place_sections_for(low(s_.items_before[tiles_.size]), tiles_.size + low(s_.entries_before[workers_ - 1]),
                          shared_merges() + high(s_.rows_before[num_pairs_]),
                          shared_parts() + low(s_.row_parts[num_rows_]));
     });
@@ -368,22 +369,69 @@ class Rescheduler {
     });
   }
 
-  __forceinline__ void write_queue() {
+  // Queue entries: a tile has one, a run of its heads or the first part of its first pair, and cuts add the others.
+
+  // Entries that cut k adds: where a run begins with its worker; or a part of its pair, where it is the first one the
+  // other part too, and where it is the last one the run behind the pair, unless that begins with a worker.
+  __forceinline__ uint32_t added_entries(const abi::CutPoint* cuts, uint32_t k) const {
+    const abi::CutPoint cut = cuts[k];
+    if (cut.tile == tiles_.size || !abi::precedes(cut_at(cuts, k), cut)) return 0;
+    if (!abi::divides(cut)) return cut.head != 0 && is_whole(cut.tile, cut.head) ? 1 : 0;
+    const uint32_t d = high(s_.parts_before[k + 1]) - 1;
+    const uint32_t e = low(s_.parts_before[k]);
+    const bool is_first = e == s_.first_cut[d];
+    const bool is_last = e + 1 == s_.first_cut[d + 1];
+    return 1 + (is_first && cut.head != 0 ? 1 : 0) + (is_last && begins_run(cuts, k) ? 1 : 0);
+  }
+  // Whether a run that is no worker's first entry begins behind the pair that cut k divides.
+  __forceinline__ bool begins_run(const abi::CutPoint* cuts, uint32_t k) const {
+    const abi::CutPoint cut = cuts[k];
+    if (cut.head + 1 == heads_ || !is_whole(cut.tile, cut.head + 1)) return false;
+    const uint32_t number = number_of(cut);
+    const uint32_t next = first_where(workers_ - 1, [&](uint32_t i) { return number_of(cuts[i]) > number; });
+    return next == workers_ - 1 || number_of(cuts[next]) != number + 1;
+  }
+  __forceinline__ bool is_whole(uint32_t tile, uint32_t head) const { return find_divided(tile, head) == abi::kNone; }
+
+  __forceinline__ void count_entries(const abi::CutPoint* cuts) {
+    for_each(cta_, workers_ - 1, [&](uint32_t k) { s_.entries_before[k] = added_entries(cuts, k); });
+    exclusive_scan(cta_, sums_, s_.entries_before, workers_ - 1);
+  }
+  // Entries before the pair where cut k falls.
+  __forceinline__ uint32_t entries_before_pair(const abi::CutPoint* cuts, uint32_t k) const {
+    const uint32_t number = number_of(cuts[k]);
+    const uint32_t first = first_where(k, [&](uint32_t i) { return number_of(cuts[i]) >= number; });
+    return cuts[k].tile + (cuts[k].head != 0 ? 1 : 0) + low(s_.entries_before[first]);
+  }
+
+  __forceinline__ void write_queue(const abi::CutPoint* cuts) {
     uint32_t* const queue = at<uint32_t>(header_->queue);
-    for_each(cta_, tiles_.size * heads_, [&](uint32_t number) {
-      const uint32_t t = number / heads_;
-      const uint32_t head = number % heads_;
-      const uint32_t d = divided_before(number);
-      if (d < num_pairs_ && divided(d) == number) return;
-      queue[number + s_.first_cut[d]] = abi::queue_entry(tiles_[t].first_item, head);
+    const uint32_t count = workers_ - 1;
+    for_each(cta_, tiles_.size + 1, [&](uint32_t t) {
+      const uint32_t first = first_where(count, [&](uint32_t k) { return cuts[k].tile >= t; });
+      const uint32_t place = t + low(s_.entries_before[first]);
+      if (t == tiles_.size) {
+        queue[place] = 0;
+      } else if (is_whole(t, 0)) {
+        queue[place] = abi::queue_entry(tiles_[t].first_item, 0);
+      }
     });
-    for_each(cta_, num_dividing_, [&](uint32_t e) {
-      const uint32_t d = s_.pair_of[e];
-      const uint32_t j = e - s_.first_cut[d];
-      const uint32_t place = divided(d) + e;
-      const uint32_t head = s_.dividing[e].head;
-      queue[place] = abi::queue_entry(item_of_part(d, j), head);
-      if (j + 2 == num_parts(d)) queue[place + 1] = abi::queue_entry(item_of_part(d, j + 1), head);
+    for_each(cta_, count, [&](uint32_t k) {
+      if (s_.entries_before[k] == s_.entries_before[k + 1]) return;
+      const abi::CutPoint cut = cuts[k];
+      const uint32_t before = entries_before_pair(cuts, k);
+      if (!abi::divides(cut)) {
+        queue[before] = abi::queue_entry(tiles_[cut.tile].first_item, cut.head);
+        return;
+      }
+      const uint32_t d = high(s_.parts_before[k + 1]) - 1;
+      const uint32_t j = low(s_.parts_before[k]) - s_.first_cut[d];
+      queue[before + j] = abi::queue_entry(item_of_part(d, j), cut.head);
+      if (j + 2 != num_parts(d)) return;
+      queue[before + j + 1] = abi::queue_entry(item_of_part(d, j + 1), cut.head);
+      if (begins_run(cuts, k)) {
+        queue[before + j + 2] = abi::queue_entry(tiles_[cut.tile].first_item, cut.head + 1);
+      }
     });
   }
 
@@ -452,10 +500,13 @@ class Rescheduler {
     });
   }
 
-  // Where a worker's queue begins: the entries of the pairs before its cut, one more for each dividing cut up to it.
+  // Where a worker's queue begins: behind the entries before the pair of its cut, and the pair's parts up to it.
   __forceinline__ uint32_t queue_begin(const abi::CutPoint* cuts, uint32_t w) const {
-    const abi::CutPoint cut = cut_at(cuts, w);
-    return number_of(cut) + (w == 0 ? 0 : w == workers_ ? num_dividing_ : low(s_.parts_before[w]));
+    if (w == 0) return 0;
+    if (w == workers_) return header_->counts.num_queue_entries;
+    const uint32_t before = entries_before_pair(cuts, w - 1);
+    if (!abi::divides(cuts[w - 1])) return before;
+    return before + low(s_.parts_before[w]) - s_.first_cut[high(s_.parts_before[w]) - 1];
   }
 
   __forceinline__ void write_starts(const abi::CutPoint* cuts) {
@@ -463,7 +514,7 @@ class Rescheduler {
     const abi::WorkItem* const items = at<abi::WorkItem>(header_->items);
     for_each(cta_, workers_, [&](uint32_t w) {
       at<abi::WorkerStart>(abi::kWorkerStartOffset)[w] =
-          abi::worker_start(queue_begin(cuts, w), queue_begin(cuts, w + 1), queue, items);
+          abi::worker_start(header_->counts, queue_begin(cuts, w), queue_begin(cuts, w + 1), queue, items);
     });
   }
 

@@ -155,21 +155,32 @@ __device__ __forceinline__ void run_item(const abi::AttentionArgs& args, const a
 __device__ __forceinline__ void run_worker(const abi::AttentionArgs& args, SharedMemory& shared, uint32_t worker,
                                            uint32_t warp, uint32_t lane) {
   const Queue queue = Queue::of(args, worker);
-  const uint32_t begin = queue.start->queue_begin;
-  const uint32_t end = queue.start->queue_end;
+  // Few registers are kept from item to item: where it stands in the plan, and heads [low half, high half) yet to come.
+  uint32_t item_at = abi::kWorkerStartOffset + worker * static_cast<uint32_t>(sizeof(abi::WorkerStart));
+  uint32_t heads = queue.start->head | queue.start->head_end << 16;
+  uint32_t at = queue.start->queue_begin;
   abi::WorkItem item = load_item(&queue.start->item);
-  uint32_t head = queue.start->head;
-  if (begin == end) {
+  if (at == queue.start->queue_end) {
     ptx::griddepcontrol_wait();
     return;
   }
+  bool first = true;
 #pragma unroll 1
-  for (uint32_t at = begin;;) {
-    run_item(args, *queue.header, item, head, shared, at == begin, warp, lane);
-    if (++at == end) return;
-    const uint32_t entry = section<uint32_t>(args, queue.header->queue)[at];
-    item = load_item(section<abi::WorkItem>(args, queue.header->items) + abi::queue_item(entry));
-    head = abi::queue_head(entry);
+  for (;;) {
+    run_item(args, *queue.header, item, heads & 0xffffu, shared, first, warp, lane);
+    first = false;
+    ++heads;
+    const bool is_last = (heads & 0xffffu) == heads >> 16;
+    if (is_last && ++at == queue.start->queue_end) return;
+    const uint32_t* const entries = section<uint32_t>(args, queue.header->queue) + at;
+    if (is_last) {
+      item_at = queue.header->items + abi::queue_item(entries[0]) * static_cast<uint32_t>(sizeof(abi::WorkItem));
+    }
+    item = load_item(section<abi::WorkItem>(args, item_at));
+    if (is_last) {
+      heads = abi::queue_head(entries[0]) |
+              abi::queue_head_end(queue.header->counts, item.flags, entries[0], entries[1]) << 16;
+    }
     __syncthreads();  // shared memory is read
   }
 }
