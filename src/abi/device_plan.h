@@ -32,16 +32,17 @@ struct DevicePlanHeader {
 static_assert(sizeof(DevicePlanHeader) == 128);
 
 // What a worker does first, and where the rest of its queue is: entries [queue_begin, queue_end). A worker without work
-// has queue_begin == queue_end, and the other fields are 0. 48 bytes; the table starts at kWorkerStartOffset.
+// has queue_begin == queue_end, and the other fields are 0. 64 bytes, so that a record is one half of a cache line; the
+// table starts at kWorkerStartOffset.
 struct WorkerStart {
   WorkItem item;  // of entry queue_begin
   uint16_t head;  // heads [head, head_end) of entry queue_begin
   uint16_t head_end;
   uint32_t queue_begin;
   uint32_t queue_end;
-  uint32_t reserved;
+  uint32_t reserved[5];
 };
-static_assert(sizeof(WorkerStart) == 48);
+static_assert(sizeof(WorkerStart) == 64);
 
 // Of workers that are warps or teams of them, a thousand (kPlanWarpStarts): where a worker begins; it ends where the
 // next one does, and one more start stands behind the last worker's. Pairs (item, KV head) stand end to end, item by

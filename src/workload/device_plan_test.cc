@@ -210,7 +210,7 @@ TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost54KilobytesAndASmallBufferIsR
         const Result<std::size_t> with_growth = pack_device_plan(planner.view(), growing, planner.growth(), starts);
         ASSERT_TRUE(with_growth.ok());
         EXPECT_GT(*with_growth, *bytes);
-        EXPECT_LE(*with_growth, warps ? 54u << 10 : 50u << 10);
+        EXPECT_LE(*with_growth, warps ? 54u << 10 : 52u << 10);
         EXPECT_EQ(pack_device_plan(planner.view(), std::span(buffer).first(*bytes - 1), {}, starts).status().code(),
                   StatusCode::kOutOfRange);
       }
@@ -221,7 +221,7 @@ TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost54KilobytesAndASmallBufferIsR
 // With a forest in four rounds 128 KiB are the aim; merges are listed by query token and KV head, which keeps it away.
 TEST(DevicePlanTest, AForestOf256RequestsTakesNoMoreThanWasMeasured) {
   const PagedBatch tree = tree_batch(PrefixTree{{4, 16, 256}, {1024, 1024, 2048}}, 16, 1, PageOrder::kRandom, 1);
-  for (const auto& [kv_heads, qo_heads, kilobytes] : {std::array{1, 8, 105}, {8, 32, 216}, {32, 32, 461}}) {
+  for (const auto& [kv_heads, qo_heads, kilobytes] : {std::array{1, 8, 113}, {8, 32, 224}, {32, 32, 469}}) {
     const Planner planner = planned(tree, 132, true, kv_heads, qo_heads, 4);
     std::vector<std::byte> buffer(max_device_plan_bytes(planner, true));
     const std::size_t bytes = pack_device_plan(planner.view(), buffer, planner.growth()).value();
