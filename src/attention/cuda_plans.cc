@@ -8,6 +8,7 @@
 #include "attention/cuda_attention.h"
 #include "attention/plan_chooser.h"
 #include "base/status.h"
+#include "base/tensor_rows.h"
 
 namespace fovea {
 namespace {
@@ -29,14 +30,6 @@ RequestBatch take_requests(const RequestBatch& batch, std::int32_t begin, std::i
   }
   if (batch.list_ends != nullptr) part.list_ends += begin;
   if (batch.mask_offsets != nullptr) part.mask_offsets += begin;
-  return part;
-}
-
-TensorView take_rows(const TensorView& whole, std::int64_t begin, std::int64_t rows) {
-  TensorView part = whole;
-  if (whole.data == nullptr) return part;
-  part.data = static_cast<std::byte*>(whole.data) + begin * whole.strides[0] * dtype_bits(whole.dtype) / 8;
-  part.shape[0] = rows;
   return part;
 }
 

@@ -25,7 +25,8 @@ Status check(KvDType dtype, std::uint32_t vec) {
 Result<KernelSource> norm_source(const std::string& arch, KvDType dtype, std::uint32_t vec, std::uint32_t runs) {
   FOVEA_RETURN_IF_ERROR(check(dtype, vec));
   if (runs < 1 || runs > abi::kMostNormRuns) {
-    return unsupported("a norm of {} accesses a thread, expected 1 to {}", runs, abi::kMostNormRuns);
+    return unsupported("a norm of {} accesses a thread, expected 1 to {}: at most {} elements that are aligned to {}",
+                       runs, abi::kMostNormRuns, abi::kMostNormThreads * abi::kMostNormRuns * vec, vec);
   }
   return kernel_source(
       "rms_norm", arch, "kernels/model/norm.cuh",

@@ -5,17 +5,13 @@
 #include <new>
 
 #include "base/status.h"
+#include "base/tensor_rows.h"
 
 namespace fovea {
 namespace {
 
 // Columns of logits that a rank computes are whole panels of kernels where the vocabulary allows.
 constexpr std::int64_t kVocabUnit = 64;
-
-TensorView moved(TensorView view, std::int64_t elements) {
-  view.data = static_cast<std::byte*>(view.data) + elements * dtype_bits(view.dtype) / 8;
-  return view;
-}
 
 }  // namespace
 
@@ -51,9 +47,7 @@ Result<Shard> make_shard(const ModelConfig& config, int rank, int size) {
 }
 
 TensorView take_rows(const TensorView& whole, const ShardRange& rows) {
-  TensorView view = moved(whole, rows.begin * whole.strides[0]);
-  view.shape[0] = rows.count;
-  return view;
+  return take_rows(whole, rows.begin, rows.count);
 }
 
 TensorView take_columns(const TensorView& whole, const ShardRange& columns) {

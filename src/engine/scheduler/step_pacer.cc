@@ -68,6 +68,7 @@ double RateFit<N>::predict(const Amounts& amounts) const {
 
 template <std::size_t N>
 void RateFit<N>::observe(const Amounts& amounts, double value, double scale) {
+  if (!(scale > 0.0)) return;  // a time of nothing says nothing, and would be of infinite weight
   const double weight = 1.0 / (scale * scale);
   double inertia = std::numeric_limits<double>::min();
   for (std::size_t i = 0; i < N; ++i) {

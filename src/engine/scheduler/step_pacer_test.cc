@@ -324,6 +324,26 @@ TEST_P(StepPacerGpu, FromPromptsAlone) {
   });
 }
 
+// A clock that stood still between two looks at it.
+TEST(StepPacer, ATimeOfNothingIsNotLearned) {
+  StepPacer pacer(0.0, 1.5);
+  StepWork decodes;
+  decodes.add_decode(8, 8 * 512);
+  StepWork mixed = decodes;
+  mixed.add_prompt(0, 16);
+  for (int i = 0; i < 3; ++i) {
+    pacer.observe(decodes, 0.0);
+    pacer.observe(mixed, 0.0);
+    EXPECT_EQ(pacer.predict(mixed), 0.0);
+  }
+  for (int i = 0; i < 30; ++i) {
+    pacer.observe(decodes, 0.005);
+    pacer.observe(mixed, 0.006);
+  }
+  EXPECT_NEAR(pacer.predict(decodes), 0.005, 1e-4);
+  EXPECT_NEAR(pacer.predict(mixed), 0.006, 1e-4);
+}
+
 // Chunks of 1 to 10 tokens, each as dear as if the step's fixed part were its own.
 TEST_P(StepPacerGpu, FromSmallChunks) {
   serve({32}, 8192, [](Served& served) {
