@@ -278,20 +278,18 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   if (!machine.hopper) return unsupported("the prefill kernel is for sm_90a, not {}", need.arch);
-  // Of fp8, loaders make halves.
-  const bool converts = need.kv_dtype == abi::KvDType::kF8E4M3;
-  if (need.kv_dtype != need.q_dtype && (!converts || need.token_scales)) {
-    return unsupported("the prefill kernel reads KV of the queries' type or fp8 without a scale a token");
+  const int bits = abi::kv_bits(need.kv_dtype);
+  const bool converts = bits < 16;  // to halves, by a warpgroup
+  if (!converts && need.kv_dtype != need.q_dtype) {
+    return unsupported("the prefill kernel reads KV of 16 bits in the queries' type");
   }
-  if (converts && !need.plain_logits) {
-    return unsupported("the prefill kernel has hooks on logits over KV of the queries' type alone");
+  // Values times scales are rounded once more than they were: less than bf16 outputs are, as much as those of fp16.
+  if (has_token_scales(need) && need.q_dtype != abi::KvDType::kBF16) {
+    return unsupported("the prefill kernel reads KV with a scale a token under bf16 queries, not under fp16");
   }
   constexpr int kHeadDims[] = {64, 80, 96, 112, 128, 192, 256};
   if (std::find(std::begin(kHeadDims), std::end(kHeadDims), need.head_dim) == std::end(kHeadDims)) {
     return unsupported("head_dim {}, the prefill kernel takes 64 to 128 in steps of 16, 192 and 256", need.head_dim);
-  }
-  if (converts && need.head_dim != 64 && need.head_dim != 128 && need.head_dim != 256) {
-    return unsupported("head_dim {} with fp8 KV, the prefill kernel takes 64, 128 and 256", need.head_dim);
   }
   if (need.transforms_kv || need.transforms_q || !need.hooks_logits_alone) {
     return unsupported("the prefill kernel has softmax, and no hooks but on logits");
@@ -301,34 +299,40 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   }
   if (need.group > 128) return unsupported("{} query heads a KV head, a tile has 128 rows", need.group);
   const int whole = need.page_tokens & -need.page_tokens;
-  if (need.head_dim == 112 && whole < 8) {
+  if (need.head_dim == 112 && whole < 8 && !converts) {
     return unsupported("head_dim 112 with pages of {} tokens, which the prefill kernel has no registers for",
                        need.page_tokens);
   }
   AttentionChoice choice;
   choice.header = "kernels/attention/prefill/kernel.cuh";
-  choice.threads = 384;
+  choice.threads = converts ? 512 : 384;
   choice.tma = whole >= 8 && !converts;
   choice.box_tokens = choice.tma ? std::min(whole, 64) : 64;
   choice.box_panels = false;
   choice.row_boxes = need.head_dim % 64 != 0;
-  const bool wide = need.head_dim > 128;
-  const int tokens = wide ? 64 : 128;
-  const int query_slots = need.head_dim > 192 ? 1 : 2;
+  // What converts takes registers from what computes.
+  const bool narrow = converts && need.head_dim > 64;
+  const int tokens = (need.head_dim > 128 ? 64 : 128) / (narrow ? 2 : 1);
+  const int query_slots = need.head_dim > (converts ? 128 : 192) ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{128} * ((need.head_dim + 63) / 64);
   // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of
-  // rows; rows as stored, and scales of queries.
-  const std::int64_t rows = (choice.tma ? 0 : 16 * tokens) + (converts ? 2 * 16 * 512 + 512 * query_slots : 0);
-  choice.smem_bytes =
-      (row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 2592 * query_slots + 1024 + rows + 1023) / 1024 * 1024;
+  // rows; scales of queries, and tiles as they are stored, with their scales and barriers.
+  const std::int64_t fixed = row_bytes * (128 * query_slots + 4 * tokens) + 16 * 240 + 2592 * query_slots + 1024 +
+                             (choice.tma ? 0 : 16 * tokens) + (converts ? 1024 * query_slots : 0) +
+                             (has_token_scales(need) ? 32 * tokens : 0);
+  const std::int64_t of_raw =
+      2 * (std::int64_t{tokens} * need.head_dim * bits / 8 + (has_token_scales(need) ? 4 * tokens : 0) + 16);
+  const int raw_slots =
+      converts ? static_cast<int>(std::min<std::int64_t>(8, (machine.smem_bytes - fixed) / of_raw)) : 1;
+  choice.smem_bytes = (fixed + (converts ? raw_slots * of_raw : 64) + 1023) / 1024 * 1024;
   choice.programmatic_launch = true;
   choice.num_workers = choice.ctas = need.num_sms;
   choice.tile_rows = 128;
   choice.block_tokens = tokens;
-  choice.cost_item_bytes = 48 << 10;
+  choice.cost_item_bytes = (48 << 10) * bits / 16;
   choice.cost_balance_rows = 128;
-  choice.cost_divide_bytes = 128 << 10;
-  choice.least_part_bytes = 128 << 10;
+  choice.cost_divide_bytes = (128 << 10) * bits / 16;
+  choice.least_part_bytes = (128 << 10) * bits / 16;
   choice.longest_first = true;
   int merge_fan = 1;
   while (merge_fan * merge_fan < need.num_sms) ++merge_fan;
@@ -337,6 +341,7 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
                    {"FOVEA_STAGE_TOKENS", 64},
                    {"FOVEA_BLOCK_TOKENS", tokens},
                    {"FOVEA_QUERY_SLOTS", query_slots},
+                   {"FOVEA_RAW_SLOTS", raw_slots},
                    {"FOVEA_MERGE_FAN", merge_fan},
                    {"FOVEA_PREFILL_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};
   return choice;

@@ -73,9 +73,9 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
 // KV or fp8, head dims 64 and 128. kUnsupported, with the reason.
 Result<AttentionChoice> choose_low_batch_attention(const AttentionNeed& need);
 
-// The kernel for many query tokens a request (kernels/attention/prefill/kernel.cuh): sm_90a, 16-bit KV of the queries'
-// type, head dims 64, 128 and 256, softmax without hooks but on logits. It runs every plan. kUnsupported, with the
-// reason.
+// The kernel for many query tokens a request (kernels/attention/prefill/kernel.cuh): sm_90a, KV of the queries' type or
+// quantized, head dims 64 to 128 in steps of 16, 192 and 256, softmax without hooks but on logits. It runs every plan.
+// kUnsupported, with the reason.
 Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need);
 
 // A pool's keys or values as the kernel's TMA boxes see them: dims innermost first, strides in bytes.

@@ -42,6 +42,13 @@ MeasuredCase prompts(std::string name, Heads heads, std::int32_t tokens, std::in
   return c;
 }
 
+// `prompt` tokens, and 63 requests of `decodes`.
+std::vector<std::int32_t> prompt_and_decodes(std::int32_t prompt, std::int32_t decodes) {
+  std::vector<std::int32_t> lens = constant_lengths(64, decodes);
+  lens[0] = prompt;
+  return lens;
+}
+
 MeasuredCase block_sparse(Heads heads, std::int32_t block, std::int32_t percent) {
   constexpr std::int32_t kSide = 8192;
   const std::string heads_text = fmt::format("{}x{}", heads.qo, heads.kv);
@@ -94,14 +101,12 @@ std::vector<MeasuredCase> prefill_cases() {
   cases.push_back(prefill_case("append512_on_32k_B4", kGrouped, constant_lengths(4, 512), constant_lengths(4, 32768)));
 
   // One prompt beside decodes; chunks beside decodes, and both parts alone.
-  std::vector<std::int32_t> q_lens = constant_lengths(64, 1), kv_lens = constant_lengths(64, 4096);
-  q_lens[0] = kv_lens[0] = 2048;
-  cases.push_back(prefill_case("mixed/prompt2048+63x4096", kGrouped, q_lens, kv_lens));
+  cases.push_back(
+      prefill_case("mixed/prompt2048+63x4096", kGrouped, prompt_and_decodes(2048, 1), prompt_and_decodes(2048, 4096)));
   cases.push_back(
       prefill_case("mixed/chunks8x512_on_2k", kGrouped, constant_lengths(8, 512), constant_lengths(8, 2560)));
   cases.push_back(prefill_case("mixed/decodes56x3072", kGrouped, constant_lengths(56, 1), constant_lengths(56, 3072)));
-  q_lens = constant_lengths(8, 512);
-  kv_lens = constant_lengths(8, 2560);
+  std::vector<std::int32_t> q_lens = constant_lengths(8, 512), kv_lens = constant_lengths(8, 2560);
   q_lens.resize(64, 1);
   kv_lens.resize(64, 3072);
   cases.push_back(prefill_case("mixed/chunks+decodes", kGrouped, q_lens, kv_lens));
@@ -113,6 +118,24 @@ std::vector<MeasuredCase> prefill_cases() {
   cases.back().softcap = 30.0f;
   cases.push_back(prompts("32x8/D128/S8192/window1024", kGrouped, 8192));
   cases.back().window = 1024;
+  // KV that is converted.
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8, DType::kI4}) {
+    const auto add = [&](MeasuredCase c) {
+      c.kv_dtype = dtype;
+      c.contiguous = false;
+      c.page_tokens = 16;
+      c.name = fmt::format("{}/{}", dtype_name(dtype), c.name);
+      cases.push_back(std::move(c));
+    };
+    add(prompts("32x8/D128/S8192", kGrouped, 8192));
+    add(prompts("32x8/D64/S8192", kGrouped, 8192, 64));
+    add(prompts("32x8/D256/S8192", kGrouped, 8192, 256));
+    add(prefill_case("append512_on_32k_B4", kGrouped, constant_lengths(4, 512), constant_lengths(4, 32768)));
+    add(prefill_case("q16/B16/S4096", kGrouped, constant_lengths(16, 16), constant_lengths(16, 4096)));
+    add(prefill_case("q4/B64/S8192", kGrouped, constant_lengths(64, 4), constant_lengths(64, 8192)));
+    add(prefill_case("mixed/prompt2048+63x4096", kGrouped, prompt_and_decodes(2048, 1),
+                     prompt_and_decodes(2048, 4096)));
+  }
   const std::vector<std::int32_t> ragged = uniform_lengths(8, 17, 4095, 3);
   cases.push_back(prefill_case("32x8/D128/ragged17-4095", kGrouped, ragged, ragged));
   cases.back().contiguous = true;

@@ -127,6 +127,19 @@ std::uint32_t fused_bf16(std::uint32_t x, std::uint32_t y, std::uint32_t z) {
   return result;
 }
 
+// The same of halves.
+std::uint32_t fused_halves(std::uint32_t x, std::uint32_t y, std::uint32_t z) {
+  std::uint32_t result = 0;
+  for (int half = 0; half < 32; half += 16) {
+    const auto at = [&](std::uint32_t v) {
+      return static_cast<double>(fovea::f16_to_float(static_cast<std::uint16_t>(v >> half)));
+    };
+    result |= static_cast<std::uint32_t>(fovea::float_to_f16(static_cast<float>(std::fma(at(x), at(y), at(z)))))
+              << half;
+  }
+  return result;
+}
+
 struct Named {
   std::string_view opcode;
   Run run;
@@ -184,6 +197,10 @@ constexpr auto kPlain = std::to_array<Named>({
     {"add.rn.f16x2",
      [](Lane&, const Instruction& i, Frame& f) {
        f.set(i.ref(0), each_half(f.get32(i.ref(1)), f.get32(i.ref(2)), [](float x, float y) { return x + y; }));
+     }},
+    {"fma.rn.f16x2",
+     [](Lane&, const Instruction& i, Frame& f) {
+       f.set(i.ref(0), fused_halves(f.get32(i.ref(1)), f.get32(i.ref(2)), f.get32(i.ref(3))));
      }},
     {"mov.b32",
      [](Lane&, const Instruction& i, Frame& f) {

@@ -87,7 +87,7 @@ SharedMemory::Conflict SharedMemory::access(Agent agent, std::uint32_t number, c
   for (std::uint32_t at = offset; at < end;) {
     const Piece piece = piece_at(at, end);
     Cell& cell = cells_[at / 16];
-    bool dropped[16] = {};
+    bool dropped[std::tuple_size_v<decltype(cell.acts)>] = {};
     for (int i = 0; i < cell.count; ++i) {
       const Act& act = cell.acts[static_cast<std::size_t>(i)];
       bool ordered;

@@ -85,7 +85,7 @@ class SharedMemory {
   struct Cell {
     std::uint8_t count = 0;
     std::uint8_t oldest = 0;
-    std::array<Act, 16> acts;
+    std::array<Act, 32> acts;
 
     void add(const Act& act);
   };

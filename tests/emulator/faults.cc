@@ -108,8 +108,8 @@ const std::vector<Fault>& faults() {
        "  if (!FAULT) __syncthreads();\n",
        "ctas_fp8"},
       {"logits of a tile are used before wgmma has made them", "kernels/attention/prefill/kernel.cuh",
-       "  pass_turn(group);\n  ptx::wgmma_wait<1>();\n", "  pass_turn(group);\n  if (!FAULT) ptx::wgmma_wait<1>();\n",
-       "prefill_tma"},
+       "  ptx::wgmma_wait<1>();\n  ptx::wgmma_settle(sums.s);\n",
+       "  if (!FAULT) ptx::wgmma_wait<1>();\n  ptx::wgmma_settle(sums.s);\n", "prefill_tma"},
       {"a row of a tile sees a token too many", "kernels/attention/prefill/queries.cuh",
        "          high = abi::clamp_token(last + 1, run.begin, run.end);\n",
        "          high = abi::clamp_token(last + (FAULT ? 2 : 1), run.begin, run.end);\n", "prefill_wide"},
@@ -126,8 +126,21 @@ const std::vector<Fault>& faults() {
        "    const uint32_t begin = of_run ? parts.run * kMergeFan : 0;\n",
        "    const uint32_t begin = of_run && !FAULT ? parts.run * kMergeFan : 0;\n", "prefill_wide"},
       {"queries are not fenced for wgmma", "kernels/attention/prefill/queries.cuh",
-       "      ptx::cp_async_wait<0>();\n      ptx::fence_before_async_copies();\n",
-       "      ptx::cp_async_wait<0>();\n      if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_gather"},
+       "      ptx::fence_before_async_copies();\n      ptx::mbarrier_arrive(ptx::smem_address(&shared.q_ring",
+       "      if (!FAULT) ptx::fence_before_async_copies();\n"
+       "      ptx::mbarrier_arrive(ptx::smem_address(&shared.q_ring",
+       "prefill_gather"},
+      {"converted tiles are not fenced for wgmma", "kernels/attention/prefill/convert.cuh",
+       "    ptx::fence_before_async_copies();\n", "    if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_fp8"},
+      {"a tile's keys have the scales of the next one", "kernels/attention/prefill/softmax.cuh",
+       "shared.key_scales[(group.k_use - 1) % kScaleSlots]",
+       "shared.key_scales[(group.k_use - (FAULT ? 0 : 1)) % kScaleSlots]", "prefill_int8"},
+      {"stored tiles are given back before they are read", "kernels/attention/prefill/convert.cuh",
+       "    __syncwarp();\n    const uint32_t stored =\n",
+       "    __syncwarp();\n"
+       "    if (FAULT && lane_ == 0) ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw.index]));\n"
+       "    const uint32_t stored =\n",
+       "prefill_int4"},
       {"parts are counted before they are written", "kernels/attention/prefix_forest/parts.cuh",
        "  if (row.valid && !kept) {\n"
        "    const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * "

@@ -110,11 +110,20 @@ std::vector<Instantiation> make_all() {
   add(make("prefill_d80", kPrefill, 80, kBf16, kBf16, 16, {2, 5}), plain);
   add(make("prefill_d96", kPrefill, 96, kF16, kF16, 3, {1, 12}), plain);
   add(make("prefill_d192", kPrefill, 192, kBf16, kBf16, 32, {2, 3}), plain);
-  // Converted by the loaders.
+  // Converted: a byte and half a byte, with and without scales a token, turned, under a hook, odd row lengths.
   add(make("prefill_fp8", kPrefill, 128, kBf16, kFp8, 16, {2, 4}), plain);
   add(make("prefill_fp8_rows", kPrefill, 64, kF16, kFp8, 1, {1, 7}),
       [](Instantiation& i) { i.config.variant.sinks = {-2.0f, 3.0f, 0.5f, 1.0f, 0.0f, 2.0f, -1.0f}; });
-  add(make("prefill_fp8_wide", kPrefill, 256, kBf16, kFp8, 5, {2, 3}), plain);
+  add(make("prefill_fp8_wide", kPrefill, 256, kBf16, kFp8, 5, {2, 3}),
+      [](Instantiation& i) { i.config.variant.softcap = i.config.options.softcap = 5.0f; });
+  add(make("prefill_fp8_scaled", kPrefill, 80, kBf16, kFp8, 16, {2, 5}),
+      [](Instantiation& i) { i.config.options.kv_token_scales = true; });
+  add(make("prefill_int8", kPrefill, 128, kBf16, DType::kI8, 16, {2, 4}),
+      [](Instantiation& i) { i.config.options.kv_rotated = true; });
+  add(make("prefill_int8_d192", kPrefill, 192, kBf16, DType::kI8, 3, {1, 12}), plain);
+  add(make("prefill_int4", kPrefill, 128, kBf16, DType::kI4, 1, {2, 3}), plain);
+  add(make("prefill_int4_d64", kPrefill, 64, kBf16, DType::kI4, 32, {1, 16}),
+      [](Instantiation& i) { i.config.options.kv_rotated = true; });
   // Over chosen pages.
   const auto chosen = [](int pages) {
     return [pages](Instantiation& i) {

@@ -195,6 +195,44 @@ void add_few(std::vector<Configuration>& all, bool fp8) {
   });
 }
 
+// The kernel for many query tokens over KV that it converts, for decode too: its head dims, types, scales and hooks.
+void add_converted(std::vector<Configuration>& all) {
+  std::size_t n = 0;
+  constexpr std::array<int, 3> kPages = {1, 16, 100};
+  const auto add = [&](int head_dim, DType kv_dtype, auto change) {
+    Configuration c = make(head_dim, DType::kBF16, kv_dtype, kPages[n % 3], kHeads[n % kHeads.size()], n % 2 == 1);
+    ++n;
+    c.options.decode_kernel = DecodeKernel::kPrefill;
+    if (n % 3 == 0) c.pad_elements = static_cast<int>(128 / dtype_bits(kv_dtype));  // 16 bytes
+    change(c);
+    c.name = "prefill " + c.name;
+    all.push_back(std::move(c));
+  };
+  const auto plain = [](Configuration&) {};
+  const auto scaled = [](Configuration& c) { c.options.kv_token_scales = true; };
+  const auto turned = [](Configuration& c) { c.options.kv_rotated = true; };
+  for (const int head_dim : {64, 80, 96, 112, 128, 192, 256}) {
+    add(head_dim, DType::kF8E4M3, plain);
+    add(head_dim, DType::kF8E4M3, [](Configuration& c) { c.options.q_dtype = DType::kF16; });
+    add(head_dim, DType::kF8E4M3, scaled);
+    for (const DType integers : {DType::kI8, DType::kI4}) {
+      if (integers == DType::kI4 && head_dim % 32 != 0) continue;
+      for (int i = 0; i < 2; ++i) add(head_dim, integers, plain);
+      if ((head_dim & (head_dim - 1)) == 0) {
+        for (int i = 0; i < 2; ++i) add(head_dim, integers, turned);
+      }
+    }
+  }
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8, DType::kI4}) {
+    add(128, dtype, [](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+    add(256, dtype, [](Configuration& c) { c.variant.softcap = c.options.softcap = 5.0f; });
+    add(64, dtype, [](Configuration& c) { c.variant.sinks = some_floats(c.options.num_qo_heads, -2.0f, 3.0f); });
+    add(128, dtype,
+        [](Configuration& c) { c.variant.alibi_slopes = some_floats(c.options.num_qo_heads, 0.01f, 0.5f); });
+    add(128, dtype, [](Configuration& c) { c.variant.sm_scale = c.options.sm_scale = -0.3f; });
+  }
+}
+
 // Groups of more query heads than a block of 16 rows holds.
 void add_wide_groups(std::vector<Configuration>& all) {
   std::size_t n = 0;
@@ -292,10 +330,6 @@ std::vector<Configuration> configurations() {
     for (const int page : {1, 16, 64}) {
       all.push_back(make(head_dim, DType::kBF16, DType::kF8E4M3, page, heads(), page == 16));
       all.push_back(make(head_dim, DType::kF16, DType::kF8E4M3, page, heads(), page == 1));
-      // For decode, too, where it is asked for.
-      all.push_back(make(head_dim, page == 1 ? DType::kF16 : DType::kBF16, DType::kF8E4M3, page, heads(), page == 64));
-      all.back().options.decode_kernel = DecodeKernel::kPrefill;
-      all.back().name = "prefill " + all.back().name;
     }
   }
   for (const DType integers : {DType::kI8, DType::kI4}) {
@@ -315,6 +349,7 @@ std::vector<Configuration> configurations() {
   for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kGeneral;
   add_warps(all);
   add_teams(all);
+  add_converted(all);
   add_few(all, false);
   for (const int head_dim : {32, 64, 128, 256}) {
     const auto add = [&](DType kv_dtype, int page, bool rotated) {

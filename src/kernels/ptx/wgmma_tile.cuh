@@ -45,6 +45,7 @@ __device__ __forceinline__ void wgmma_settle(float (&d)[kCount]) {
                    : "l"(a), "l"(b), "r"(fresh));                                                         \
     }                                                                                                     \
   }
+FOVEA_WGMMA(16, "32", "%16", "%17", "%18")
 FOVEA_WGMMA(32, "64", "%32", "%33", "%34")
 FOVEA_WGMMA(64, "128", "%64", "%65", "%66")
 #undef FOVEA_WGMMA

@@ -1,21 +1,35 @@
 // The numbers of an instantiation of the prefill kernel (kernel.cuh), beside those of kernels/attention/config.cuh,
 // whose queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
-//   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 above head dim 128
-//   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 at head dim 256
+//   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128; 64 above head dim 128 and of pools that are converted, 32 of those
+//                        above head dim 192
+//   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 at large head dims
+//   FOVEA_RAW_SLOTS      tiles of K, and of V, in shared memory as they are stored; 1 where nothing is converted
 //   FOVEA_MERGE_FAN      parts of a row that are merged in one step
-// A pool of fp8 is converted as it is loaded (convert.cuh): all behind that sees tiles of halves.
+// KV of 8 and 4 bits is converted (convert.cuh): all behind that sees tiles of halves.
 #pragma once
 
 namespace fovea::attention::prefill {
 inline constexpr int kPoolType = FOVEA_KV_DTYPE;  // abi::KvDType
-}
-#if FOVEA_KV_DTYPE == 3
+#if FOVEA_KV_DTYPE >= 3
+inline constexpr bool kConverts = true;
 #undef FOVEA_KV_DTYPE
 #define FOVEA_KV_DTYPE 1
-#define FOVEA_CONVERTS 1
 #else
-#define FOVEA_CONVERTS 0
+inline constexpr bool kConverts = false;
 #endif
+#if defined(FOVEA_ROTATED)
+inline constexpr bool kPoolRotated = FOVEA_ROTATED != 0;
+#undef FOVEA_ROTATED
+#else
+inline constexpr bool kPoolRotated = false;
+#endif
+#if defined(FOVEA_TOKEN_SCALES)
+inline constexpr bool kPoolScales = FOVEA_TOKEN_SCALES != 0 || kPoolType > 3;  // an abi::KvScale for each token
+#undef FOVEA_TOKEN_SCALES
+#else
+inline constexpr bool kPoolScales = kPoolType > 3;
+#endif
+}  // namespace fovea::attention::prefill
 
 #include "kernels/attention/config.cuh"
 
@@ -29,7 +43,6 @@ inline constexpr int kBlockRows = kGroups * kGroupRows;
 inline constexpr int kBlockTokens = FOVEA_BLOCK_TOKENS;
 inline constexpr int kQuerySlots = FOVEA_QUERY_SLOTS;
 inline constexpr int kKvSlots = 2;  // tiles of K, and as many of V
-inline constexpr int kCtaThreads = kGroupThreads * (kGroups + 1);
 
 // Tiles lie as panels of 64 dims, rows of 128 bytes under the 128-byte swizzle, as wgmma reads them. Of the last panel
 // of head dims that are not so many, products read what there is.
@@ -39,20 +52,28 @@ inline constexpr int kQueryPanelBytes = kBlockRows * 128;
 inline constexpr int kKvPanelBytes = kBlockTokens * 128;
 inline constexpr int kRowChunks = kRowBytes / 16;
 
-// Warps of the warpgroup that loads: keys, values, queries; the fourth reads the plan.
+// Warps of the warpgroup that loads: keys, values, queries; the fourth reads the plan. Behind them a warpgroup that
+// converts: two warps keys, two values.
 inline constexpr int kTileLoaders = 3;
-inline constexpr int kLoadRegisters = 40;
-inline constexpr int kComputeRegisters = 232;
+inline constexpr int kTileConverters = 2;  // of K, and of V
+inline constexpr int kConverterWarps = kConverts ? 2 * kTileConverters : 0;
+inline constexpr int kCtaThreads = kGroupThreads * (kGroups + 1) + 32 * kConverterWarps;
+inline constexpr int kLoadRegisters = !kConverts ? 40 : kHeadDim == 64 || kHeadDim == 128 ? 72 : 48;
+inline constexpr int kComputeRegisters = kConverts ? 256 - kLoadRegisters : 232;
 
-// Pools that are converted: a row of theirs, and what a warp has on its way, 16 bytes a lane and copy.
-inline constexpr bool kConverts = FOVEA_CONVERTS != 0;
-inline constexpr int kPoolRowBytes = kConverts ? kHeadDim : kRowBytes;
-inline constexpr int kRawCopies = 16;
+// Rows as they are stored.
+inline constexpr int kPoolBits = kPoolType == static_cast<int>(abi::KvDType::kI4) ? 4 : kConverts ? 8 : 16;
+inline constexpr int kPoolRowBytes = kHeadDim * kPoolBits / 8;
+inline constexpr int kRawSlots = FOVEA_RAW_SLOTS;
+inline constexpr bool kPoolZeros = kPoolType > static_cast<int>(abi::KvDType::kF8E4M3);
+// Values, scales times what is stored, may be beyond halves: they are converted to half of that.
+inline constexpr float kValueFactor = kPoolScales ? 2.0f : 1.0f;
+inline constexpr int kScaleSlots = 4;  // tiles whose keys' scales are kept: a softmax reads them when K's slot is free
 
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kQueryBf16 == kMmaBf16 || kConverts) && !kChecked);
-static_assert(kPoolType == static_cast<int>(abi::KvDType::kF8E4M3) || !kConverts);
-static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 ||
-              (!kConverts && (kHeadDim == 80 || kHeadDim == 96 || kHeadDim == 112 || kHeadDim == 192)));
+static_assert(kHeadDim == 64 || kHeadDim == 80 || kHeadDim == 96 || kHeadDim == 112 || kHeadDim == 128 ||
+              kHeadDim == 192 || kHeadDim == 256);
+static_assert(kPoolRowBytes % 16 == 0 && (!kPoolRotated || (kHeadDim & (kHeadDim - 1)) == 0));
 static_assert(Variant::kSoftmax && !Variant::kHasVisible && !Variant::kHasQuery && !Variant::kHasOutput &&
               !kTransformsKv);
 

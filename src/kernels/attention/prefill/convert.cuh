@@ -1,143 +1,110 @@
-// K and V of pools that products cannot read as they are stored: a warp for each brings rows of fp8 by cp.async into
-// memory of its own, and writes them as halves where products find them. What is on its way is counted in bytes: half a
-// tile at any time, the next tile's behind this one's. Used by loader.cuh.
+// K and V of pools that products cannot read as they are stored: two warps each take tiles that a loader brought
+// (gather.cuh) and write them as halves where products find them. Used by kernel.cuh.
 #pragma once
 
-#include "kernels/attention/prefill/gather.cuh"
+#include "kernels/attention/prefill/records.cuh"
+#include "kernels/attention/prefill/stored.cuh"
 
 namespace fovea::attention::prefill {
 
-inline constexpr uint32_t kPieces = kPoolRowBytes / 16;             // of a row
-inline constexpr uint32_t kPieceRows = 32 / kPieces;                // whole rows that a copy of the warp brings
-inline constexpr uint32_t kTileCopies = kBlockTokens / kPieceRows;  // of the warp, a tile
-inline constexpr uint32_t kAtOnce = 4;                              // copies that are one group
-static_assert(!kConverts || (kTileCopies % kRawCopies == 0 && kRawCopies % kAtOnce == 0));
-
-// K or V of all items.
-class ConvertingLoader {
+// One of the warps: its part of the rows of each tile of K, or of V, of all items.
+class TileConverter {
  public:
-  __device__ __forceinline__ ConvertingLoader(const abi::AttentionArgs& args, Memory& shared, uint32_t loader,
-                                              uint32_t lane)
-      : args_(args),
-        shared_(shared),
-        loader_(loader),
-        lane_(lane),
-        // Four lanes have a row's pieces in one panel, four others those of the next row: their swizzles differ, so
-        // that stores of eight lanes meet all banks.
-        row_(lane / 4 % 2 + lane / 8 / kTilePanels * 2),
-        chunk_(lane / 8 % kTilePanels * 8 + lane % 4 * 2) {}
+  // converter: K's first, then V's.
+  __device__ __forceinline__ TileConverter(Memory& shared, uint32_t converter, uint32_t lane)
+      : shared_(shared), values_(converter / kTileConverters), half_(converter % kTileConverters), lane_(lane) {}
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(const abi::AttentionArgs& args) {
     for (uint32_t n = 0; next_record(shared_, n); ++n) {
-      run_ = run_of(args_, shared_.records[n % kRecords]);
-      tiles_ = Tiles::of(run_);
-      if (tiles_.count != 0) {
-        ask(tiles_.count - 1);
-        find_rows();
-        if (tiles_.count > 1) ask(tiles_.count - 2);
-#pragma unroll 1
-        for (uint32_t first = 0; first < kRawCopies; first += kAtOnce) copy(first, first);
-      }
-      for (uint32_t j = tiles_.count; j-- > 0; ++use_) {
-        bring(j);
-        // Products read through another proxy than threads write: a fence by each thread that wrote.
-        ptx::fence_before_async_copies();
-        ptx::mbarrier_arrive(ptx::smem_address(&ring().full[use_ % kKvSlots]));
-      }
-      end_loads(shared_, loader_, n, lane_);
+      const uint32_t count = Tiles::of(run_of(args, shared_.records[n % kRecords])).count;
+      for (uint32_t j = 0; j < count; ++j, ++use_) convert_tile();
+      __syncwarp();
+      if (lane_ == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared_.record_empty[n % kRecords]));
     }
   }
 
  private:
-  __device__ __forceinline__ TileBarriers<kKvSlots>& ring() const {
-    return loader_ != 0 ? shared_.v_ring : shared_.k_ring;
-  }
+  static constexpr uint32_t kRows = kBlockTokens / kTileConverters;
+  static constexpr uint32_t kChunks = kPoolRowBytes / 16;  // of a row as it is stored
+  static constexpr uint32_t kCopies = kRows * kChunks / 32;
+  static constexpr uint32_t kParts = 16 / kPoolBits;  // chunks of halves that one of those becomes
+  // Loads before the first store, behind which none may move.
+  static constexpr uint32_t kAtOnce = kLoadRegisters > 64 ? 4 : kHeadDim == 112 ? 1 : 2;
+  static_assert(!kConverts || (kRows * kChunks % 32 == 0 && kRows % 8 == 0));
 
-  // Page entries of tile j.
-  __device__ __forceinline__ void ask(uint32_t j) {
-    const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
-    const TileList list =
-        TileList::of(args_.page_entries + run_.list_begin, tiles_.base + j * kBlockTokens, entry_tokens);
-#pragma unroll
-    for (uint32_t i = 0; i < kLaneRows; ++i) next_[i].ask(list, run_, i * 32 + lane_, entry_tokens);
-  }
-  // Where the rows of the tile asked for begin. All rows found before are on their way.
-  __device__ __forceinline__ void find_rows() {
-    const abi::KvPoolView& pool = args_.pool;
-    __syncwarp();
-#pragma unroll
-    for (uint32_t i = 0; i < kLaneRows; ++i) {
-      const Place place = place_of(args_, next_[i].entry, next_[i].token);
-      shared_.row_offsets[loader_][i * 32 + lane_] =
-          static_cast<uint64_t>(place.page * pool.page_stride + place.token * pool.token_stride);
+  // Where the lane's chunk of copy i goes, behind those of the warp's rows: its first part.
+  struct Target {
+    uint32_t row, chunk;
+    __device__ __forceinline__ static Target of(uint32_t i, uint32_t lane) {
+      if constexpr (32 % kChunks == 0) return {i * (32 / kChunks) + lane / kChunks, lane % kChunks};
+      const uint32_t nth = i * 32 + lane;
+      return {nth / kChunks, nth % kChunks};
     }
-    __syncwarp();
-  }
-
-  // Copies first .. of the rows found become one group on its way to raw copies `to` ..
-  __device__ __forceinline__ void copy(uint32_t first, uint32_t to) {
-    const auto* const from = static_cast<const uint8_t*>(loader_ != 0 ? args_.pool.v : args_.pool.k) +
-                             run_.head * args_.pool.head_stride + chunk_ * 8;
-    const uint64_t* const offsets = &shared_.row_offsets[loader_][first * kPieceRows + row_];
-#pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      ptx::cp_async_16(raw(to + i), from + offsets[i * kPieceRows]);
+    // Stores of eight lanes meet all banks if those of the next panel take their parts in another order: 0, or what
+    // their numbers differ in.
+    __device__ __forceinline__ uint32_t turned() const { return chunk * kParts / 8 % 2 * (kParts / 2); }
+    __device__ __forceinline__ uint32_t offset(uint32_t part) const {
+      return tile_offset(row, chunk * kParts + (part ^ turned()), kKvPanelBytes);
     }
-    ptx::cp_async_commit();
-  }
-  __device__ __forceinline__ uint32_t raw(uint32_t copy) const {
-    return ptx::smem_address(shared_.raw[loader_]) + copy * 512 + lane_ * 16;
-  }
+  };
 
-  // Copies first .. of a tile at `slot`, which raw copies `from` .. are.
-  __device__ __forceinline__ void convert(uint8_t* slot, uint32_t first, uint32_t from) const {
+  __device__ __forceinline__ void convert_tile() {
+    TileBarriers<kRawSlots>& from = shared_.raw_ring[values_];
+    TileBarriers<kKvSlots>& ring = values_ != 0 ? shared_.v_ring : shared_.k_ring;
+    const RingSlot<kRawSlots> raw(use_);
+    const RingSlot<kKvSlots> tile(use_);
+    ptx::mbarrier_wait(ptx::smem_address(&from.full[raw.index]), raw.parity);
+    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[tile.index]), tile.parity ^ 1);
+    __syncwarp();
+    const uint32_t stored =
+        ptx::smem_address(shared_.raw[values_][raw.index]) + half_ * (kRows * kPoolRowBytes) + lane_ * 16;
+    const uint32_t scales = ptx::smem_address(shared_.raw_scales[values_][raw.index]) + half_ * kRows * 4;
+    uint8_t* const slot = (values_ != 0 ? shared_.v : shared_.k)[tile.index] + half_ * (kRows * 128);
+    // Of keys, which products take as they are stored.
+    for (uint32_t row = lane_; kPoolScales && values_ == 0 && row < kRows; row += 32) {
+      const uint32_t word = ptx::load_shared_4(scales + row * 4);
+      shared_.key_scales[use_ % kScaleSlots][half_ * kRows + row] = {ptx::unpack_low<false>(word),
+                                                                     ptx::unpack_high<false>(word)};
+    }
 #pragma unroll
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      uint32_t bytes[4];
-      ptx::load_shared_16(bytes, raw(from + i));
-      const uint32_t row = (first + i) * kPieceRows + row_;
+    for (uint32_t first = 0; first < kCopies; first += kAtOnce) {
+      uint32_t words[kAtOnce][4];
+      uint32_t of_values[kAtOnce];
 #pragma unroll
-      for (uint32_t half = 0; half < 2; ++half) {
-        uint4 to;
-        ptx::halves_of_e4m3(bytes[2 * half], to.x, to.y);
-        ptx::halves_of_e4m3(bytes[2 * half + 1], to.z, to.w);
-        *reinterpret_cast<uint4*>(slot + tile_offset(row, chunk_ + half, kKvPanelBytes)) = to;
+      for (uint32_t e = 0; e < kAtOnce && first + e < kCopies; ++e) {
+        ptx::load_shared_16(words[e], stored + (first + e) * 512);
+        of_values[e] = 0;
+        if (kPoolScales && values_ != 0) {
+          of_values[e] = ptx::load_shared_4(scales + Target::of(first + e, lane_).row * 4);
+        }
+      }
+#pragma unroll
+      for (uint32_t e = 0; e < kAtOnce && first + e < kCopies; ++e) {
+        const Target target = Target::of(first + e, lane_);
+        const bool turned = target.turned() != 0;
+        uint32_t(&x)[4] = words[e];
+        const uint32_t in_turn[4] = {turned ? x[2] : x[0], turned ? x[3] : x[1], turned ? x[0] : x[2],
+                                     turned ? x[1] : x[3]};
+#pragma unroll
+        for (uint32_t part = 0; part < kParts; ++part) {
+          uint32_t to[4];
+          halves_of_part(in_turn, part, to);
+          if (values_ != 0) scale_values(of_values[e], to);
+          *reinterpret_cast<uint4*>(slot + target.offset(part)) = uint4{to[0], to[1], to[2], to[3]};
+        }
       }
     }
-  }
-
-  // Tile j to its slot when that is free; the first copies of the next one are on their way then.
-  __device__ __forceinline__ void bring(uint32_t j) {
-    const RingSlot<kKvSlots> at(use_);
-    ptx::mbarrier_wait(ptx::smem_address(&ring().empty[at.index]), at.parity ^ 1);
+    // Products read through another proxy than threads write: a fence by each thread that wrote.
+    ptx::fence_before_async_copies();
     __syncwarp();
-    uint8_t* const slot = (loader_ != 0 ? shared_.v : shared_.k)[at.index];
-#pragma unroll 1
-    for (uint32_t n = 0; n < kTileCopies; n += kAtOnce) {
-      if (n == kTileCopies - kRawCopies && j != 0) {
-        find_rows();
-        if (j > 1) ask(j - 2);
-      }
-      ptx::cp_async_wait<kRawCopies / kAtOnce - 1>();
-      convert(slot, n, n % kRawCopies);
-      if (n + kRawCopies < kTileCopies) {
-        copy(n + kRawCopies, n % kRawCopies);
-      } else if (j != 0) {
-        copy(n + kRawCopies - kTileCopies, n % kRawCopies);
-      } else {
-        ptx::cp_async_commit();  // none: groups are counted
-      }
-    }
+    if (lane_ != 0) return;
+    ptx::mbarrier_arrive(ptx::smem_address(&ring.full[tile.index]));
+    ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw.index]));
   }
 
-  const abi::AttentionArgs& args_;
   Memory& shared_;
-  const uint32_t loader_, lane_;
-  const uint32_t row_, chunk_;  // of a copy's rows, and of the row as halves
-  uint32_t use_ = 0;            // tiles brought
-  Run run_{};
-  Tiles tiles_{};
-  TokenEntry next_[kLaneRows];  // of the next tile
+  const uint32_t values_, half_, lane_;
+  uint32_t use_ = 0;  // tiles converted
 };
 
 }  // namespace fovea::attention::prefill

@@ -9,8 +9,22 @@ namespace fovea::attention::prefill {
 
 // What outputs of products are multiplied by.
 __device__ __forceinline__ void scale_values(const abi::AttentionArgs& args, uint32_t kv_head, float& factor) {
-  if constexpr (kConverts) {
+  factor *= kValueFactor;
+  if constexpr (kConverts && !kPoolScales) {
     if (args.pool.v_scale != nullptr) factor *= static_cast<const float*>(args.pool.v_scale)[kv_head];
+  }
+}
+
+// Outputs over rotated values, turned back.
+__device__ __forceinline__ void turn_back(State& state, uint32_t lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float row[State::kPerRow];
+#pragma unroll
+    for (int i = 0; i < State::kPerRow; ++i) row[i] = state.at(h, i);
+    turn<State::kFirstLane, kPoolRotated ? State::kLastLane : 0>(row, lane);
+#pragma unroll
+    for (int i = 0; i < State::kPerRow; ++i) state.at(h, i) = row[i];
   }
 }
 

@@ -1,6 +1,6 @@
-// K and V row by row, where pages are too small for boxes of TMA: a warp for each brings the rows of a tile
-// by cp.async, 128 bytes by 8 lanes. Each lane finds some of the rows, whose page entries are on their way a tile
-// ahead, and all read from shared memory where they are. Used by convert.cuh.
+// K and V row by row, where pages are too small for boxes of TMA, or to be converted: a warp for each brings the rows
+// of a tile by cp.async. Each lane finds some of the rows, whose page entries are on their way a tile ahead, and all
+// read from shared memory where they are. Used by loader.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/records.cuh"
@@ -8,7 +8,7 @@
 namespace fovea::attention::prefill {
 
 inline constexpr uint32_t kLaneRows = kBlockTokens / 32;           // that a lane finds
-inline constexpr uint32_t kCopyLanes = 8;                          // copy 128 bytes of a row
+inline constexpr uint32_t kCopyLanes = 8;                          // copy 128 bytes of a row of 16-bit elements
 inline constexpr uint32_t kCopyGroups = 32 / kCopyLanes;           // every so manieth row each
 inline constexpr uint32_t kCopyRows = kBlockTokens / kCopyGroups;  // that a group copies
 
@@ -90,7 +90,34 @@ __device__ __forceinline__ void gather_rows(uint32_t tile, const uint8_t* from, 
     }
   }
 }
-static_assert(kCopyRows % 4 == 0);
+static_assert(kConverts || kCopyRows % 4 == 0);
+
+// The same of rows as they are stored, one behind the other.
+__device__ __forceinline__ void copy_stored_rows(uint32_t to, const uint8_t* from, const uint64_t* offsets,
+                                                 uint32_t lane) {
+  constexpr uint32_t kChunks = kPoolRowBytes / 16;
+  constexpr uint32_t kCopies = kBlockTokens * kChunks / 32;
+  constexpr uint32_t kAtOnce = kLoadRegisters > 64 ? 8 : kHeadDim == 112 ? 2 : 4;
+  constexpr int kUnrolled = kHeadDim == 112 ? 1 : 8;  // more of rows of 7 chunks would spill
+  to += lane * 16;
+#pragma unroll kUnrolled
+  for (uint32_t first = 0; first < kCopies; first += kAtOnce) {
+    uint64_t at[kAtOnce];  // all on their way before the first copy, behind which no load may move
+#pragma unroll
+    for (uint32_t e = 0; e < kAtOnce && first + e < kCopies; ++e) {
+      if constexpr (32 % kChunks == 0) {
+        at[e] = offsets[(first + e) * (32 / kChunks) + lane / kChunks] + lane % kChunks * 16;
+      } else {
+        const uint32_t nth = (first + e) * 32 + lane;
+        at[e] = offsets[nth / kChunks] + nth % kChunks * 16;
+      }
+    }
+#pragma unroll
+    for (uint32_t e = 0; e < kAtOnce && first + e < kCopies; ++e) {
+      ptx::cp_async_16(to + (first + e) * 512, from + at[e]);
+    }
+  }
+}
 
 // K or V of all items.
 class TileLoader {
@@ -100,30 +127,23 @@ class TileLoader {
 
   __device__ __forceinline__ void run() {
     for (uint32_t n = 0; next_record(shared_, n); ++n) {
-      open(shared_.records[n % kRecords]);
+      run_ = run_of(args_, shared_.records[n % kRecords]);
+      tiles_ = Tiles::of(run_);
+      if (tiles_.count != 0) ask(tiles_.count - 1);
       for (uint32_t j = tiles_.count; j-- > 0; ++use_) {
-        bring(j);
-        // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for
-        // this.
-        ptx::cp_async_wait<0>();
-        // Products read through another proxy than copies of threads write: a fence by each thread that copied.
-        ptx::fence_before_async_copies();
-        ptx::mbarrier_arrive(ptx::smem_address(&ring().full[use_ % kKvSlots]));
+        find_rows();
+        if (j != 0) ask(j - 1);
+        if constexpr (kConverts) {
+          bring_stored();
+        } else {
+          bring();
+        }
       }
       end_loads(shared_, loader_, n, lane_);
     }
   }
 
  private:
-  __device__ __forceinline__ TileBarriers<kKvSlots>& ring() const {
-    return loader_ != 0 ? shared_.v_ring : shared_.k_ring;
-  }
-  __device__ __forceinline__ void open(const ItemRecord& record) {
-    run_ = run_of(args_, record);
-    tiles_ = Tiles::of(run_);
-    if (tiles_.count != 0) ask(tiles_.count - 1);
-  }
-
   // Page entries of tile j.
   __device__ __forceinline__ void ask(uint32_t j) {
     const uint32_t entry_tokens = static_cast<uint32_t>(args_.pool.entry_tokens);
@@ -132,28 +152,58 @@ class TileLoader {
 #pragma unroll
     for (uint32_t i = 0; i < kLaneRows; ++i) next_[i].ask(list, run_, i * 32 + lane_, entry_tokens);
   }
-
-  // Copies tile j to its slot when that is free.
-  __device__ __forceinline__ void bring(uint32_t j) {
+  // Where the rows of the tile asked for begin, and the scales of their tokens.
+  __device__ __forceinline__ void find_rows() {
     const abi::KvPoolView& pool = args_.pool;
-    uint64_t(&offsets)[kBlockTokens] = shared_.row_offsets[loader_];
     __syncwarp();  // those of the tile before are read
 #pragma unroll
     for (uint32_t i = 0; i < kLaneRows; ++i) {
       const Place place = place_of(args_, next_[i].entry, next_[i].token);
-      offsets[offset_place(i * 32 + lane_)] = bytes_of(place.page * pool.page_stride + place.token * pool.token_stride);
+      const uint32_t row = i * 32 + lane_;
+      shared_.row_offsets[loader_][kConverts ? row : offset_place(row)] =
+          stored_bytes(place.page * pool.page_stride + place.token * pool.token_stride);
+      if constexpr (kPoolScales) {
+        scales_[i] = static_cast<uint64_t>(place.page * pool.scale_page_stride + run_.head * pool.scale_head_stride +
+                                           place.token);
+      }
     }
-    if (j != 0) ask(j - 1);
-    const RingSlot<kKvSlots> at(use_);
-    ptx::mbarrier_wait(ptx::smem_address(&ring().empty[at.index]), at.parity ^ 1);
     __syncwarp();
-    const auto* const from = static_cast<const uint8_t*>(loader_ != 0 ? pool.v : pool.k);
-    uint8_t* const slot = (loader_ != 0 ? shared_.v : shared_.k)[at.index];
-    gather_rows(ptx::smem_address(slot), from + bytes_of(run_.head * pool.head_stride), offsets, lane_);
-    ptx::cp_async_commit();
   }
-  __device__ __forceinline__ static uint64_t bytes_of(long long elements) {
-    return static_cast<uint64_t>(elements) * (kElementBits / 8);
+  __device__ __forceinline__ const uint8_t* first_row() const {
+    return static_cast<const uint8_t*>(loader_ != 0 ? args_.pool.v : args_.pool.k) +
+           stored_bytes(run_.head * args_.pool.head_stride);
+  }
+
+  // Copies the tile whose rows were found to its slot when that is free.
+  __device__ __forceinline__ void bring() {
+    TileBarriers<kKvSlots>& ring = loader_ != 0 ? shared_.v_ring : shared_.k_ring;
+    const RingSlot<kKvSlots> at(use_);
+    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
+    __syncwarp();
+    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[at.index]), first_row(),
+                shared_.row_offsets[loader_], lane_);
+    // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for this.
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    // Products read through another proxy than copies of threads write: a fence by each thread that copied.
+    ptx::fence_before_async_copies();
+    ptx::mbarrier_arrive(ptx::smem_address(&ring.full[at.index]));
+  }
+  // The same as it is stored, without waiting for the copies: many tiles are on their way.
+  __device__ __forceinline__ void bring_stored() {
+    TileBarriers<kRawSlots>& ring = shared_.raw_ring[loader_];
+    const RingSlot<kRawSlots> at(use_);
+    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
+    __syncwarp();
+    copy_stored_rows(ptx::smem_address(shared_.raw[loader_][at.index]), first_row(), shared_.row_offsets[loader_],
+                     lane_);
+    if constexpr (kPoolScales) {
+      const auto* const from = static_cast<const abi::KvScale*>(loader_ != 0 ? args_.pool.v_scale : args_.pool.k_scale);
+      const uint32_t to = ptx::smem_address(shared_.raw_scales[loader_][at.index]);
+#pragma unroll
+      for (uint32_t i = 0; i < kLaneRows; ++i) ptx::cp_async_4(to + (i * 32 + lane_) * 4, from + scales_[i]);
+    }
+    ptx::mbarrier_arrive_after_copies(ptx::smem_address(&ring.full[at.index]));
   }
 
   const abi::AttentionArgs& args_;
@@ -163,6 +213,7 @@ class TileLoader {
   Run run_{};
   Tiles tiles_{};
   TokenEntry next_[kLaneRows];  // of the next tile
+  uint64_t scales_[kPoolScales ? kLaneRows : 1];
 };
 
 }  // namespace fovea::attention::prefill

@@ -59,6 +59,10 @@ __device__ __forceinline__ Place place_of(const abi::AttentionArgs& args, int32_
   return {entry / parts, entry % parts * args.pool.entry_tokens + static_cast<int32_t>(in_entry)};
 }
 
+__device__ __forceinline__ uint64_t stored_bytes(long long elements) {
+  return static_cast<uint64_t>(elements) * kPoolBits / 8;
+}
+
 // Where a token of a run lies in a pool.
 __device__ __forceinline__ const uint8_t* row_of(const abi::AttentionArgs& args, const void* pool, const Run& run,
                                                  uint32_t token) {
@@ -66,7 +70,7 @@ __device__ __forceinline__ const uint8_t* row_of(const abi::AttentionArgs& args,
   const Place place = place_of(args, args.page_entries[run.list_begin + token / entry_tokens], token % entry_tokens);
   const long long at =
       run.head * args.pool.head_stride + place.page * args.pool.page_stride + place.token * args.pool.token_stride;
-  return static_cast<const uint8_t*>(pool) + at * (kPoolRowBytes / kHeadDim);
+  return static_cast<const uint8_t*>(pool) + stored_bytes(at);
 }
 
 // As the decode kernel's headers take an item.

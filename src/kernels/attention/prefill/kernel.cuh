@@ -1,5 +1,6 @@
 // The attention kernel for many query tokens a request (prefill, appended chunks, verification), on sm_90a. One CTA an
-// SM works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads. While a
+// SM works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads, and a fourth
+// converts KV of 8 and 4 bits. While a
 // warpgroup's softmax runs, its products of the tile before are under way, and those of the other warpgroup. Q K^T
 // takes queries and keys from shared memory, P V takes P from registers (FlashAttention-3, arXiv:2407.08608, sections
 // 3.1 and 3.2); the first product of an item is issued with the last one of the item before it.
@@ -7,6 +8,7 @@
 #pragma once
 
 #include "kernels/attention/prefill/config.cuh"
+#include "kernels/attention/prefill/convert.cuh"
 #include "kernels/attention/prefill/finish.cuh"
 #include "kernels/attention/prefill/loader.cuh"
 #include "kernels/attention/prefill/queries.cuh"
@@ -67,13 +69,19 @@ __device__ __forceinline__ void issue_logits(const Operands& at, float (&s)[kLog
   ptx::wgmma_commit();
 }
 
-// o += P V of a tile; fresh: o = P V.
+// o += P V of a tile; fresh: o = P V. One instruction's registers must be within the launch's: 256 columns of sums are
+// beyond those of a CTA of four warpgroups.
+inline constexpr int kOutputParts = kHeadDim > 192 && kConverts ? 2 : 1;
 __device__ __forceinline__ void issue_outputs(const Operands& at, const Probabilities& p, State& state, bool fresh) {
-  auto& o = reinterpret_cast<float(&)[kHeadDim / 2]>(state.o);
+  auto& o = reinterpret_cast<float(&)[kOutputParts][kHeadDim / 2 / kOutputParts]>(state.o);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kBlockTokens / 16; ++step) {
-    ptx::wgmma<kMmaBf16, true>(o, p[step], ptx::wgmma_at(at.v, step * 16 * 128), step == 0 && fresh);
+#pragma unroll
+    for (int part = 0; part < kOutputParts; ++part) {
+      const uint32_t columns = part * (kHeadDim / 64 / kOutputParts) * kKvPanelBytes;
+      ptx::wgmma<kMmaBf16, true>(o[part], p[step], ptx::wgmma_at(at.v, columns + step * 16 * 128), step == 0 && fresh);
+    }
   }
   ptx::wgmma_commit();
 }
@@ -102,6 +110,7 @@ __device__ __forceinline__ void clear_values(Memory& shared, const Group& group,
 __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                                const Item& item, uint32_t tile, const LogitScale& scale,
                                                float (&s)[kLogits]) {
+  KeyScales(shared, group).apply(s);
   change_logits(args, shared, group, item, tile, s);
   if (!Variant::kHasLogit && scale.negative) {
 #pragma unroll
@@ -127,13 +136,15 @@ __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& g
   if (multiplies) release(shared.v_ring, group.k_use - 2, group.lane);
 }
 
-// The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
-__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, bool fresh,
+// The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are. `at` goes
+// on to the operands behind those, where registers are enough.
+__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, Operands& at, bool fresh,
                                               Sums& sums) {
   wait_turn(group);
   issue_logits(at, sums.s);
   issue_outputs(at, sums.p, sums.state, fresh);
   pass_turn(group);
+  if constexpr (kConverts) at = Operands::of(shared, group, group.q_use, group.k_use + 1);
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
   release(shared.k_ring, group.k_use++, group.lane);
@@ -144,7 +155,6 @@ __device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group
 __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args, const Memory& shared,
                                                   const Group& group, const Item& item, uint32_t tile,
                                                   float (&s)[kLogits]) {
-  constexpr uint32_t kElement = kPoolRowBytes / kHeadDim;  // bytes
   const Run run = run_of(args, record_of(shared, item));
   const uint32_t q = ptx::smem_address(shared.q[group.q_use % kQuerySlots]);
   uint32_t lane = group.lane;
@@ -158,23 +168,23 @@ __device__ __forceinline__ void find_logits_again(const abi::AttentionArgs& args
       auto& sums = reinterpret_cast<float(&)[kLogits / 4][4]>(s)[first / 8 + n];
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
-      const uint64_t key = __shfl_sync(~0u, keys, n * 8 + lane / 4) + lane % 4 * 2 * kElement;
+      const auto* const key = reinterpret_cast<const uint8_t*>(__shfl_sync(~0u, keys, n * 8 + lane / 4));
 #pragma unroll 1
       for (uint32_t b = 0; b < kBlocks; ++b) {
         uint32_t a[4];
         ptx::ldmatrix_x4(a, (row ^ (b % 4 * 32)) + b / 4 * kQueryPanelBytes);
         if constexpr (kConverts) {
-          const auto* const dims = reinterpret_cast<const uint16_t*>(key + b * 16);
           uint32_t low, high;
-          ptx::halves_of_e4m3(dims[0] | static_cast<uint32_t>(dims[4]) << 16, low, high);
+          stored_pairs(key, b * 16 + lane % 4 * 2, low, high);
           ptx::mma_16816<kMmaBf16>(sums, a, low, high);
         } else {
-          const auto* const dims = reinterpret_cast<const uint32_t*>(key + b * 32);
+          const auto* const dims = reinterpret_cast<const uint32_t*>(key + b * 32 + lane % 4 * 4);
           ptx::mma_16816<kMmaBf16>(sums, a, dims[0], dims[4]);
         }
       }
     }
   }
+  KeyScales(shared, group).apply(s);
 }
 
 // Where a token outweighs all before it, while no outputs are under way: P relative to that one.
@@ -202,12 +212,15 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
   const uint32_t end = max(rows.plain_begin[group.index], 1u);  // the item's last is issued with the next item's first
   if (tile >= rows.plain_end[group.index]) return;
   const RowFactors scale = factor.here(shared, group);
+  Operands at = Operands::of(shared, group, group.q_use, group.k_use);
 #pragma unroll 1
   for (; tile >= end; --tile) {
     // The next keys are there, as a rule; values come later. Waiting for both is under the exponentials and the outputs
     // of the tile before.
+    const KeyScales keys(shared, group);
     wait_full(shared.k_ring, group.k_use);
-    const Operands at = Operands::of(shared, group, group.q_use, group.k_use);
+    if constexpr (!kConverts) at = Operands::of(shared, group, group.q_use, group.k_use);
+    keys.apply(sums.s);
     const bool done = exponentiate(sums.s, sums.now, scale);
     wait_full(shared.v_ring, group.k_use - 1);
     end_outputs(shared, group, true);
@@ -243,14 +256,15 @@ __device__ __forceinline__ void release_record(Memory& shared, uint32_t n, uint3
   if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.record_empty[n % kRecords]));
 }
 
-// Maxima as finish_row() takes them, and sums of all lanes.
-__device__ __forceinline__ void close(const Running& now, State& state) {
+// Maxima as finish_row() takes them, sums of all lanes, and outputs over rotated values as they were.
+__device__ __forceinline__ void close(const Running& now, uint32_t lane, State& state) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     state.max[h] = now.shift[h] != 0.0f ? now.shift[h] : kMinusInf;
     state.sum[h] = now.sum[h];
   }
   finish_sums(state);
+  if constexpr (kPoolRotated) turn_back(state, lane);
 }
 
 // Item n or the first one behind it that the group works on; false at the end of the queue.
@@ -269,6 +283,7 @@ __device__ __forceinline__ bool next_item(const abi::AttentionArgs& args, Memory
 __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory& shared, Group group) {
   LogitScale scale{};  // of converted keys: in the queries
   RowFactors factor;
+  factor.factor[0] = 1.0f;
   if constexpr (!kConverts) {
     scale = find_scale(args);
     factor.factor[0] = Variant::kHasLogit ? 1.0f : scale.factor;
@@ -310,7 +325,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
         if (kQuerySlots == 1 || !is_direct(shared, item) || !works_on(args, shared, group, item.nth + 1)) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
-      const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
+      Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
       wait_full(shared.k_ring, group.k_use);
       wait_full(shared.v_ring, group.k_use - 1);
       if (!last) {
@@ -326,7 +341,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       ptx::wgmma_wait<1>();
       settle(sums.state);
       release(shared.v_ring, group.k_use - 1, group.lane);
-      close(sums.now, sums.state);
+      close(sums.now, group.lane, sums.state);
       write_rows(args, shared, group, item, sums.state);
       release(shared.q_ring, group.q_use++, group.lane);
       release_record(shared, item.nth, group.lane);
@@ -344,7 +359,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     ptx::wgmma_wait<0>();
     settle(sums.state);
     release(shared.v_ring, group.k_use - 1, group.lane);
-    close(sums.now, sums.state);
+    close(sums.now, group.lane, sums.state);
     if (is_direct(shared, item)) {
       write_rows(args, shared, group, item, sums.state);
     } else {
@@ -358,7 +373,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
 
 __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
   const auto init = [](uint64_t& barrier, uint32_t count) { ptx::mbarrier_init(ptx::smem_address(&barrier), count); };
-  constexpr uint32_t kTileArrivals = kTma ? 1 : 32;
+  constexpr uint32_t kTileArrivals = kConverts ? kTileConverters : kTma ? 1 : 32;
   if (thread < kKvSlots) {
     init(shared.k_ring.full[thread], kTileArrivals);
     init(shared.v_ring.full[thread], kTileArrivals);
@@ -370,9 +385,14 @@ __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
   } else if (thread < kKvSlots + kQuerySlots + kRecords) {
     const uint32_t i = thread - kKvSlots - kQuerySlots;
     init(shared.record_full[i], kRecordArrivals);
-    init(shared.record_empty[i], kComputeWarps + kTileLoaders);
+    init(shared.record_empty[i], kComputeWarps + kTileLoaders + kConverterWarps);
   } else if (thread < kKvSlots + kQuerySlots + kRecords + kTileLoaders) {
     shared.loaded_items[thread - kKvSlots - kQuerySlots - kRecords] = 0;
+  }
+  if (kConverts && thread >= 64 && thread < 64 + 2 * kRawSlots) {
+    TileBarriers<kRawSlots>& ring = shared.raw_ring[thread % 2];
+    init(ring.full[(thread - 64) / 2], 32);
+    init(ring.empty[(thread - 64) / 2], kTileConverters);
   }
   ptx::fence_mbarrier_init();
 }
@@ -395,7 +415,10 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
   ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
   __syncthreads();
-  if (warp >= kComputeWarps) {
+  if (kConverts && warp >= kComputeWarps + 4) {
+    ptx::setmaxnreg_dec<kLoadRegisters>();
+    TileConverter(shared, warp - kComputeWarps - 4, lane).run(args);
+  } else if (warp >= kComputeWarps) {
     ptx::setmaxnreg_dec<kLoadRegisters>();
     const uint32_t loader = warp - kComputeWarps;
     if (loader == 3) {
@@ -410,11 +433,7 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
         load_tiles(args, &v_map, shared, shared.v, shared.v_ring, loader, lane);
       }
 #else
-      if constexpr (kConverts) {
-        ConvertingLoader(args, shared, loader, lane).run();
-      } else {
-        TileLoader(args, shared, loader, lane).run();
-      }
+      TileLoader(args, shared, loader, lane).run();
 #endif
     }
   } else {

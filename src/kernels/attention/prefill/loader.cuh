@@ -5,7 +5,7 @@
 #if FOVEA_LOADER == 0
 #include "kernels/attention/prefill/records.cuh"
 #else
-#include "kernels/attention/prefill/convert.cuh"
+#include "kernels/attention/prefill/gather.cuh"
 #endif
 
 namespace fovea::attention::prefill {

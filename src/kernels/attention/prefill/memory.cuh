@@ -35,10 +35,15 @@ struct Memory {
   // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.
   alignas(16) uint64_t row_offsets[2][kTma ? 2 : kBlockTokens];
   uint32_t loaded_items[kTileLoaders];  // items whose loads are all on their way
-  // Of the loaders that convert: rows of K, and of V, as they are stored. Each lane's 16 bytes are its own.
-  alignas(16) uint8_t raw[2][kConverts ? kRawCopies : 1][kConverts ? 512 : 16];
-  // What products with converted keys are multiplied by for base-2 logits.
+  // Pools that are converted: tiles of K, and of V, as they are stored, row behind row, and their tokens' KvScales.
+  alignas(16) uint8_t raw[2][kRawSlots][kConverts ? kBlockTokens * kPoolRowBytes : 16];
+  uint32_t raw_scales[2][kRawSlots][kPoolScales ? kBlockTokens : 1];
+  TileBarriers<kRawSlots> raw_ring[2];
+  // What products with converted keys are multiplied by for base-2 logits, and sums of the rows' elements.
   float row_scales[kQuerySlots][kConverts ? kBlockRows : 1];
+  float row_sums[kQuerySlots][kPoolZeros ? kBlockRows : 1];
+  // Scale and zero of keys.
+  alignas(16) float2 key_scales[kScaleSlots][kPoolScales ? kBlockTokens : 1];
 };
 static_assert(sizeof(Memory) <= FOVEA_PREFILL_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/attention/prefill/records.cuh"
+#include "kernels/attention/prefill/stored.cuh"
 
 namespace fovea::attention::prefill {
 
@@ -24,37 +25,49 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, uint32_t first, const u
   }
 }
 
-// The same of queries that meet halves: rows of bf16 times a power of two, which brings them into their range. scales:
-// of the tile's rows, what products are multiplied by for base-2 logits; the sign of `scale` goes to the queries.
-__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, uint32_t first, const uint8_t* q, uint32_t own,
-                                           float scale, uint32_t lane) {
+// Queries that meet converted keys, which copy_rows() brought to 32 rows of a tile: rotated as those are, times a power
+// of two where that keeps them in the range of halves, and halves. scales: of the tile's rows, what products are
+// multiplied by for logits, `scale` without hooks on them; its sign goes to the queries. sums: of the rows' elements. A
+// row's lanes are a power of two of them.
+__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, float* sums, uint32_t first, float scale,
+                                           uint32_t lane) {
+  constexpr uint32_t kLanes = kRowChunks > 16 ? 32 : kRowChunks > 8 ? 16 : 8;
 #pragma unroll 2
-  for (uint32_t i = 0; i < kRowChunks; ++i) {
-    const uint32_t nth = i * 32 + lane;
-    const uint32_t r = nth / kRowChunks;
-    const uint32_t chunk = nth % kRowChunks;
-    const uint32_t unit = __shfl_sync(~0u, own, r);
-    const uint4 x =
-        unit != abi::kNone ? *reinterpret_cast<const uint4*>(q + (uint64_t{unit} + chunk) * 16) : uint4{0, 0, 0, 0};
-    uint32_t words[4] = {x.x, x.y, x.z, x.w};
-    float most = 0.0f;
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const uint32_t row = first + i * (32 / kLanes) + lane / kLanes;
+    const uint32_t chunk = lane % kLanes;
+    const bool there = chunk < kRowChunks;
+    auto& place = *reinterpret_cast<uint4*>(tile + tile_offset(row, there ? chunk : 0, kQueryPanelBytes));
+    const uint4 words = there ? place : uint4{0, 0, 0, 0};
+    float x[8] = {ptx::unpack_low<kQueryBf16>(words.x), ptx::unpack_high<kQueryBf16>(words.x),
+                  ptx::unpack_low<kQueryBf16>(words.y), ptx::unpack_high<kQueryBf16>(words.y),
+                  ptx::unpack_low<kQueryBf16>(words.z), ptx::unpack_high<kQueryBf16>(words.z),
+                  ptx::unpack_low<kQueryBf16>(words.w), ptx::unpack_high<kQueryBf16>(words.w)};
+    turn<1, kPoolRotated ? kRowChunks / 2 : 0>(x, lane);
+    float factor = 1.0f;
+    if constexpr (kQueryBf16 || kPoolRotated) {
+      float most = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      most = fmaxf(most, fabsf(ptx::unpack_low<kQueryBf16>(words[w])));
-      most = fmaxf(most, fabsf(ptx::unpack_high<kQueryBf16>(words[w])));
+      for (int e = 0; e < 8; ++e) most = fmaxf(most, fabsf(x[e]));
+#pragma unroll
+      for (uint32_t step = 4; step < kLanes; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+      factor = range_factor(most);
     }
+    factor = copysignf(factor, scale);
+    uint32_t to[4];
 #pragma unroll
-    for (uint32_t step = 4; step < kRowChunks; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-    const float factor = kScaleRows ? copysignf(range_factor(most), scale) : copysignf(1.0f, scale);
+    for (int w = 0; w < 4; ++w) to[w] = ptx::pack2<false>(x[2 * w] * factor, x[2 * w + 1] * factor);
+    if (there) place = uint4{to[0], to[1], to[2], to[3]};
+    if constexpr (kPoolZeros) {
+      float sum = 0.0f;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      words[w] = ptx::pack2<false>(ptx::unpack_low<kQueryBf16>(words[w]) * factor,
-                                   ptx::unpack_high<kQueryBf16>(words[w]) * factor);
+      for (int w = 0; w < 4; ++w) sum += ptx::unpack_low<false>(to[w]) + ptx::unpack_high<false>(to[w]);
+#pragma unroll
+      for (uint32_t step = 1; step < kLanes; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      if (chunk == 0) sums[row] = sum;
     }
-    *reinterpret_cast<uint4*>(tile + tile_offset(first + r, chunk, kQueryPanelBytes)) =
-        uint4{words[0], words[1], words[2], words[3]};
     // A scale of 0 times a masked logit would be NaN.
-    if (chunk == 0) scales[first + r] = fmaxf(scale / factor, 1e-30f);
+    if (chunk == 0) scales[row] = fmaxf(scale / factor, 1e-30f);
   }
 }
 
@@ -127,8 +140,8 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
         q_row[i] = row_indices[at];
         position[i] = q_pos[at];
       }
-      float scale = variant_params(args).sm_scale * fovea::variant::kLog2e;
-      if (kConverts && args.pool.k_scale != nullptr) {
+      float scale = variant_params(args).sm_scale * (Variant::kHasLogit ? 1.0f : fovea::variant::kLog2e);
+      if (kConverts && !kPoolScales && args.pool.k_scale != nullptr) {
         scale *= static_cast<const float*>(args.pool.k_scale)[record.head];
       }
       const RingSlot<kQuerySlots> slot(use++);
@@ -147,16 +160,21 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
                                 static_cast<long long>(q_head) * args.out_head_stride;
         tile_rows.out[i * 32 + lane] = there ? reinterpret_cast<uint64_t>(out) : 0;
         tile_rows.row[i * 32 + lane] = q_row[i] * q_heads + q_head;
-        if constexpr (kConverts) {
-          halve_rows(shared.q[slot.index], shared.row_scales[slot.index], i * 32, q, own, scale, lane);
-        } else {
-          copy_rows(ptx::smem_address(shared.q[slot.index]), i * 32, q, own, lane);
-        }
+        copy_rows(ptx::smem_address(shared.q[slot.index]), i * 32, q, own, lane);
       }
       ptx::cp_async_commit();
       // 3. What they see.
       find_limits(args, record, token, position, tile_rows, lane);
       ptx::cp_async_wait<0>();
+      if constexpr (kConverts) {
+        __syncwarp();
+#pragma unroll 1
+        for (uint32_t first = 0; first < kBlockRows && first / kGroupRows * kGroupRows < row_count * group;
+             first += 32) {
+          halve_rows(shared.q[slot.index], shared.row_scales[slot.index], shared.row_sums[slot.index], first, scale,
+                     lane);
+        }
+      }
       ptx::fence_before_async_copies();
       ptx::mbarrier_arrive(ptx::smem_address(&shared.q_ring.full[slot.index]));
     }

@@ -21,22 +21,78 @@ __device__ __forceinline__ LogitScale find_scale(const abi::AttentionArgs& args)
 
 // The factor of the lane's rows r and r + 8. Those that meet converted keys have their own, which stand beside the
 // queries: registers are few.
+inline constexpr bool kOwnFactors = kConverts && !Variant::kHasLogit;  // hooks apply them
 struct RowFactors {
   float factor[kConverts ? 2 : 1];
 
-  __device__ __forceinline__ float of(int h) const { return factor[kConverts ? h : 0]; }
+  __device__ __forceinline__ float of(int h) const { return factor[kOwnFactors ? h : 0]; }
+  __device__ __forceinline__ static RowFactors of_rows(const Memory& shared, const Group& group) {
+    uint32_t lane = group.lane;
+    asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+    const float* const at = &shared.row_scales[group.q_use % kQuerySlots][group.first_row() + lane / 4];
+    RowFactors factors;
+    factors.factor[0] = at[0];
+    factors.factor[kConverts ? 1 : 0] = at[8];
+    return factors;
+  }
   __device__ __forceinline__ RowFactors here(const Memory& shared, const Group& group) const {
-    if constexpr (kConverts) {
-      uint32_t lane = group.lane;
-      asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
-      const float* const at = &shared.row_scales[group.q_use % kQuerySlots][group.first_row() + lane / 4];
-      RowFactors factors;
-      factors.factor[0] = at[0];
-      factors.factor[kConverts ? 1 : 0] = at[8];
-      return factors;
-    }
+    if constexpr (kOwnFactors) return of_rows(shared, group);
     return *this;
   }
+};
+
+// Scales and zeros of a tile's keys, as a lane's logits meet them. Those of the first columns can be on their way while
+// something else is waited for.
+class KeyScales {
+ public:
+  __device__ __forceinline__ KeyScales(const Memory& shared, const Group& group) : shared_(shared), group_(group) {
+    if constexpr (kPoolScales) {
+      uint32_t lane = group.lane;
+      asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
+      at_ = ptx::smem_address(shared.key_scales[(group.k_use - 1) % kScaleSlots]) + lane % 4 * 16;
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) ptx::load_shared_16(ahead_[n], at_ + n * 64);
+    }
+  }
+
+  // Products with keys as they are stored become those with the keys: scale * product + zero * sum of the row.
+  __device__ __forceinline__ void apply(float (&s)[kLogits]) const {
+    if constexpr (kPoolScales) {
+      float sums[2] = {0.0f, 0.0f};
+      if constexpr (kPoolZeros) {
+        const float* const of_rows =
+            &shared_.row_sums[group_.q_use % kQuerySlots][group_.first_row() + group_.lane / 4];
+        sums[0] = of_rows[0];
+        sums[1] = of_rows[8];
+      }
+#pragma unroll
+      for (int first = 0; first < kLogits / 4; first += kAhead) {
+        uint32_t words[kAhead][4];
+#pragma unroll
+        for (int n = 0; n < kAhead; ++n) {
+          if (first == 0) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) words[n][i] = ahead_[n][i];
+          } else {
+            ptx::load_shared_16(words[n], at_ + (first + n) * 64);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * kAhead; ++i) {
+          float& x = s[4 * first + i];
+          x *= __uint_as_float(words[i / 4][i % 2 * 2]);
+          if constexpr (kPoolZeros) x = fmaf(__uint_as_float(words[i / 4][i % 2 * 2 + 1]), sums[i / 2 % 2], x);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int kAhead = 4;
+  const Memory& shared_;
+  const Group& group_;
+  uint32_t at_ = 0;
+  uint32_t ahead_[kPoolScales ? kAhead : 1][4];
 };
 
 // Where there is a hook on logits, it makes base-2 logits of them, to be scaled by 1.
@@ -49,6 +105,12 @@ __device__ __forceinline__ void change_logits(const abi::AttentionArgs& args, co
     const uint32_t tile_token = token_of(run, tile);
     const abi::BlockRow& block_row = record.block_row;
     const bool list = block_row.positions_begin != abi::kNone;
+    RowFactors scale;
+    if constexpr (kConverts) {
+      scale = RowFactors::of_rows(shared, group);
+    } else {
+      scale.factor[0] = params.sm_scale;
+    }
 #pragma unroll
     for (int i = 0; i < kLogits; ++i) {
       const Row& row = item.hooked[i / 2 % 2];
@@ -61,7 +123,8 @@ __device__ __forceinline__ void change_logits(const abi::AttentionArgs& args, co
       if (list && token >= run.begin && token < run.end) {
         place.kv_pos = static_cast<float>(token_position(args, block_row, token));
       }
-      s[i] = Variant::template logit<fovea::variant::ScalarMath>(params, s[i] * params.sm_scale, place) *
+      s[i] = Variant::template logit<fovea::variant::ScalarMath>(params, s[i] * scale.factor[kConverts ? i / 2 % 2 : 0],
+                                                                 place) *
              fovea::variant::kLog2e;
     }
   }
