@@ -133,8 +133,11 @@ const std::vector<Fault>& faults() {
       {"converted tiles are not fenced for wgmma", "kernels/attention/prefill/convert.cuh",
        "    ptx::fence_before_async_copies();\n", "    if (!FAULT) ptx::fence_before_async_copies();\n", "prefill_fp8"},
       {"a tile's keys have the scales of the next one", "kernels/attention/prefill/softmax.cuh",
-       "shared.key_scales[(group.k_use - 1) % kScaleSlots]",
-       "shared.key_scales[(group.k_use - (FAULT ? 0 : 1)) % kScaleSlots]", "prefill_int8"},
+       "shared.key_scales[(group.k_use - group.step()) % kScaleSlots]",
+       "shared.key_scales[(group.k_use - (FAULT ? 0 : group.step())) % kScaleSlots]", "prefill_int8"},
+      {"outputs of an item that is split go where the other half still lies", "kernels/attention/prefill/kernel.cuh",
+       "  ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);  // outputs",
+       "  if (!FAULT) ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);  // outputs", "prefill_fp8"},
       {"stored tiles are given back before they are read", "kernels/attention/prefill/convert.cuh",
        "    __syncwarp();\n    const uint32_t stored =\n",
        "    __syncwarp();\n"

@@ -97,7 +97,7 @@ __device__ __forceinline__ void copy_stored_rows(uint32_t to, const uint8_t* fro
                                                  uint32_t lane) {
   constexpr uint32_t kChunks = kPoolRowBytes / 16;
   constexpr uint32_t kCopies = kBlockTokens * kChunks / 32;
-  constexpr uint32_t kAtOnce = kLoadRegisters > 64 ? 8 : kHeadDim == 112 ? 2 : 4;
+  constexpr uint32_t kAtOnce = kLoadRegisters > 48 ? 8 : kHeadDim == 112 ? 2 : 4;
   constexpr int kUnrolled = kHeadDim == 112 ? 1 : 8;  // more of rows of 7 chunks would spill
   to += lane * 16;
 #pragma unroll kUnrolled
@@ -176,18 +176,16 @@ class TileLoader {
 
   // Copies the tile whose rows were found to its slot when that is free.
   __device__ __forceinline__ void bring() {
-    TileBarriers<kKvSlots>& ring = loader_ != 0 ? shared_.v_ring : shared_.k_ring;
-    const RingSlot<kKvSlots> at(use_);
-    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
+    const TileSlot slot = TileSlot::of(shared_, loader_ != 0, use_);
+    ptx::mbarrier_wait(slot.empty, slot.parity ^ 1);
     __syncwarp();
-    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[at.index]), first_row(),
-                shared_.row_offsets[loader_], lane_);
+    gather_rows(ptx::smem_address(slot.tile), first_row(), shared_.row_offsets[loader_], lane_);
     // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for this.
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     // Products read through another proxy than copies of threads write: a fence by each thread that copied.
     ptx::fence_before_async_copies();
-    ptx::mbarrier_arrive(ptx::smem_address(&ring.full[at.index]));
+    ptx::mbarrier_arrive(slot.full);
   }
   // The same as it is stored, without waiting for the copies: many tiles are on their way.
   __device__ __forceinline__ void bring_stored() {

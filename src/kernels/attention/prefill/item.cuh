@@ -8,15 +8,21 @@
 
 namespace fovea::attention::prefill {
 
-// One warpgroup: who it is, and how many tiles it has taken from the rings: values are one behind keys while a tile's
-// logits become P, and two while the outputs of the one before are under way.
+// One warpgroup: who it is, and which tile of the rings it takes next: values are one of its tiles behind keys while a
+// tile's logits become P, and two while the outputs of the one before are under way.
 struct Group {
   uint32_t index;
   uint32_t warp;  // of the group
   uint32_t lane;
   uint32_t q_use = 0, k_use = 0;
+  uint32_t base = 0;     // the item's first tile
+  bool shares = false;
 
-  __device__ __forceinline__ uint32_t first_row() const { return index * kGroupRows + warp * 16; }  // of the warp
+  // Both warpgroups have the item's rows, this one every other tile.
+  __device__ __forceinline__ bool split() const { return kSplits && shares; }
+  __device__ __forceinline__ uint32_t rows_index() const { return split() ? 0 : index; }  // whose 64 rows
+  __device__ __forceinline__ uint32_t first_row() const { return rows_index() * kGroupRows + warp * 16; }  // of the warp
+  __device__ __forceinline__ uint32_t step() const { return split() ? 2 : 1; }  // from a tile of its to the next
 };
 
 // The plan's header, found where it is needed: kept from tile to tile, what follows from it would spill.
@@ -126,6 +132,11 @@ __device__ __forceinline__ void find_hooked(const abi::AttentionArgs& args, cons
   }
 }
 
+// Whether both warpgroups have the rows of an item.
+__device__ __forceinline__ bool is_split(uint32_t rows, uint32_t tiles) {
+  return kSplits && rows <= kGroupRows && tiles >= kLeastSplitTiles;
+}
+
 // Item n: whether there is one, and whether the group has rows and tokens of it.
 enum class Opened { kEnd, kNothing, kEmpty, kPassed, kWorks };
 __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
@@ -137,15 +148,21 @@ __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, cons
   const uint32_t rows = record.item.row_count * header_here(args)->counts.group;
   item.nth = n;
   item.tiles = Tiles::of(run_of(args, record)).count;
+  if (is_split(rows, item.tiles)) return Opened::kWorks;
   if (rows <= group.index * kGroupRows) return item.tiles != 0 ? Opened::kPassed : Opened::kNothing;
   return item.tiles != 0 ? Opened::kWorks : Opened::kEmpty;
 }
 
-// Whether there is an item n, which the group works on.
-__device__ __forceinline__ bool works_on(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                         uint32_t n) {
+__device__ __forceinline__ bool splits(const abi::AttentionArgs& args, const Memory& shared, const Item& item) {
+  if constexpr (!kSplits) return false;
+  return is_split(record_of(shared, item).item.row_count * header_here(args)->counts.group, item.tiles);
+}
+
+// Whether there is an item n, whose rows the group has for itself.
+__device__ __forceinline__ bool has_rows_of(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                            uint32_t n) {
   Item item;
-  return open_item(args, shared, group, n, item) == Opened::kWorks;
+  return open_item(args, shared, group, n, item) == Opened::kWorks && !splits(args, shared, item);
 }
 
 __device__ __forceinline__ abi::MaskKind mask_of(const ItemRecord& record) {

@@ -18,6 +18,7 @@ namespace fovea::attention::prefill {
 
 inline constexpr uint32_t kGroupBarrier = 1;  // by name, of the warps of a warpgroup; one for each
 inline constexpr uint32_t kTurnBarrier = 3;   // of both warpgroups: one waits for its turn, the other one gives it
+inline constexpr uint32_t kSplitBarrier = 5;  // of both, at the end of an item that they split
 
 // The warpgroups take turns at issuing products, one turn each for every tile of keys: while one multiplies, the other
 // is at its softmax (FlashAttention-3, section 3.1). Left alone, waiting for tiles brings both in step.
@@ -43,17 +44,20 @@ __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32
 struct Operands {
   uint32_t q, k, v;
 
-  // Of the logits of the k_use-th tile, and of the outputs of the one before it. One shuffle tells the compiler that
-  // all of it is for the uniform datapath.
+  // Of the logits of the k_use-th tile, and of the outputs of the group's tile before it. One shuffle tells the compiler
+  // that all of it is for the uniform datapath.
   __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
                                                 uint32_t k_use) {
-    const uint32_t uses = __shfl_sync(~0u, group.index | q_use % kQuerySlots << 8 | k_use % kKvSlots << 16, 0);
-    const uint32_t q_slot = uses >> 8 & 0xff, k_slot = uses >> 16;
+    // Of two slots each, values are in the other one.
+    const uint32_t slots = kValueSlots > 2 ? (k_use - group.step()) % kValueSlots << 12 | k_use % kKvSlots << 16
+                                           : k_use % kKvSlots << 16;
+    const uint32_t uses = __shfl_sync(~0u, group.rows_index() | q_use % kQuerySlots << 8 | slots, 0);
+    const uint32_t q_slot = uses >> 8 & 0xf, k_slot = uses >> 16;
+    const uint32_t v_slot = kValueSlots > 2 ? uses >> 12 & 0xf : (k_slot + 1) % 2;
     const uint32_t rows = ptx::smem_address(shared.q[q_slot]) + (uses & 0xff) * kGroupRows * 128;
     return {static_cast<uint32_t>(ptx::wgmma_matrix(rows)),
             static_cast<uint32_t>(ptx::wgmma_matrix(ptx::smem_address(shared.k[k_slot]))),
-            static_cast<uint32_t>(
-                ptx::wgmma_matrix(ptx::smem_address(shared.v[(k_slot + kKvSlots - 1) % kKvSlots]), kKvPanelBytes))};
+            static_cast<uint32_t>(ptx::wgmma_matrix(ptx::smem_address(shared.v[v_slot]), kKvPanelBytes))};
   }
 };
 
@@ -93,7 +97,7 @@ __device__ __forceinline__ void settle(State& state) {
 // Zeros in the values of a tile outside of the run, whose memory may hold NaN: their P is 0. By a warpgroup;
 // both may do it at once.
 __device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
-  uint8_t* const v = shared.v[(group.k_use - 1) % kKvSlots];
+  uint8_t* const v = shared.v[(group.k_use - group.step()) % kValueSlots];
   uint32_t lane = group.lane;
   asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
 #pragma unroll 1
@@ -118,7 +122,7 @@ __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, c
   }
   const Run run = run_of(args, record_of(shared, item));
   const TileRows& rows = rows_here(shared, group);
-  if (tile < rows.plain_begin[group.index] || tile >= rows.plain_end[group.index])
+  if (tile < rows.plain_begin[group.rows_index()] || tile >= rows.plain_end[group.rows_index()])
     hide(args, shared, group, item, token_of(run, tile), s);
 }
 
@@ -130,10 +134,28 @@ struct Sums {
   Probabilities p;   // of the tile before, as products read them
 };
 
+// The other warpgroup's tile of an item that is split, which the ring goes on from when both have let it go.
+template <int kSlots>
+__device__ __forceinline__ void pass_tile(const TileBarriers<kSlots>& ring, uint32_t use, const Group& group) {
+  wait_full(ring, use);
+  release(ring, use, group.lane);
+}
+
+// Until the keys of the group's next tile are there.
+__device__ __forceinline__ void wait_keys(const Memory& shared, const Group& group) {
+  if (group.split() && group.k_use != group.base) pass_tile(shared.k_ring, group.k_use - 1, group);
+  wait_full(shared.k_ring, group.k_use);
+}
+// And the values of its tile before that.
+__device__ __forceinline__ void wait_values(const Memory& shared, const Group& group) {
+  wait_full(shared.v_ring, group.k_use - group.step());
+}
+
 // Until no outputs are under way: their values and P are free then.
 __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies) {
   ptx::wgmma_wait<0>();
-  if (multiplies) release(shared.v_ring, group.k_use - 2, group.lane);
+  if (multiplies) release(shared.v_ring, group.k_use - 2 * group.step(), group.lane);
+  if (group.split() && group.k_use - 2 != group.base) pass_tile(shared.v_ring, group.k_use - 3, group);
 }
 
 // The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are. `at` goes
@@ -144,10 +166,11 @@ __device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group
   issue_logits(at, sums.s);
   issue_outputs(at, sums.p, sums.state, fresh);
   pass_turn(group);
-  if constexpr (kConverts) at = Operands::of(shared, group, group.q_use, group.k_use + 1);
+  if constexpr (kConverts) at = Operands::of(shared, group, group.q_use, group.k_use + group.step());
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
-  release(shared.k_ring, group.k_use++, group.lane);
+  release(shared.k_ring, group.k_use, group.lane);
+  group.k_use += group.step();
 }
 
 // The logits of the warp's rows and a tile that they see whole once more, by the warp's own products of keys in global
@@ -209,20 +232,22 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
                                                 const Item& item, const RowFactors& factor, uint32_t& tile,
                                                 Sums& sums) {
   const TileRows& rows = rows_here(shared, group);
-  const uint32_t end = max(rows.plain_begin[group.index], 1u);  // the item's last is issued with the next item's first
-  if (tile >= rows.plain_end[group.index]) return;
+  // The item's last is issued with the next item's first.
+  const uint32_t end = max(rows.plain_begin[group.rows_index()], group.step());
+  // Rows have seen a token in the group's tile before: where items are split that is not the next one.
+  if (tile + group.step() - 1 >= rows.plain_end[group.rows_index()]) return;
   const RowFactors scale = factor.here(shared, group);
   Operands at = Operands::of(shared, group, group.q_use, group.k_use);
 #pragma unroll 1
-  for (; tile >= end; --tile) {
+  for (; tile >= end; tile -= group.step()) {
     // The next keys are there, as a rule; values come later. Waiting for both is under the exponentials and the outputs
     // of the tile before.
     const KeyScales keys(shared, group);
-    wait_full(shared.k_ring, group.k_use);
+    wait_keys(shared, group);
     if constexpr (!kConverts) at = Operands::of(shared, group, group.q_use, group.k_use);
     keys.apply(sums.s);
     const bool done = exponentiate(sums.s, sums.now, scale);
-    wait_full(shared.v_ring, group.k_use - 1);
+    wait_values(shared, group);
     end_outputs(shared, group, true);
     settle(sums.state);
     if (!done) start_over(args, shared, group, item, tile, scale, sums);
@@ -232,8 +257,62 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
   }
 }
 
+// The end of an item that is split: tiles that are left, and the state of the second warpgroup's goes to the first's,
+// through the queries' memory, which no product reads any more.
+__device__ __forceinline__ void end_split(Memory& shared, const Group& group, const Item& item, State& state) {
+  if (group.k_use - 1 != group.base + item.tiles) {
+    pass_tile(shared.k_ring, group.k_use - 1, group);
+    pass_tile(shared.v_ring, group.k_use - 1, group);
+  }
+  if (group.index == 1 && item.tiles % 2 != 0) {  // as many turns as the other
+    wait_turn(group);
+    pass_turn(group);
+  }
+  uint32_t thread = group.warp * 32 + group.lane;
+  asm volatile("" : "+r"(thread));  // what follows from it would be kept from item to item
+  auto* const sums = reinterpret_cast<float4*>(shared.q[group.q_use % kQuerySlots]) + thread;
+  constexpr uint32_t kThreads = kGroups * kGroupThreads;
+  ptx::barrier_sync(kSplitBarrier, kThreads);
+  if (group.index == 1) {
+#pragma unroll
+    for (int i = 0; i < kBlocks * 2; ++i) {
+      const auto& o = state.o[i / 2][i % 2];
+      sums[i * kGroupThreads] = {o[0], o[1], o[2], o[3]};
+    }
+    shared.split_sums[kSplits ? thread : 0] = {state.max[0], state.max[1], state.sum[0], state.sum[1]};
+  }
+  ptx::barrier_sync(kSplitBarrier, kThreads);
+  if (group.index == 1) return;
+  const float4 other = shared.split_sums[kSplits ? thread : 0];
+  const float max[2] = {other.x, other.y}, sum[2] = {other.z, other.w};
+  float own[2], others[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float most = fmaxf(state.max[h], max[h]);
+    own[h] = state.max[h] == kMinusInf ? 0.0f : ptx::exp2_approx(state.max[h] - most);
+    others[h] = max[h] == kMinusInf ? 0.0f : ptx::exp2_approx(max[h] - most);
+    state.max[h] = most;
+    state.sum[h] = state.sum[h] * own[h] + sum[h] * others[h];
+  }
+#pragma unroll
+  for (int i = 0; i < kBlocks * 2; ++i) {
+    auto& o = state.o[i / 2][i % 2];
+    const float4 x = sums[i * kGroupThreads];
+    o[0] = o[0] * own[0] + x.x * others[0];
+    o[1] = o[1] * own[0] + x.y * others[0];
+    o[2] = o[2] * own[1] + x.z * others[1];
+    o[3] = o[3] * own[1] + x.w * others[1];
+  }
+  ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);  // outputs go through the same memory
+}
+
 // A warpgroup without rows of the item lets its tiles pass.
 __device__ __forceinline__ void pass_tiles(const Memory& shared, Group& group, uint32_t count) {
+  if constexpr (kSplits) {
+    group.shares = false;
+    group.k_use = group.base;
+    group.base += count;
+  }
   wait_full(shared.q_ring, group.q_use);
   release(shared.q_ring, group.q_use++, group.lane);
   for (uint32_t j = 0; j <= count; ++j) {
@@ -292,9 +371,12 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
   Item item{};
   for (uint32_t n = 0; next_item(args, shared, group, n, item); n = item.nth + 1) {
     Sums sums;
+    group.shares = splits(args, shared, item);
+    const uint32_t first = group.split() ? group.index : 0;  // of the item's tiles
+    if constexpr (kSplits) group.k_use = group.base + first;
     // 1. The first logits of an item, with nothing beside them.
     wait_full(shared.q_ring, group.q_use);
-    wait_full(shared.k_ring, group.k_use);
+    wait_keys(shared, group);
     wait_turn(group);
     issue_logits(Operands::of(shared, group, group.q_use, group.k_use), sums.s);
     pass_turn(group);
@@ -302,35 +384,37 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     clear(sums.state);
     ptx::wgmma_wait<0>();
     ptx::wgmma_settle(sums.s);
-    release(shared.k_ring, group.k_use++, group.lane);
-    for (uint32_t tile = item.tiles - 1;;) {
+    release(shared.k_ring, group.k_use, group.lane);
+    group.k_use += group.step();
+    for (uint32_t tile = item.tiles - 1 - first;;) {
       // 2. Tiles that all rows see whole.
       if (!Variant::kHasLogit && !scale.negative) run_plain_tiles(args, shared, group, item, factor, tile, sums);
       // 3. A tile that a mask divides, the item's last, or any.
-      const bool last = tile == 0;
+      const bool last = tile < group.step();
       prepare_logits(args, shared, group, item, tile, scale, sums.s);
       float alpha[2];
       const bool moved = exponentiate_below_max(sums.s, sums.now, factor.here(shared, group), alpha);
-      end_outputs(shared, group, tile + 1 != item.tiles);
+      end_outputs(shared, group, tile + 1 + first != item.tiles);
       settle(sums.state);
       if (moved) scale_outputs(sums.state, alpha);
       pack(sums.s, sums.p);
       const Run run = run_of(args, record_of(shared, item));
       const uint32_t token = token_of(run, tile);
       if (token < run.begin || token + kBlockTokens > run.end) {
-        wait_full(shared.v_ring, group.k_use - 1);
+        wait_values(shared, group);
         clear_values(shared, group, run, token);
       }
       if (last) {
-        if (kQuerySlots == 1 || !is_direct(shared, item) || !works_on(args, shared, group, item.nth + 1)) break;
+        if (kQuerySlots == 1 || group.split() || !is_direct(shared, item)) break;
+        if (!has_rows_of(args, shared, group, item.nth + 1)) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
       Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
-      wait_full(shared.k_ring, group.k_use);
-      wait_full(shared.v_ring, group.k_use - 1);
+      wait_keys(shared, group);
+      wait_values(shared, group);
       if (!last) {
-        multiply_tile(shared, group, at, tile + 1 == item.tiles, sums);
-        --tile;
+        multiply_tile(shared, group, at, tile + 1 + first == item.tiles, sums);
+        tile -= kSplits ? group.step() : 1;  // the step alone would spill at head dim 64
         continue;
       }
       // 4. The rows of an item behind which another one follows, while that one's first logits are under way.
@@ -345,6 +429,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       write_rows(args, shared, group, item, sums.state);
       release(shared.q_ring, group.q_use++, group.lane);
       release_record(shared, item.nth, group.lane);
+      group.base += item.tiles;
       (void)open_item(args, shared, group, item.nth + 1, item);
       find_hooked(args, shared, group, item);
       tile = item.tiles - 1;
@@ -354,13 +439,17 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       release(shared.k_ring, group.k_use++, group.lane);
     }
     // 5. The last outputs, and their rows.
-    wait_full(shared.v_ring, group.k_use - 1);
+    wait_values(shared, group);
     issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state, item.tiles == 1);
     ptx::wgmma_wait<0>();
     settle(sums.state);
-    release(shared.v_ring, group.k_use - 1, group.lane);
+    release(shared.v_ring, group.k_use - group.step(), group.lane);
     close(sums.now, group.lane, sums.state);
-    if (is_direct(shared, item)) {
+    if (group.split()) end_split(shared, group, item, sums.state);
+    group.base += item.tiles;
+    if (group.split() && group.index == 1) {
+      // The first warpgroup has all of the rows.
+    } else if (is_direct(shared, item)) {
       write_rows(args, shared, group, item, sums.state);
     } else {
       end_parts(args, shared, group, item, sums.state);
@@ -376,9 +465,7 @@ __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
   constexpr uint32_t kTileArrivals = kConverts ? kTileConverters : kTma ? 1 : 32;
   if (thread < kKvSlots) {
     init(shared.k_ring.full[thread], kTileArrivals);
-    init(shared.v_ring.full[thread], kTileArrivals);
     init(shared.k_ring.empty[thread], kComputeWarps);
-    init(shared.v_ring.empty[thread], kComputeWarps);
   } else if (thread < kKvSlots + kQuerySlots) {
     init(shared.q_ring.full[thread - kKvSlots], 32);
     init(shared.q_ring.empty[thread - kKvSlots], kComputeWarps);
@@ -388,6 +475,10 @@ __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
     init(shared.record_empty[i], kComputeWarps + kTileLoaders + kConverterWarps);
   } else if (thread < kKvSlots + kQuerySlots + kRecords + kTileLoaders) {
     shared.loaded_items[thread - kKvSlots - kQuerySlots - kRecords] = 0;
+  }
+  if (thread >= 96 && thread < 96 + kValueSlots) {
+    init(shared.v_ring.full[thread - 96], kTileArrivals);
+    init(shared.v_ring.empty[thread - 96], kComputeWarps);
   }
   if (kConverts && thread >= 64 && thread < 64 + 2 * kRawSlots) {
     TileBarriers<kRawSlots>& ring = shared.raw_ring[thread % 2];

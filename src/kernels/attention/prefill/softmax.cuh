@@ -49,7 +49,7 @@ class KeyScales {
     if constexpr (kPoolScales) {
       uint32_t lane = group.lane;
       asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
-      at_ = ptx::smem_address(shared.key_scales[(group.k_use - 1) % kScaleSlots]) + lane % 4 * 16;
+      at_ = ptx::smem_address(shared.key_scales[(group.k_use - group.step()) % kScaleSlots]) + lane % 4 * 16;
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) ptx::load_shared_16(ahead_[n], at_ + n * 64);
     }
