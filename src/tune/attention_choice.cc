@@ -317,8 +317,8 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   const std::int64_t row_bytes = std::int64_t{128} * ((need.head_dim + 63) / 64);
   // As kernels/attention/prefill/memory.cuh, which asserts it: tiles, records, what rows see, barriers, offsets of
   // rows; scales of queries, and tiles as they are stored, with their scales and barriers.
-  const int value_slots = converts && need.head_dim != 112 && need.head_dim != 256 ? 4 : 2;
-  const std::int64_t fixed = row_bytes * (128 * query_slots + (2 + value_slots) * tokens) + 16 * 240 + 2592 * query_slots + 1024 +
+  const int kv_slots = converts ? 3 : 2;
+  const std::int64_t fixed = row_bytes * (128 * query_slots + 2 * kv_slots * tokens) + 16 * 240 + 2592 * query_slots + 1024 +
                              (choice.tma ? 0 : 16 * tokens) + (converts ? 1024 * query_slots + 2048 : 0) +
                              (has_token_scales(need) ? 32 * tokens : 0);
   const std::int64_t of_raw =
@@ -342,7 +342,7 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
                    {"FOVEA_STAGE_TOKENS", 64},
                    {"FOVEA_BLOCK_TOKENS", tokens},
                    {"FOVEA_QUERY_SLOTS", query_slots},
-                   {"FOVEA_VALUE_SLOTS", value_slots},
+                   {"FOVEA_KV_SLOTS", kv_slots},
                    {"FOVEA_RAW_SLOTS", raw_slots},
                    {"FOVEA_MERGE_FAN", merge_fan},
                    {"FOVEA_PREFILL_SMEM_BYTES", static_cast<int>(choice.smem_bytes)}};

@@ -69,7 +69,7 @@ bool sharing_profitable(const KernelMenu& menu, const PlanFacts& facts) {
 // a prompt of 8k 247 and 165, 512 tokens on 32k 251 and 192, 64 on 4k 209 and 161; 16 on 4k 117 and 143, a prompt
 // beside 63 decodes 22 and 74).
 bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
-  if (abi::kv_bits(menu.kv_dtype) < 16) return facts.most_rows > 32 && facts.flops >= 256 * facts.kv_bytes;
+  if (abi::kv_bits(menu.kv_dtype) < 16) return facts.most_rows > 32;
   return facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
 }
 

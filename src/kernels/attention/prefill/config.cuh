@@ -3,7 +3,7 @@
 //   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128; 64 above head dim 128 and of pools that are converted, 32 of those
 //                        above head dim 192
 //   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 at large head dims
-//   FOVEA_VALUE_SLOTS    tiles of V in shared memory: 2, or 4 where items are split
+//   FOVEA_KV_SLOTS       tiles of K, and of V, in shared memory: 2, or 3 of pools that are converted
 //   FOVEA_RAW_SLOTS      tiles of K, and of V, in shared memory as they are stored; 1 where nothing is converted
 //   FOVEA_MERGE_FAN      parts of a row that are merged in one step
 // KV of 8 and 4 bits is converted (convert.cuh): all behind that sees tiles of halves.
@@ -43,9 +43,9 @@ inline constexpr int kComputeWarps = 4 * kGroups;
 inline constexpr int kBlockRows = kGroups * kGroupRows;
 inline constexpr int kBlockTokens = FOVEA_BLOCK_TOKENS;
 inline constexpr int kQuerySlots = FOVEA_QUERY_SLOTS;
-inline constexpr int kKvSlots = 2;  // tiles of K
-// Of V: a warpgroup that has every other tile gives one back when it wants the next.
-inline constexpr int kValueSlots = FOVEA_VALUE_SLOTS;
+// Tiles of K, and as many of V: a third where they are converted, and a warpgroup that has every other tile gives one
+// back when it wants the next.
+inline constexpr int kKvSlots = FOVEA_KV_SLOTS;
 
 // Tiles lie as panels of 64 dims, rows of 128 bytes under the 128-byte swizzle, as wgmma reads them. Of the last panel
 // of head dims that are not so many, products read what there is.
@@ -61,7 +61,7 @@ inline constexpr int kTileLoaders = 3;
 inline constexpr int kTileConverters = 2;  // of K, and of V
 inline constexpr int kConverterWarps = kConverts ? 2 * kTileConverters : 0;
 inline constexpr int kCtaThreads = kGroupThreads * (kGroups + 1) + 32 * kConverterWarps;
-inline constexpr int kLoadRegisters = !kConverts ? 40 : kHeadDim == 64 || kHeadDim == 128 ? 64 : 48;
+inline constexpr int kLoadRegisters = !kConverts ? 40 : kPoolScales || (kHeadDim != 64 && kHeadDim != 128) ? 48 : 56;
 inline constexpr int kComputeRegisters = kConverts ? 256 - kLoadRegisters : 232;
 
 // Rows as they are stored.
@@ -75,7 +75,7 @@ inline constexpr float kValueFactor = kPoolScales ? 2.0f : 1.0f;
 // of 16 bits come from memory no faster than one warpgroup takes them; at head dims 112 and 256 registers are few.
 inline constexpr bool kSplits = kConverts && kHeadDim != 112 && kHeadDim != 256;
 inline constexpr uint32_t kLeastSplitTiles = 4;
-static_assert(!kSplits || kValueSlots == 4);
+static_assert(!kSplits || kKvSlots > 2);
 inline constexpr int kScaleSlots = 4;  // tiles whose keys' scales are kept: a softmax reads them when K's slot is free
 
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kQueryBf16 == kMmaBf16 || kConverts) && !kChecked);

@@ -29,7 +29,7 @@ class TileConverter {
   static constexpr uint32_t kCopies = kRows * kChunks / 32;
   static constexpr uint32_t kParts = 16 / kPoolBits;  // chunks of halves that one of those becomes
   // Loads before the first store, behind which none may move.
-  static constexpr uint32_t kAtOnce = kLoadRegisters > 48 ? 4 : kHeadDim == 112 ? 1 : 2;
+  static constexpr uint32_t kAtOnce = kLoadRegisters > 48 ? 4 : kHeadDim == 112 ? 1 : kHeadDim == 64 || kHeadDim == 128 ? 3 : 2;
   static_assert(!kConverts || (kRows * kChunks % 32 == 0 && kRows % 8 == 0));
 
   // Where the lane's chunk of copy i goes, behind those of the warp's rows: its first part.
@@ -50,15 +50,16 @@ class TileConverter {
 
   __device__ __forceinline__ void convert_tile() {
     TileBarriers<kRawSlots>& from = shared_.raw_ring[values_];
+    TileBarriers<kKvSlots>& to = values_ != 0 ? shared_.v_ring : shared_.k_ring;
     const RingSlot<kRawSlots> raw(use_);
-    const TileSlot to = TileSlot::of(shared_, values_ != 0, use_);
+    const RingSlot<kKvSlots> tile(use_);
     ptx::mbarrier_wait(ptx::smem_address(&from.full[raw.index]), raw.parity);
-    ptx::mbarrier_wait(to.empty, to.parity ^ 1);
+    ptx::mbarrier_wait(ptx::smem_address(&to.empty[tile.index]), tile.parity ^ 1);
     __syncwarp();
     const uint32_t stored =
         ptx::smem_address(shared_.raw[values_][raw.index]) + half_ * (kRows * kPoolRowBytes) + lane_ * 16;
     const uint32_t scales = ptx::smem_address(shared_.raw_scales[values_][raw.index]) + half_ * kRows * 4;
-    uint8_t* const slot = to.tile + half_ * (kRows * 128);
+    uint8_t* const slot = (values_ != 0 ? shared_.v : shared_.k)[tile.index] + half_ * (kRows * 128);
     // Of keys, which products take as they are stored.
     for (uint32_t row = lane_; kPoolScales && values_ == 0 && row < kRows; row += 32) {
       const uint32_t word = ptx::load_shared_4(scales + row * 4);
@@ -97,7 +98,7 @@ class TileConverter {
     ptx::fence_before_async_copies();
     __syncwarp();
     if (lane_ != 0) return;
-    ptx::mbarrier_arrive(to.full);
+    ptx::mbarrier_arrive(ptx::smem_address(&to.full[tile.index]));
     ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw.index]));
   }
 

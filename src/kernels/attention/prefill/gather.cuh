@@ -176,16 +176,18 @@ class TileLoader {
 
   // Copies the tile whose rows were found to its slot when that is free.
   __device__ __forceinline__ void bring() {
-    const TileSlot slot = TileSlot::of(shared_, loader_ != 0, use_);
-    ptx::mbarrier_wait(slot.empty, slot.parity ^ 1);
+    TileBarriers<kKvSlots>& ring = loader_ != 0 ? shared_.v_ring : shared_.k_ring;
+    const RingSlot<kKvSlots> at(use_);
+    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
     __syncwarp();
-    gather_rows(ptx::smem_address(slot.tile), first_row(), shared_.row_offsets[loader_], lane_);
+    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[at.index]), first_row(),
+                shared_.row_offsets[loader_], lane_);
     // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for this.
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     // Products read through another proxy than copies of threads write: a fence by each thread that copied.
     ptx::fence_before_async_copies();
-    ptx::mbarrier_arrive(slot.full);
+    ptx::mbarrier_arrive(ptx::smem_address(&ring.full[at.index]));
   }
   // The same as it is stored, without waiting for the copies: many tiles are on their way.
   __device__ __forceinline__ void bring_stored() {

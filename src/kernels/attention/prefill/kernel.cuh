@@ -49,11 +49,11 @@ struct Operands {
   __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
                                                 uint32_t k_use) {
     // Of two slots each, values are in the other one.
-    const uint32_t slots = kValueSlots > 2 ? (k_use - group.step()) % kValueSlots << 12 | k_use % kKvSlots << 16
-                                           : k_use % kKvSlots << 16;
+    const uint32_t slots = kKvSlots > 2 ? (k_use - group.step()) % kKvSlots << 12 | k_use % kKvSlots << 16
+                                        : k_use % kKvSlots << 16;
     const uint32_t uses = __shfl_sync(~0u, group.rows_index() | q_use % kQuerySlots << 8 | slots, 0);
     const uint32_t q_slot = uses >> 8 & 0xf, k_slot = uses >> 16;
-    const uint32_t v_slot = kValueSlots > 2 ? uses >> 12 & 0xf : (k_slot + 1) % 2;
+    const uint32_t v_slot = kKvSlots > 2 ? uses >> 12 & 0xf : (k_slot + 1) % 2;
     const uint32_t rows = ptx::smem_address(shared.q[q_slot]) + (uses & 0xff) * kGroupRows * 128;
     return {static_cast<uint32_t>(ptx::wgmma_matrix(rows)),
             static_cast<uint32_t>(ptx::wgmma_matrix(ptx::smem_address(shared.k[k_slot]))),
@@ -97,7 +97,7 @@ __device__ __forceinline__ void settle(State& state) {
 // Zeros in the values of a tile outside of the run, whose memory may hold NaN: their P is 0. By a warpgroup;
 // both may do it at once.
 __device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
-  uint8_t* const v = shared.v[(group.k_use - group.step()) % kValueSlots];
+  uint8_t* const v = shared.v[(group.k_use - group.step()) % kKvSlots];
   uint32_t lane = group.lane;
   asm volatile("" : "+r"(lane));  // what follows from it would be kept from tile to tile
 #pragma unroll 1
@@ -141,12 +141,11 @@ __device__ __forceinline__ void pass_tile(const TileBarriers<kSlots>& ring, uint
   release(ring, use, group.lane);
 }
 
-// Until the keys of the group's next tile are there.
-__device__ __forceinline__ void wait_keys(const Memory& shared, const Group& group) {
+// Lets the keys in front of the group's next tile pass.
+__device__ __forceinline__ void pass_keys(const Memory& shared, const Group& group) {
   if (group.split() && group.k_use != group.base) pass_tile(shared.k_ring, group.k_use - 1, group);
-  wait_full(shared.k_ring, group.k_use);
 }
-// And the values of its tile before that.
+// Until the values of the group's tile before the next are there.
 __device__ __forceinline__ void wait_values(const Memory& shared, const Group& group) {
   wait_full(shared.v_ring, group.k_use - group.step());
 }
@@ -243,10 +242,14 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
     // The next keys are there, as a rule; values come later. Waiting for both is under the exponentials and the outputs
     // of the tile before.
     const KeyScales keys(shared, group);
-    wait_keys(shared, group);
-    if constexpr (!kConverts) at = Operands::of(shared, group, group.q_use, group.k_use);
+    if constexpr (!kConverts) {
+      wait_full(shared.k_ring, group.k_use);
+      at = Operands::of(shared, group, group.q_use, group.k_use);
+    }
     keys.apply(sums.s);
+    pass_keys(shared, group);
     const bool done = exponentiate(sums.s, sums.now, scale);
+    if constexpr (kConverts) wait_full(shared.k_ring, group.k_use);
     wait_values(shared, group);
     end_outputs(shared, group, true);
     settle(sums.state);
@@ -376,7 +379,8 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     if constexpr (kSplits) group.k_use = group.base + first;
     // 1. The first logits of an item, with nothing beside them.
     wait_full(shared.q_ring, group.q_use);
-    wait_keys(shared, group);
+    pass_keys(shared, group);
+    wait_full(shared.k_ring, group.k_use);
     wait_turn(group);
     issue_logits(Operands::of(shared, group, group.q_use, group.k_use), sums.s);
     pass_turn(group);
@@ -410,7 +414,8 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
         wait_full(shared.q_ring, group.q_use + 1);
       }
       Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
-      wait_keys(shared, group);
+      if (!last) pass_keys(shared, group);
+      wait_full(shared.k_ring, group.k_use);
       wait_values(shared, group);
       if (!last) {
         multiply_tile(shared, group, at, tile + 1 + first == item.tiles, sums);
@@ -465,7 +470,9 @@ __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
   constexpr uint32_t kTileArrivals = kConverts ? kTileConverters : kTma ? 1 : 32;
   if (thread < kKvSlots) {
     init(shared.k_ring.full[thread], kTileArrivals);
+    init(shared.v_ring.full[thread], kTileArrivals);
     init(shared.k_ring.empty[thread], kComputeWarps);
+    init(shared.v_ring.empty[thread], kComputeWarps);
   } else if (thread < kKvSlots + kQuerySlots) {
     init(shared.q_ring.full[thread - kKvSlots], 32);
     init(shared.q_ring.empty[thread - kKvSlots], kComputeWarps);
@@ -475,10 +482,6 @@ __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
     init(shared.record_empty[i], kComputeWarps + kTileLoaders + kConverterWarps);
   } else if (thread < kKvSlots + kQuerySlots + kRecords + kTileLoaders) {
     shared.loaded_items[thread - kKvSlots - kQuerySlots - kRecords] = 0;
-  }
-  if (thread >= 96 && thread < 96 + kValueSlots) {
-    init(shared.v_ring.full[thread - 96], kTileArrivals);
-    init(shared.v_ring.empty[thread - 96], kComputeWarps);
   }
   if (kConverts && thread >= 64 && thread < 64 + 2 * kRawSlots) {
     TileBarriers<kRawSlots>& ring = shared.raw_ring[thread % 2];

@@ -25,11 +25,10 @@ struct TileRows {
 struct Memory {
   alignas(1024) uint8_t q[kQuerySlots][kBlockRows * kTileRowBytes];
   alignas(1024) uint8_t k[kKvSlots][kBlockTokens * kTileRowBytes];
-  alignas(1024) uint8_t v[kValueSlots][kBlockTokens * kTileRowBytes];
+  alignas(1024) uint8_t v[kKvSlots][kBlockTokens * kTileRowBytes];
   alignas(16) ItemRecord records[kRecords];
   TileBarriers<kQuerySlots> q_ring;
-  TileBarriers<kKvSlots> k_ring;
-  TileBarriers<kValueSlots> v_ring;
+  TileBarriers<kKvSlots> k_ring, v_ring;
   TileRows rows[kQuerySlots];
   uint64_t record_full[kRecords];
   uint64_t record_empty[kRecords];
@@ -49,24 +48,6 @@ struct Memory {
   alignas(16) float2 key_scales[kScaleSlots][kPoolScales ? kBlockTokens : 1];
 };
 static_assert(sizeof(Memory) <= FOVEA_PREFILL_SMEM_BYTES, "tune/attention_choice.cc counts less than there is");
-
-// The slot of the use-th tile of K, or of V, by shared addresses.
-struct TileSlot {
-  uint8_t* tile;
-  uint32_t full, empty;
-  uint32_t parity;
-
-  __device__ __forceinline__ static TileSlot of(Memory& shared, bool values, uint32_t use) {
-    if (values) {
-      const RingSlot<kValueSlots> at(use);
-      return {shared.v[at.index], ptx::smem_address(&shared.v_ring.full[at.index]),
-              ptx::smem_address(&shared.v_ring.empty[at.index]), at.parity};
-    }
-    const RingSlot<kKvSlots> at(use);
-    return {shared.k[at.index], ptx::smem_address(&shared.k_ring.full[at.index]),
-            ptx::smem_address(&shared.k_ring.empty[at.index]), at.parity};
-  }
-};
 
 // Byte offset of 16-byte chunk `chunk` of row `row` in a tile of panels of `panel_bytes`.
 __device__ __forceinline__ uint32_t tile_offset(uint32_t row, uint32_t chunk, uint32_t panel_bytes) {
