@@ -118,7 +118,7 @@ const std::vector<Fault>& faults() {
        "    if (!done) start_over(args, shared, group, item, tile, scale, sums);\n"
        "    if (FAULT && !done) {\n"
        "      pack(sums.s, sums.p);\n"
-       "      multiply_tile(shared, group, at, false, sums);\n"
+       "      multiply_tile(shared, group, Operands::of(shared, slots), false, sums);\n"
        "      continue;\n"
        "    }\n",
        "prefill_tma"},

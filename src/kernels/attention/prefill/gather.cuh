@@ -133,12 +133,27 @@ class TileLoader {
       for (uint32_t j = tiles_.count; j-- > 0; ++use_) {
         find_rows();
         if (j != 0) ask(j - 1);
-        if constexpr (kConverts) {
-          bring_stored();
-        } else {
-          bring();
-        }
+        bring();
       }
+      end_loads(shared_, loader_, n, lane_);
+    }
+  }
+
+  // Of pools that are converted: every other tile of both, as it is stored.
+  __device__ __forceinline__ void run_stored() {
+    for (uint32_t n = 0; next_record(shared_, n); ++n) {
+      run_ = run_of(args_, shared_.records[n % kRecords]);
+      tiles_ = Tiles::of(run_);
+      uint32_t i = (use_ + loader_) % 2;
+      if (i < tiles_.count) ask(tiles_.count - 1 - i);
+#pragma unroll 1
+      for (; i < tiles_.count; i += 2) {
+        find_rows();
+        if (i + 2 < tiles_.count) ask(tiles_.count - 3 - i);
+        bring_stored(false, use_ + i);
+        bring_stored(true, use_ + i);
+      }
+      use_ += tiles_.count;
       end_loads(shared_, loader_, n, lane_);
     }
   }
@@ -169,8 +184,8 @@ class TileLoader {
     }
     __syncwarp();
   }
-  __device__ __forceinline__ const uint8_t* first_row() const {
-    return static_cast<const uint8_t*>(loader_ != 0 ? args_.pool.v : args_.pool.k) +
+  __device__ __forceinline__ const uint8_t* first_row(bool values) const {
+    return static_cast<const uint8_t*>(values ? args_.pool.v : args_.pool.k) +
            stored_bytes(run_.head * args_.pool.head_stride);
   }
 
@@ -180,7 +195,7 @@ class TileLoader {
     const RingSlot<kKvSlots> at(use_);
     ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
     __syncwarp();
-    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[at.index]), first_row(),
+    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[at.index]), first_row(loader_ != 0),
                 shared_.row_offsets[loader_], lane_);
     // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for this.
     ptx::cp_async_commit();
@@ -189,17 +204,17 @@ class TileLoader {
     ptx::fence_before_async_copies();
     ptx::mbarrier_arrive(ptx::smem_address(&ring.full[at.index]));
   }
-  // The same as it is stored, without waiting for the copies: many tiles are on their way.
-  __device__ __forceinline__ void bring_stored() {
-    TileBarriers<kRawSlots>& ring = shared_.raw_ring[loader_];
-    const RingSlot<kRawSlots> at(use_);
+  // The use-th tile as it is stored, without waiting for the copies: many tiles are on their way.
+  __device__ __forceinline__ void bring_stored(bool values, uint32_t use) {
+    TileBarriers<kRawSlots>& ring = shared_.raw_ring[values ? 1 : 0];
+    const RingSlot<kRawSlots> at(use);
     ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
     __syncwarp();
-    copy_stored_rows(ptx::smem_address(shared_.raw[loader_][at.index]), first_row(), shared_.row_offsets[loader_],
-                     lane_);
+    copy_stored_rows(ptx::smem_address(shared_.raw[values ? 1 : 0][at.index]), first_row(values),
+                     shared_.row_offsets[loader_], lane_);
     if constexpr (kPoolScales) {
-      const auto* const from = static_cast<const abi::KvScale*>(loader_ != 0 ? args_.pool.v_scale : args_.pool.k_scale);
-      const uint32_t to = ptx::smem_address(shared_.raw_scales[loader_][at.index]);
+      const auto* const from = static_cast<const abi::KvScale*>(values ? args_.pool.v_scale : args_.pool.k_scale);
+      const uint32_t to = ptx::smem_address(shared_.raw_scales[values ? 1 : 0][at.index]);
 #pragma unroll
       for (uint32_t i = 0; i < kLaneRows; ++i) ptx::cp_async_4(to + (i * 32 + lane_) * 4, from + scales_[i]);
     }
@@ -209,7 +224,7 @@ class TileLoader {
   const abi::AttentionArgs& args_;
   Memory& shared_;
   const uint32_t loader_, lane_;
-  uint32_t use_ = 0;  // tiles brought
+  uint32_t use_ = 0;  // tiles before
   Run run_{};
   Tiles tiles_{};
   TokenEntry next_[kLaneRows];  // of the next tile

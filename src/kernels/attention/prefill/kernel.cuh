@@ -44,20 +44,25 @@ __device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32
 struct Operands {
   uint32_t q, k, v;
 
-  // Of the logits of the k_use-th tile, and of the outputs of the group's tile before it. One shuffle tells the compiler
-  // that all of it is for the uniform datapath.
-  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
-                                                uint32_t k_use) {
+  // Of the logits of the k_use-th tile, and of the outputs of the group's tile before it: which slots those are in. One
+  // shuffle tells the compiler that all that follows is for the uniform datapath.
+  __device__ __forceinline__ static uint32_t find(const Group& group, uint32_t q_use, uint32_t k_use) {
     // Of two slots each, values are in the other one.
     const uint32_t slots = kKvSlots > 2 ? (k_use - group.step()) % kKvSlots << 12 | k_use % kKvSlots << 16
                                         : k_use % kKvSlots << 16;
-    const uint32_t uses = __shfl_sync(~0u, group.rows_index() | q_use % kQuerySlots << 8 | slots, 0);
-    const uint32_t q_slot = uses >> 8 & 0xf, k_slot = uses >> 16;
-    const uint32_t v_slot = kKvSlots > 2 ? uses >> 12 & 0xf : (k_slot + 1) % 2;
-    const uint32_t rows = ptx::smem_address(shared.q[q_slot]) + (uses & 0xff) * kGroupRows * 128;
+    return __shfl_sync(~0u, group.rows_index() | q_use % kQuerySlots << 8 | slots, 0);
+  }
+  __device__ __forceinline__ static Operands of(const Memory& shared, uint32_t slots) {
+    const uint32_t q_slot = slots >> 8 & 0xf, k_slot = slots >> 16;
+    const uint32_t v_slot = kKvSlots > 2 ? slots >> 12 & 0xf : (k_slot + 1) % 2;
+    const uint32_t rows = ptx::smem_address(shared.q[q_slot]) + (slots & 0xff) * kGroupRows * 128;
     return {static_cast<uint32_t>(ptx::wgmma_matrix(rows)),
             static_cast<uint32_t>(ptx::wgmma_matrix(ptx::smem_address(shared.k[k_slot]))),
             static_cast<uint32_t>(ptx::wgmma_matrix(ptx::smem_address(shared.v[v_slot]), kKvPanelBytes))};
+  }
+  __device__ __forceinline__ static Operands of(const Memory& shared, const Group& group, uint32_t q_use,
+                                                uint32_t k_use) {
+    return of(shared, find(group, q_use, k_use));
   }
 };
 
@@ -157,15 +162,13 @@ __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& g
   if (group.split() && group.k_use - 2 != group.base) pass_tile(shared.v_ring, group.k_use - 3, group);
 }
 
-// The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are. `at` goes
-// on to the operands behind those, where registers are enough.
-__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, Operands& at, bool fresh,
+// The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
+__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, bool fresh,
                                               Sums& sums) {
   wait_turn(group);
   issue_logits(at, sums.s);
   issue_outputs(at, sums.p, sums.state, fresh);
   pass_turn(group);
-  if constexpr (kConverts) at = Operands::of(shared, group, group.q_use, group.k_use + group.step());
   ptx::wgmma_wait<1>();
   ptx::wgmma_settle(sums.s);
   release(shared.k_ring, group.k_use, group.lane);
@@ -236,16 +239,15 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
   // Rows have seen a token in the group's tile before: where items are split that is not the next one.
   if (tile + group.step() - 1 >= rows.plain_end[group.rows_index()]) return;
   const RowFactors scale = factor.here(shared, group);
-  Operands at = Operands::of(shared, group, group.q_use, group.k_use);
 #pragma unroll 1
   for (; tile >= end; tile -= group.step()) {
     // The next keys are there, as a rule; values come later. Waiting for both is under the exponentials and the outputs
     // of the tile before.
     const KeyScales keys(shared, group);
-    if constexpr (!kConverts) {
-      wait_full(shared.k_ring, group.k_use);
-      at = Operands::of(shared, group, group.q_use, group.k_use);
-    }
+    if constexpr (!kConverts) wait_full(shared.k_ring, group.k_use);
+    const uint32_t slots = Operands::find(group, group.q_use, group.k_use);
+    Operands at;  // at once, where no register is left for the slots
+    if constexpr (!kSplits) at = Operands::of(shared, slots);
     keys.apply(sums.s);
     pass_keys(shared, group);
     const bool done = exponentiate(sums.s, sums.now, scale);
@@ -256,6 +258,7 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
     if (!done) start_over(args, shared, group, item, tile, scale, sums);
     ptx::wgmma_settle(sums.s);
     pack(sums.s, sums.p);
+    if constexpr (kSplits) at = Operands::of(shared, slots);
     multiply_tile(shared, group, at, false, sums);
   }
 }
@@ -413,7 +416,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
         if (!has_rows_of(args, shared, group, item.nth + 1)) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
-      Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
+      const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
       if (!last) pass_keys(shared, group);
       wait_full(shared.k_ring, group.k_use);
       wait_values(shared, group);
@@ -527,7 +530,11 @@ extern "C" __global__ void __launch_bounds__(fovea::attention::prefill::kCtaThre
         load_tiles(args, &v_map, shared, shared.v, shared.v_ring, loader, lane);
       }
 #else
-      TileLoader(args, shared, loader, lane).run();
+      if constexpr (kConverts) {
+        TileLoader(args, shared, loader, lane).run_stored();
+      } else {
+        TileLoader(args, shared, loader, lane).run();
+      }
 #endif
     }
   } else {
