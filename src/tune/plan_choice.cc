@@ -47,6 +47,19 @@ bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   return abi::kv_bits(menu.kv_dtype) < 16 || (facts.most_rows <= 16 && facts.pairs >= 4 * menu.num_sms);
 }
 
+// Up to a block of 16 rows the general kernel reads as fast as this one or faster, but at head dims whose stages are
+// short (us, general and this: 12 rows, head dim 112, one request of 590k 131 and 95, 80 one of 471k 198 and 207; 16
+// rows, 256, 32 of 48k 408 and 374, 64 247 of 8.6k 158 and 166; 32 rows, 112, 72 of 2k 132 and 85). KV of 8 and 4 bits is
+// converted for a tile of rows as a whole: from 33 rows on, where teams of warps have two tiles (us beside the best of
+// the others: fp8, 35 rows, 4 of 63k 219 and 369, 63 rows, 373 of 660 84 and 167, 64 rows, one of 1M 148 and 412; int8,
+// 60 rows, 3 of 169k 110 and 184; but 28 rows, 4 of 163k 650 and 591), unless there is little to read.
+bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
+  if (abi::kv_bits(menu.kv_dtype) < 16) {
+    return facts.most_rows > 32 && (facts.flops >= 256 * facts.kv_bytes || facts.kv_bytes >= 16 * kMiB);
+  }
+  return facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
+}
+
 // Whether reading common runs once is faster than each request by itself, by how long both take on one H200 in us; MB a
 // us is TB/s. Fitted to drawn cases of `fovea bench attention --suite sweep` and of suite cliffs, within a fifth where
 // the two are close. Shared runs cost rounds of their own, and outside of their kernel merges row by row.
@@ -58,19 +71,12 @@ bool sharing_profitable(const KernelMenu& menu, const PlanFacts& facts) {
                                                            : 25.0 + std::max(read / (wide ? 1.5 : 1.0), tflop / 190.0) +
                                                                  static_cast<double>(facts.rows) * 0.004;
   const bool teams = menu.has(PlanKernel::kWarpTeams) && warp_teams_profitable(menu, facts);
-  const double apart = 5.0 + (facts.decode ? all / 4.3 : teams ? all / 1.3 : std::max(all, tflop / 95.0));
+  const bool converts = !wide && menu.has(PlanKernel::kPrefill) && prefill_profitable(menu, facts);
+  const double apart = 5.0 + (facts.decode ? all / 4.3
+                              : converts   ? std::max(all / 1.8, tflop / 300.0)
+                              : teams      ? all / 1.3
+                                           : std::max(all, tflop / 95.0));
   return shared < apart;
-}
-
-// Up to a block of 16 rows the general kernel reads as fast as this one or faster, but at head dims whose stages are
-// short (us, general and this: 12 rows, head dim 112, one request of 590k 131 and 95, 80 one of 471k 198 and 207; 16
-// rows, 256, 32 of 48k 408 and 374, 64 247 of 8.6k 158 and 166; 32 rows, 112, 72 of 2k 132 and 85). Of fp8, which its
-// loaders convert for every tile of rows, it needs some 128 rows for what it reads (TFLOP/s beside the general kernel:
-// a prompt of 8k 247 and 165, 512 tokens on 32k 251 and 192, 64 on 4k 209 and 161; 16 on 4k 117 and 143, a prompt
-// beside 63 decodes 22 and 74).
-bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
-  if (abi::kv_bits(menu.kv_dtype) < 16) return facts.most_rows > 32;
-  return facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
 }
 
 bool can_run(PlanKernel kernel, const PlanFacts& facts) {

@@ -113,11 +113,15 @@ TEST(PlanChoiceTest, FewRowsGoToTeams) {
   d112.head_dim = 112;
   expect({"of head dim 112", d112, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
   const KernelMenu fp8 = menu_of(abi::KvDType::kF8E4M3);
-  facts.most_rows = 64;
+  facts.most_rows = 32;
   facts.pairs = 8;
   expect({"of fp8", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
-  facts.most_rows = 65;
-  expect({"three tiles", fp8, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.most_rows = 33;
+  expect({"two tiles", fp8, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  facts.kv_bytes = 1 << 20;
+  expect({"of few tokens", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.flops = 257 << 20;
+  expect({"of few tokens and many rows", fp8, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
 }
 
 TEST(PlanChoiceTest, SharingIsForWhatItSaves) {

@@ -241,17 +241,19 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
   const RowFactors scale = factor.here(shared, group);
 #pragma unroll 1
   for (; tile >= end; tile -= group.step()) {
-    // The next keys are there, as a rule; values come later. Waiting for both is under the exponentials and the outputs
-    // of the tile before.
+    // The next keys are there, as a rule; values come later, and so do keys that are converted. Waiting is under the
+    // exponentials and the outputs of the tile before.
     const KeyScales keys(shared, group);
     if constexpr (!kConverts) wait_full(shared.k_ring, group.k_use);
     const uint32_t slots = Operands::find(group, group.q_use, group.k_use);
     Operands at;  // at once, where no register is left for the slots
     if constexpr (!kSplits) at = Operands::of(shared, slots);
     keys.apply(sums.s);
-    pass_keys(shared, group);
     const bool done = exponentiate(sums.s, sums.now, scale);
-    if constexpr (kConverts) wait_full(shared.k_ring, group.k_use);
+    if constexpr (kConverts) {
+      pass_keys(shared, group);
+      wait_full(shared.k_ring, group.k_use);
+    }
     wait_values(shared, group);
     end_outputs(shared, group, true);
     settle(sums.state);
