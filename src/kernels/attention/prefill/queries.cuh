@@ -27,13 +27,18 @@ __device__ __forceinline__ void copy_rows(uint32_t tile, uint32_t first, const u
 
 // Queries that meet converted keys, which copy_rows() brought to 32 rows of a tile: rotated as those are, times a power
 // of two where that keeps them in the range of halves, and halves. scales: of the tile's rows, what products are
-// multiplied by for logits, `scale` without hooks on them; its sign goes to the queries. sums: of the rows' elements. A
-// row's lanes are a power of two of them.
-__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, float* sums, uint32_t first, float scale,
-                                           uint32_t lane) {
+// multiplied by for logits, `scale` without hooks on them; its sign goes to the queries. sums: of the rows' elements.
+// Rows from `count` on are zeros. A row's lanes are a power of two of them.
+__device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, float* sums, uint32_t first, uint32_t count,
+                                           float scale, uint32_t lane) {
   constexpr uint32_t kLanes = kRowChunks > 16 ? 32 : kRowChunks > 8 ? 16 : 8;
+  if (lane >= count) {
+    scales[first + lane] = 1e-30f;
+    if constexpr (kPoolZeros) sums[first + lane] = 0.0f;
+  }
+  __syncwarp();
 #pragma unroll 2
-  for (uint32_t i = 0; i < kLanes; ++i) {
+  for (uint32_t i = 0; i < kLanes && i * (32 / kLanes) < count; ++i) {
     const uint32_t row = first + i * (32 / kLanes) + lane / kLanes;
     const uint32_t chunk = lane % kLanes;
     const bool there = chunk < kRowChunks;
@@ -168,11 +173,11 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
       ptx::cp_async_wait<0>();
       if constexpr (kConverts) {
         __syncwarp();
+        const uint32_t rows = row_count * group;
 #pragma unroll 1
-        for (uint32_t first = 0; first < kBlockRows && first / kGroupRows * kGroupRows < row_count * group;
-             first += 32) {
-          halve_rows(shared.q[slot.index], shared.row_scales[slot.index], shared.row_sums[slot.index], first, scale,
-                     lane);
+        for (uint32_t first = 0; first < kBlockRows && first / kGroupRows * kGroupRows < rows; first += 32) {
+          halve_rows(shared.q[slot.index], shared.row_scales[slot.index], shared.row_sums[slot.index], first,
+                     rows > first ? min(rows - first, 32u) : 0, scale, lane);
         }
       }
       ptx::fence_before_async_copies();
