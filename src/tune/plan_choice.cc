@@ -49,13 +49,19 @@ bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
 
 // Up to a block of 16 rows the general kernel reads as fast as this one or faster, but at head dims whose stages are
 // short (us, general and this: 12 rows, head dim 112, one request of 590k 131 and 95, 80 one of 471k 198 and 207; 16
-// rows, 256, 32 of 48k 408 and 374, 64 247 of 8.6k 158 and 166; 32 rows, 112, 72 of 2k 132 and 85). KV of 8 and 4 bits is
-// converted for a tile of rows as a whole: from 33 rows on, where teams of warps have two tiles (us beside the best of
-// the others: fp8, 35 rows, 4 of 63k 219 and 369, 63 rows, 373 of 660 84 and 167, 64 rows, one of 1M 148 and 412; int8,
-// 60 rows, 3 of 169k 110 and 184; but 28 rows, 4 of 163k 650 and 591), unless there is little to read.
+// rows, 256, 32 of 48k 408 and 374, 64 247 of 8.6k 158 and 166; 32 rows, 112, 72 of 2k 132 and 85). KV of 8 and 4 bits
+// is converted for a tile of rows as a whole: from 33 rows on, where teams of warps have two tiles (us beside the best
+// of the others: fp8, 35 rows, 4 of 63k 219 and 369, 63 rows, 373 of 660 84 and 167, 64 rows, one of 1M 148 and 412;
+// int8, 60 rows, 3 of 169k 110 and 184; but 28 rows, 4 of 163k 642 and 592), unless there is little to read, or most
+// requests have few rows (a prompt beside 63 decodes 858 and 534, which was not understood).
 bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
-  if (abi::kv_bits(menu.kv_dtype) < 16) {
-    return facts.most_rows > 32 && (facts.flops >= 256 * facts.kv_bytes || facts.kv_bytes >= 16 * kMiB);
+  const int bits = abi::kv_bits(menu.kv_dtype);
+  if (bits < 16) {
+    if (facts.most_rows <= 32) return false;
+    // What a byte would be multiplied with if every request had as many rows, up to a tile's.
+    const std::int64_t of_byte = std::min<std::int64_t>(facts.most_rows, 128) * 16 / bits;
+    return facts.flops >= 256 * facts.kv_bytes ||
+           (facts.kv_bytes >= 16 * kMiB && 5 * facts.flops >= 2 * of_byte * facts.kv_bytes);
   }
   return facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
 }

@@ -117,8 +117,12 @@ TEST(PlanChoiceTest, FewRowsGoToTeams) {
   facts.pairs = 8;
   expect({"of fp8", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.most_rows = 33;
+  facts.flops = 60 * facts.kv_bytes;
   expect({"two tiles", fp8, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  facts.flops /= 4;
+  expect({"of most requests one", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.kv_bytes = 1 << 20;
+  facts.flops = 60 << 20;
   expect({"of few tokens", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.flops = 257 << 20;
   expect({"of few tokens and many rows", fp8, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});

@@ -15,13 +15,15 @@ struct Group {
   uint32_t warp;  // of the group
   uint32_t lane;
   uint32_t q_use = 0, k_use = 0;
-  uint32_t base = 0;     // the item's first tile
+  uint32_t base = 0;  // the item's first tile
   bool shares = false;
 
   // Both warpgroups have the item's rows, this one every other tile.
   __device__ __forceinline__ bool split() const { return kSplits && shares; }
   __device__ __forceinline__ uint32_t rows_index() const { return split() ? 0 : index; }  // whose 64 rows
-  __device__ __forceinline__ uint32_t first_row() const { return rows_index() * kGroupRows + warp * 16; }  // of the warp
+  __device__ __forceinline__ uint32_t first_row() const {
+    return rows_index() * kGroupRows + warp * 16;
+  }                                                                             // of the warp
   __device__ __forceinline__ uint32_t step() const { return split() ? 2 : 1; }  // from a tile of its to the next
 };
 

@@ -48,8 +48,8 @@ struct Operands {
   // shuffle tells the compiler that all that follows is for the uniform datapath.
   __device__ __forceinline__ static uint32_t find(const Group& group, uint32_t q_use, uint32_t k_use) {
     // Of two slots each, values are in the other one.
-    const uint32_t slots = kKvSlots > 2 ? (k_use - group.step()) % kKvSlots << 12 | k_use % kKvSlots << 16
-                                        : k_use % kKvSlots << 16;
+    const uint32_t slots =
+        kKvSlots > 2 ? (k_use - group.step()) % kKvSlots << 12 | k_use % kKvSlots << 16 : k_use % kKvSlots << 16;
     return __shfl_sync(~0u, group.rows_index() | q_use % kQuerySlots << 8 | slots, 0);
   }
   __device__ __forceinline__ static Operands of(const Memory& shared, uint32_t slots) {
