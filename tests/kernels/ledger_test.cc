@@ -13,6 +13,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -59,6 +60,25 @@ std::vector<Entry> entries() {
     kinds.emplace_back(" as asked for", [=](AttentionOptions& o) {
       o.head_dim = head_dim;
       o.kv_dtype = DType::kF8E4M3;
+      o.decode_kernel = DecodeKernel::kPrefill;
+    });
+  }
+  for (const auto& [head_dim, dtype, rotated] :
+       {std::tuple{64, DType::kI4, true}, std::tuple{80, DType::kF8E4M3, false}, std::tuple{96, DType::kI4, false},
+        std::tuple{112, DType::kI8, false}, std::tuple{128, DType::kI8, true}, std::tuple{192, DType::kI8, false},
+        std::tuple{256, DType::kI4, true}}) {
+    kinds.emplace_back(rotated ? " rotated" : " as asked for", [=](AttentionOptions& o) {
+      o.head_dim = head_dim;
+      o.kv_dtype = dtype;
+      o.kv_rotated = rotated;
+      o.decode_kernel = DecodeKernel::kPrefill;
+    });
+  }
+  for (const int head_dim : {128, 256}) {
+    kinds.emplace_back(" capped", [=](AttentionOptions& o) {
+      o.head_dim = head_dim;
+      o.kv_dtype = DType::kF8E4M3;
+      o.softcap = 30.0f;
       o.decode_kernel = DecodeKernel::kPrefill;
     });
   }
