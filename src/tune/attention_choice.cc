@@ -311,7 +311,7 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   choice.box_panels = false;
   choice.row_boxes = need.head_dim % 64 != 0;
   // What converts takes registers from what computes.
-  const bool narrow = converts && need.head_dim > 64;
+  const bool narrow = converts && (need.head_dim > 64 || has_token_scales(need));
   const int tokens = (need.head_dim > 128 ? 64 : 128) / (narrow ? 2 : 1);
   const int query_slots = need.head_dim > (converts ? 128 : 192) ? 1 : 2;
   const std::int64_t row_bytes = std::int64_t{128} * ((need.head_dim + 63) / 64);

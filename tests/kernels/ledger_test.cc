@@ -13,8 +13,8 @@
 #include <mutex>
 #include <sstream>
 #include <string>
-#include <tuple>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -64,9 +64,9 @@ std::vector<Entry> entries() {
     });
   }
   for (const auto& [head_dim, dtype, rotated] :
-       {std::tuple{64, DType::kI4, true}, std::tuple{80, DType::kF8E4M3, false}, std::tuple{96, DType::kI4, false},
-        std::tuple{112, DType::kI8, false}, std::tuple{128, DType::kI8, true}, std::tuple{192, DType::kI8, false},
-        std::tuple{256, DType::kI4, true}}) {
+       {std::tuple{64, DType::kI4, true}, std::tuple{64, DType::kI8, false}, std::tuple{80, DType::kF8E4M3, false},
+        std::tuple{96, DType::kI4, false}, std::tuple{112, DType::kI8, false}, std::tuple{128, DType::kI8, true},
+        std::tuple{192, DType::kI8, false}, std::tuple{256, DType::kI4, true}}) {
     kinds.emplace_back(rotated ? " rotated" : " as asked for", [=](AttentionOptions& o) {
       o.head_dim = head_dim;
       o.kv_dtype = dtype;

@@ -29,10 +29,7 @@ class TileConverter {
   static constexpr uint32_t kCopies = kRows * kChunks / 32;
   static constexpr uint32_t kParts = 16 / kPoolBits;  // chunks of halves that one of those becomes
   // Loads before the first store, behind which none may move.
-  static constexpr uint32_t kAtOnce = kLoadRegisters > 48                 ? 4
-                                      : kHeadDim == 112                   ? 1
-                                      : kHeadDim == 64 || kHeadDim == 128 ? 3
-                                                                          : 2;
+  static constexpr uint32_t kAtOnce = kLoadRegisters > 48 ? 4 : kHeadDim == 112 ? 1 : kHeadDim == 128 ? 3 : 2;
   static_assert(!kConverts || (kRows * kChunks % 32 == 0 && kRows % 8 == 0));
 
   // Where the lane's chunk of copy i goes, behind those of the warp's rows: its first part.
