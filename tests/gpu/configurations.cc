@@ -212,7 +212,7 @@ void add_converted(std::vector<Configuration>& all) {
   const auto scaled = [](Configuration& c) { c.options.kv_token_scales = true; };
   const auto turned = [](Configuration& c) { c.options.kv_rotated = true; };
   for (const int head_dim : {64, 80, 96, 112, 128, 192, 256}) {
-    add(head_dim, DType::kF8E4M3, plain);
+    if (head_dim % 64 != 0 || head_dim == 192) add(head_dim, DType::kF8E4M3, plain);
     add(head_dim, DType::kF8E4M3, [](Configuration& c) { c.options.q_dtype = DType::kF16; });
     add(head_dim, DType::kF8E4M3, scaled);
     for (const DType integers : {DType::kI8, DType::kI4}) {
@@ -330,6 +330,10 @@ std::vector<Configuration> configurations() {
     for (const int page : {1, 16, 64}) {
       all.push_back(make(head_dim, DType::kBF16, DType::kF8E4M3, page, heads(), page == 16));
       all.push_back(make(head_dim, DType::kF16, DType::kF8E4M3, page, heads(), page == 1));
+      // For decode, too, where it is asked for.
+      all.push_back(make(head_dim, page == 1 ? DType::kF16 : DType::kBF16, DType::kF8E4M3, page, heads(), page == 64));
+      all.back().options.decode_kernel = DecodeKernel::kPrefill;
+      all.back().name = "prefill " + all.back().name;
     }
   }
   for (const DType integers : {DType::kI8, DType::kI4}) {
@@ -349,7 +353,6 @@ std::vector<Configuration> configurations() {
   for (std::size_t i = 0; i < all.size(); i += 2) all[i].options.decode_kernel = DecodeKernel::kGeneral;
   add_warps(all);
   add_teams(all);
-  add_converted(all);
   add_few(all, false);
   for (const int head_dim : {32, 64, 128, 256}) {
     const auto add = [&](DType kv_dtype, int page, bool rotated) {
@@ -373,6 +376,7 @@ std::vector<Configuration> configurations() {
   add_lists(all);
   add_wide_groups(all);
   add_contiguous(all);
+  add_converted(all);
   return all;
 }
 
