@@ -92,10 +92,10 @@ TEST(EngineGrammar, HoldsForEveryChoiceThroughRetractions) {
   EXPECT_GT((*engine)->stats().retractions, 0u);
 }
 
-// What a grammar forces is verified several tokens a step, greedy and sampled, and the answers are the same.
-TEST(EngineGrammar, ForcedTokensTakeFewerSteps) {
+// What a grammar forces is verified several tokens a step, greedy and sampled, and the answers are the same. Steps are
+// not counted: how many there are is also up to when each request arrives.
+TEST(EngineGrammar, ForcedTokensNeedNoStepsOfTheirOwn) {
   std::vector<Texts> plain;
-  std::uint64_t steps = 0;
   for (const char* speculate : {"off", "ngram"}) {
     EngineOptions options;
     options.kv_cache_bytes = 16 << 20;
@@ -119,14 +119,12 @@ TEST(EngineGrammar, ForcedTokensTakeFewerSteps) {
     const EngineStats stats = (*engine)->stats();
     if (plain.empty()) {
       plain = std::move(runs);
-      steps = stats.steps;
       EXPECT_EQ(stats.draft_tokens, 0u);
       continue;
     }
     for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_EQ(runs[i].texts, plain[i].texts) << i;
     EXPECT_FALSE(Json::parse(runs[0].texts[0], nullptr, false).is_discarded()) << runs[0].texts[0];
-    EXPECT_GT(stats.accepted_tokens, 0u);
-    EXPECT_LT(3 * stats.steps, 2 * steps);
+    EXPECT_GT(3 * stats.accepted_tokens, stats.generated_tokens);
   }
 }
 
