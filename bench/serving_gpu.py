@@ -24,7 +24,8 @@ LLAMA_8B: dict[str, Any] = {
 # Settings of the engine that are compared, and their flags.
 ALONE: dict[str, list[str]] = {"": []}
 BOTH = {"": [], "packing off": ["--no-share-prefixes"]}
-HEADS = "heads.json"  # beside the config.json of the model of random weights
+HEADS = "heads.json"  # beside the config.json of the model of random weights, as is
+KEYS = "key_sketch.json"
 # 4096 tokens read with half of the heads streaming, against all.
 SELECTING = {"": ["--sparse", "auto", "--kv-budget", "4096", "--streaming", HEADS], "all read": []}
 # Answers so long that all streams still run when the last prompt has been read.
@@ -67,6 +68,12 @@ def write_model(folder):
     for name, content in (("config.json", LLAMA_8B), (HEADS, profile)):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             json.dump(content, file)
+
+
+def learn_keys(options, folder):
+    """What page selection knows of random weights' keys; documents need no length for that."""
+    subprocess.run([options.fovea, "profile", "keys", "--device", options.device, "--model", folder, "--load-format", "dummy",
+                    "--context", "2048", "--documents", "2", "--out", os.path.join(folder, KEYS)], check=True, timeout=options.seconds)
 
 
 def run(options, model, folder, name, setting):
@@ -149,6 +156,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder)
         model = folder if options.model is None else options.model
+        if model == folder and any(CASES[name].settings == SELECTING for name in names):
+            learn_keys(options, folder)
         for name in names:
             for setting in CASES[name].settings:
                 results.setdefault(name, {})[setting] = run(options, model, folder, name, setting)

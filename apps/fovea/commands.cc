@@ -14,6 +14,8 @@ const std::vector<CommandEntry>& commands() {
       {"eval needle", "Count right answers about long documents, by length and depth", declare_eval_needle},
       {"eval compare", "Compare answers with page selection to those without, on your own text", declare_eval_compare},
       {"profile heads", "Find the KV heads that need sinks and recent tokens only", declare_profile_heads},
+      {"profile keys", "Learn which channels of a model's keys tell the pages that --sparse fovea reads",
+       declare_profile_keys},
       {"bench attention", "Time attention beside the limits of this machine", declare_bench_attention},
       {"bench ops", "Time matrix products beside the limits of this machine", declare_bench_ops},
       {"bench model", "One stream through the engine: prefill and decode, beside the limit and peers",

@@ -19,6 +19,7 @@ RunFunction declare_doctor(Options& options);
 RunFunction declare_eval_compare(Options& options);
 RunFunction declare_eval_needle(Options& options);
 RunFunction declare_profile_heads(Options& options);
+RunFunction declare_profile_keys(Options& options);
 RunFunction declare_plan_explain(Options& options);
 RunFunction declare_warmup(Options& options);
 

@@ -64,6 +64,10 @@ void EngineFlags::declare(Options& table) {
       "or FOLDER@0.5 of DuoAttention)");
   table.add("sparse", options.sparse,
             "Queries read selected KV pages: auto, " + select_policy_names() + "; off: all of them");
+  table.add(
+      "key-sketch", options.key_sketch,
+      "What policy fovea knows of the model's keys: auto (key_sketch.json in its folder), or a file of `fovea profile "
+      "keys`");
   table.add("kv-budget", options.kv_budget,
             "Tokens a query reads then: a number, or T/8 for an eighth of those it sees");
   table.add("sparse-prefill", options.sparse_prefill,
@@ -185,6 +189,7 @@ std::vector<std::string> EngineFlags::arguments() const {
   flag("overlap-steps", options.overlap_steps, defaults.overlap_steps);
   add("--streaming", options.streaming, defaults.streaming);
   add("--sparse", options.sparse, defaults.sparse);
+  add("--key-sketch", options.key_sketch, defaults.key_sketch);
   add("--kv-budget", options.kv_budget, defaults.kv_budget);
   add("--sparse-prefill", options.sparse_prefill, defaults.sparse_prefill);
   for (const std::int32_t layer : options.dense_layers) add("--dense-layers", layer, -1);

@@ -63,6 +63,9 @@ struct EngineOptions {
   // KV heads that keep sinks and a window only (docs/long-contexts.md): "off"; "auto": the model folder's
   // head_profile.json, if there is one; else a profile's file or JSON, or a folder of DuoAttention ("FOLDER@0.5").
   std::string streaming = "off";
+  // What policy "fovea" of `sparse` knows of the model's keys: "auto": the model folder's key_sketch.json, if there is
+  // one; else a file that `fovea profile keys` wrote.
+  std::string key_sketch = "auto";
   // Queries read selected pages instead of all: a policy ("auto", "quest", "lserve", ...; core/select/policy.h), or
   // "off". On, pages carry the statistics that the policy reads, and requests may choose otherwise for themselves.
   std::string sparse = "off";

@@ -138,8 +138,7 @@ std::int32_t max_logit_rows(const EngineOptions& options) {
 namespace {
 
 // group: null, or this process among several.
-Result<std::unique_ptr<EngineCore>> load_engine(const EngineOptions& options,
-                                                const std::shared_ptr<ProcessGroup>& group) {
+Result<EngineParts> load_parts(const EngineOptions& options, const std::shared_ptr<ProcessGroup>& group) {
   FOVEA_RETURN_IF_ERROR(check_engine_options(options));
   if (group != nullptr && options.sparse != "off") {
     return unsupported(
@@ -176,13 +175,15 @@ Result<std::unique_ptr<EngineCore>> load_engine(const EngineOptions& options,
   load.max_context = options.max_context;
   FOVEA_ASSIGN_OR_RETURN(load.streaming, find_head_profile(options.streaming, source));
   FOVEA_ASSIGN_OR_RETURN(parts.model, load_model(source.folder, *parts.device, load));
-  FOVEA_ASSIGN_OR_RETURN(parts.key_codes, load_key_codes(source.folder, parts.model->config()));
+  FOVEA_ASSIGN_OR_RETURN(parts.key_codes, options.key_sketch == "auto"
+                                              ? load_key_codes(source.folder, parts.model->config())
+                                              : read_key_codes(options.key_sketch, parts.model->config()));
   if (!options.kv_store.empty()) {
     FOVEA_ASSIGN_OR_RETURN(parts.model_hash, hash_model(source.folder));
   }
   // Random weights need no text, nor do ranks that only compute.
   std::error_code ignored;
-  if (group != nullptr && group->rank() != 0) return EngineCore::create(std::move(parts));
+  if (group != nullptr && group->rank() != 0) return parts;
   if (load.format == LoadFormat::kAuto || std::filesystem::exists(source.folder + "/tokenizer.json", ignored)) {
     FOVEA_ASSIGN_OR_RETURN(parts.tokenizer, Tokenizer::load(source.folder));
     if (parts.tokenizer->vocab_size() > parts.model->config().vocab_size) {
@@ -193,6 +194,12 @@ Result<std::unique_ptr<EngineCore>> load_engine(const EngineOptions& options,
       FOVEA_ASSIGN_OR_RETURN(parts.chat_template, ChatTemplate::parse(*chat));
     }
   }
+  return parts;
+}
+
+Result<std::unique_ptr<EngineCore>> load_engine(const EngineOptions& options,
+                                                const std::shared_ptr<ProcessGroup>& group) {
+  FOVEA_ASSIGN_OR_RETURN(EngineParts parts, load_parts(options, group));
   return EngineCore::create(std::move(parts));
 }
 
@@ -203,6 +210,23 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) { r
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group) {
   FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<EngineCore> engine, load_engine(options, group));
   return make_process_engine(std::move(engine));
+}
+
+Result<ProfilingEngine> create_profiling_engine(const EngineOptions& options) {
+  if (KvFormat{options.kv_dtype, options.kv_rotated}.quantized()) {
+    return unsupported("keys are learned as they are; kv_dtype is {}, expected bf16, f16 or f32",
+                       dtype_name(options.kv_dtype));
+  }
+  if (options.sparse != "off") {
+    return unsupported("sparse is {}; text that keys are learned of is read whole", quote(options.sparse));
+  }
+  ProfilingEngine made;
+  FOVEA_ASSIGN_OR_RETURN(EngineParts parts, load_parts(options, nullptr));
+  FOVEA_ASSIGN_OR_RETURN(parts.profiler, KeyProfiler::create(*parts.device, *parts.model));
+  made.profiler = parts.profiler;
+  FOVEA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, EngineCore::create(std::move(parts)));
+  made.engine = make_process_engine(std::move(engine));
+  return made;
 }
 
 Status follow_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group) {
@@ -266,6 +290,8 @@ Status EngineCore::set_up() {
   // Ranks are told of steps, not of what becomes of them.
   const bool trees = parts_.device->verifies_trees() && parts_.device->group() == nullptr && !options.batch_invariant;
   if (trees && options.speculate != "off") runner.max_tree_rows = 2 * max_draft_tokens(options);
+  runner.profiler = parts_.profiler.get();
+  runner.repeats_steps = parts_.profiler == nullptr;  // what is repeated comes by no profiler
   if (in_parts) runner.clock = &clock_;
   if (options.step_log > 0) {
     step_log_ = std::make_unique<StepLog>(*parts_.device, static_cast<std::size_t>(options.step_log));

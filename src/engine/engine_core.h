@@ -20,6 +20,7 @@
 #include "engine/kv_event_log.h"
 #include "engine/model/key_codes.h"
 #include "engine/model/model.h"
+#include "engine/runner/key_profiler.h"
 #include "engine/runner/model_runner.h"
 #include "engine/runner/step_log.h"
 #include "engine/sampler/sampler.h"
@@ -42,8 +43,9 @@ struct EngineParts {
   std::optional<Tokenizer> tokenizer;  // without one, only token ids go in and out
   std::optional<ChatTemplate> chat_template;
   KeyCodes key_codes;
-  Hash128 model_hash;             // tells models apart in a KV store
-  std::function<double()> clock;  // seconds, for the sizes of steps; empty: the machine's
+  std::shared_ptr<KeyProfiler> profiler;  // of an engine that learns them; or null
+  Hash128 model_hash;                     // tells models apart in a KV store
+  std::function<double()> clock;          // seconds, for the sizes of steps; empty: the machine's
 };
 
 // Limits that options and model agree on: what load_model needs to know before there is an engine.
@@ -210,6 +212,13 @@ class EngineCore final : public Engine {
 
 // Engine::create with the processes of tensor parallelism, of which this is rank 0.
 Result<std::unique_ptr<Engine>> create_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group);
+
+// An engine that learns its model's key sketch of all that it reads. kUnsupported for a quantized KV cache.
+struct ProfilingEngine {
+  std::unique_ptr<Engine> engine;
+  std::shared_ptr<const KeyProfiler> profiler;  // to be asked when no request runs
+};
+Result<ProfilingEngine> create_profiling_engine(const EngineOptions& options);
 // Another of them: loads the model, and follows rank 0 to the end.
 Status follow_engine(const EngineOptions& options, std::shared_ptr<ProcessGroup> group);
 

@@ -59,6 +59,48 @@ TEST_F(CudaEngine, ALogOfStepsHasBothLanes) {
   EXPECT_GT(host, 12);
 }
 
+// Keys and queries are brought from the device's memory, of prompts and of steps of decode.
+TEST_F(CudaEngine, KeysAreLearnedAsOnACpu) {
+  requests_.resize(3);
+  const auto learned = [&](const char* device) {
+    EngineOptions options = options_;
+    options.device = device;
+    options.model = path_.string();
+    options.load_format = "dummy";
+    auto made = create_profiling_engine(options);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    for (const GenerateRequest& request : requests_) {
+      std::promise<void> ended;
+      EXPECT_TRUE(made->engine
+                      ->submit(request,
+                               [&](const GenerationEvent& event) {
+                                 if (event.finish != FinishReason::kNone) ended.set_value();
+                               })
+                      .ok());
+      ended.get_future().wait();
+    }
+    auto codes = made->profiler->codes();
+    EXPECT_TRUE(codes.ok()) << codes.status().message();
+    return *std::move(codes);
+  };
+  const KeyCodes ours = learned(kCudaDevice), expected = learned("cpu");
+  EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
+  ASSERT_EQ(ours.codes.size(), expected.codes.size());
+  for (std::size_t i = 0; i < ours.codes.size(); ++i) {
+    const abi::KeyCode &a = ours.codes[i], &b = expected.codes[i];
+    int common = 0;  // activations are rounded to bf16 on one of them, so weights that are alike may change places
+    for (std::size_t c = 0; c < static_cast<std::size_t>(abi::kCodeChannels); ++c) {
+      const std::uint8_t* const at = std::find(std::begin(b.channel), std::end(b.channel), a.channel[c]);
+      if (at == std::end(b.channel)) continue;
+      ++common;
+      const auto there = static_cast<std::size_t>(at - b.channel);
+      EXPECT_NEAR(a.mean[c], b.mean[there], 0.02f * b.step[there] / 0.335f);
+      EXPECT_NEAR(a.step[c], b.step[there], 0.02f * b.step[there]);
+    }
+    EXPECT_GE(common, abi::kCodeChannels - 2);
+  }
+}
+
 // One after another, so that every run has the same steps.
 TEST_F(CudaEngine, GraphsRepeatStepsOfDecode) {
   const std::vector<Tokens> expected = tokens_of(answers(false));

@@ -57,6 +57,33 @@ def test_failure_is_1(arguments):
     assert done.returncode == 1 and "/nonexistent" in done.stderr and not done.stdout
 
 
+def test_profile_keys_teaches_page_selection(tmp_path):
+    sketch = tmp_path / "sketch.json"
+    done = fovea("profile", "keys", "--context", "1024", "--documents", "2", "--out", str(sketch))
+    assert done.returncode == 0 and "4 layers of 2 KV heads, from 2 documents" in done.stdout, done.stderr
+    layers = json.loads(sketch.read_text())["layers"]
+    assert [len(heads) for heads in layers] == [2] * 4
+    shipped = json.loads((ROOT / "models/needle/key_sketch.json").read_text())["layers"]
+    for ours, theirs in zip(sum(layers, []), sum(shipped, [])):  # learned of longer documents
+        assert len(set(ours["channels"]) & set(theirs["channels"])) >= 18
+    asked = ["eval", "needle", "--context", "2048", "--questions", "12", "--sparse", "fovea", "--kv-budget", "256", "--json", "-"]
+    right = json.loads(fovea(*asked, "--key-sketch", str(sketch)).stdout)["right"]
+    assert right >= json.loads(fovea(*asked).stdout)["right"] - 1
+    # A text of one's own, and what cannot be learned of.
+    (tmp_path / "text.txt").write_text(FACTS * 20)
+    done = fovea("profile", "keys", "--text", str(tmp_path / "text.txt"), "--context", "256", "--documents", "2", "--out", "-")
+    assert done.returncode == 0 and len(json.loads(done.stdout)["layers"]) == 4
+    sketch.write_text(json.dumps({"layers": layers[:3]}))
+    for arguments, code, says in ((["profile", "keys", "--context", "100"], 2, "context is 100"),
+                                  (["profile", "keys", "--kv-dtype", "int8"], 1, "kv_dtype is int8"),
+                                  (["profile", "keys", "--context", "9999999"], 1, "context is 9999999"),
+                                  (["profile", "keys", "--out", "/nonexistent/x"], 1, "/nonexistent/x"),
+                                  (["generate", "x", "--key-sketch", "/nonexistent/x"], 1, "/nonexistent/x"),
+                                  (["generate", "x", "--key-sketch", str(sketch)], 1, "4 layers")):
+        done = fovea(*arguments)
+        assert done.returncode == code and says in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("arguments,says", [
     (["serv"], "serv"), (["bench", "plans"], "plans"), (["serve", "--modle", "x"], "--modle: --model is near"),
     (["serve", "--stream-intervall=4"], "--stream-interval is near"), (["chat", "--max-tokens", "-5"], "max_tokens is -5"), (["generate", "x", "--kv-cache-mib", "-1"], "kv_cache_bytes"),

@@ -1,4 +1,5 @@
-// See key_codes.h. The file: {"layers": [[{"channels": [32], "mean": [32], "step": [32]} a KV head] a layer]}.
+// See key_codes.h. The file: {"layers": [[{"channels": [32], "mean": [32], "step": [32]} a KV head] a layer]}, and what
+// is for people.
 #include "engine/model/key_codes.h"
 
 #include <cmath>
@@ -45,12 +46,16 @@ Status read_head(const Json& head, std::int32_t head_dim, abi::KeyCode* out) {
 
 Result<KeyCodes> load_key_codes(const std::string& folder, const ModelConfig& config) {
   const std::filesystem::path path = std::filesystem::path(folder) / kKeyCodesFile;
-  KeyCodes codes;
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return codes;
-  FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(path.string(), kMostBytes));
-  FOVEA_ASSIGN_OR_RETURN(const Json json, parse_json(text, path.string()));
-  const auto wrong = [&](const std::string& what) { return data_loss("{}: {}", shorten(path.string()), what); };
+  if (!std::filesystem::is_regular_file(path, ignored)) return KeyCodes();
+  return read_key_codes(path.string(), config);
+}
+
+Result<KeyCodes> read_key_codes(const std::string& file, const ModelConfig& config) {
+  KeyCodes codes;
+  FOVEA_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMostBytes));
+  FOVEA_ASSIGN_OR_RETURN(const Json json, parse_json(text, file));
+  const auto wrong = [&](const std::string& what) { return data_loss("{}: {}", shorten(file), what); };
   const Json layers = json.is_object() ? json.value("layers", Json()) : Json();
   if (!layers.is_array() || layers.size() != static_cast<std::size_t>(config.num_layers)) {
     return wrong(fmt::format("\"layers\" must be a list of the model's {} layers", config.num_layers));
@@ -69,6 +74,25 @@ Result<KeyCodes> load_key_codes(const std::string& folder, const ModelConfig& co
     }
   }
   return codes;
+}
+
+std::string to_json(const KeyCodes& codes, std::string_view model) {
+  // Numbers of a head, as few digits as tell them from their neighbours in half precision.
+  const auto list = [](const auto& values) {
+    std::string text;
+    for (const auto value : values) text += fmt::format("{}{:.5g}", text.empty() ? "" : ", ", value);
+    return text;
+  };
+  std::string layers;
+  for (std::size_t i = 0; i < codes.codes.size(); ++i) {
+    const abi::KeyCode& code = codes.codes[i];
+    const bool first = i % static_cast<std::size_t>(codes.num_kv_heads) == 0;
+    layers += i == 0 ? "  [" : first ? "],\n  [" : ",\n   ";
+    layers += fmt::format("{{\"channels\": [{}], \"mean\": [{}], \"step\": [{}]}}", fmt::join(code.channel, ", "),
+                          list(code.mean), list(code.step));
+  }
+  return fmt::format("{{\"model\": {}, \"kind\": \"channels\", \"bits\": 4,\n \"layers\": [\n{}]\n]}}\n",
+                     Json(model).dump(), layers);
 }
 
 }  // namespace fovea

@@ -1,9 +1,11 @@
-// KeyCodes: what was learned of a model's keys for the selection policy "fovea", from key_sketch.json in its folder
-// (tools/research makes it). Loaded by Engine::create; used by the statistics of pages.
+// KeyCodes: what was learned of a model's keys for the selection policy "fovea", as key_sketch.json in its folder or
+// another file keeps it. Learned by KeyProfiler (`fovea profile keys`) or tools/research, loaded by Engine::create,
+// used by the statistics of pages.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "abi/page_stats.h"
@@ -26,5 +28,8 @@ struct KeyCodes {
 
 // Nothing where the folder has no such file; kDataLoss names what is wrong in one.
 Result<KeyCodes> load_key_codes(const std::string& folder, const ModelConfig& config);
+Result<KeyCodes> read_key_codes(const std::string& file, const ModelConfig& config);
+// model: its name, for people.
+std::string to_json(const KeyCodes& codes, std::string_view model);
 
 }  // namespace fovea

@@ -10,6 +10,7 @@
 #include "core/plan/explain.h"
 #include "core/plan/timeline.h"
 #include "device/group/process_group.h"
+#include "engine/runner/key_profiler.h"
 #include "engine/runner/step_log.h"
 #include "engine/scheduler/step_clock.h"
 
@@ -409,6 +410,9 @@ Status ModelRunner::forward(const Step& step, std::span<const std::int32_t> toke
   if (selection_ != nullptr) {
     FOVEA_RETURN_IF_ERROR(selection_->begin(step, positions_));
     batch.selection = selection_.get();
+  } else if (options_.profiler != nullptr) {
+    options_.profiler->begin(batch);
+    batch.selection = options_.profiler;
   }
   const TensorView logits = logits_of_step(0);
   if (best_memory_ != nullptr && !logit_rows_.empty()) {

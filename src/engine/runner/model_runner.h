@@ -22,6 +22,7 @@
 
 namespace fovea {
 
+class KeyProfiler;
 class StepClock;
 class StepLog;
 
@@ -33,6 +34,7 @@ struct ModelRunnerOptions {
   bool share_prefixes = true;
   bool batch_invariant = false;
   std::optional<SelectionOptions> selection;  // none: sequences must not ask for it
+  KeyProfiler* profiler = nullptr;            // sees all layers, where nothing selects; outlives the runner
   StepLog* log = nullptr;                     // told what a step does; outlives the runner
   StepClock* clock = nullptr;                 // ends the parts of chunks; outlives the runner; null: there are none
   bool repeats_steps = true;                  // by what a device captured, where it can; else every step is enqueued
