@@ -141,7 +141,7 @@ const std::vector<Fault>& faults() {
       {"stored tiles are given back before they are read", "kernels/attention/prefill/convert.cuh",
        "    __syncwarp();\n    const uint32_t stored =\n",
        "    __syncwarp();\n"
-       "    if (FAULT && lane_ == 0) ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw.index]));\n"
+       "    if (FAULT && lane_ == 0) ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw]));\n"
        "    const uint32_t stored =\n",
        "prefill_int4"},
       {"parts are counted before they are written", "kernels/attention/prefix_forest/parts.cuh",

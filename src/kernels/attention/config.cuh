@@ -1,4 +1,4 @@
-// What an instantiation of the decode kernel is made for, from the macros that jit/attention_spec writes, and the
+// What an instantiation of an attention kernel is made for, from the macros that jit/attention_spec writes, and the
 // numbers that follow. Choices among them (stages, loader) are made by tune/attention_choice.
 //   FOVEA_ARCH 900 | 800, FOVEA_HEAD_DIM, FOVEA_Q_DTYPE and FOVEA_KV_DTYPE (abi::KvDType), FOVEA_LOADER 0 TMA | 1
 //   gather, FOVEA_BOX_TOKENS (TMA), FOVEA_CHECKED, FOVEA_VARIANT (a type), FOVEA_STAGES, FOVEA_STAGE_TOKENS, and for

@@ -1,5 +1,5 @@
-// The rotation of queries and outputs over rotated pools (abi/kv_pool.h). Used by rows.cuh and state.cuh, and by the
-// kernel whose workers are warps.
+// The rotation of queries and outputs over rotated pools (abi/kv_pool.h). Used by rows.cuh, state.cuh and the
+// kernels warp_per_worker and prefill.
 #pragma once
 
 #include "kernels/attention/config.cuh"

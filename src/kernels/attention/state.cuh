@@ -1,4 +1,4 @@
-// What a warp knows of its 16 rows from slice to slice (online softmax in base 2). Used by slice.cuh and finish.cuh.
+// What a warp knows of its 16 rows from slice to slice (online softmax in base 2). Used by all that keep or merge it.
 #pragma once
 
 #include "kernels/attention/mask.cuh"

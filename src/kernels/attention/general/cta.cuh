@@ -1,4 +1,4 @@
-// What the warps of a CTA of the decode kernel do: eight compute; of the warpgroup behind them one (TMA) or three
+// What the warps of a CTA of the general kernel do: eight compute; of the warpgroup behind them one (TMA) or three
 // (gather) load K and V into a ring of stages and the last one reads the plan ahead. Used by the kernels that
 // general/kernel.cuh and prefix_forest/kernel.cuh are, which differ in how they compute.
 #pragma once

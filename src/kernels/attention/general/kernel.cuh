@@ -1,4 +1,4 @@
-// The decode attention kernel: persistent CTAs, one an SM, each running its queue of the plan (abi/device_plan.h).
+// The general attention kernel: persistent CTAs, one an SM, each running its queue of the plan (abi/device_plan.h).
 // Grid: the plan's workers; block: kThreads; dynamic shared memory: sizeof(SharedMemory), see tune/attention_choice.h.
 // docs/kernels/general.md explains the design; jit/attention_spec.h makes the instantiations; sm_80 and later run
 // it, sm_90a with TMA and a register split. Runs every plan; those that share runs go to

@@ -1,4 +1,4 @@
-// Shared memory of the decode kernel. Used by the loaders and consumers.
+// Shared memory of the general kernel. Used by the loaders and consumers.
 #pragma once
 
 #include "kernels/attention/tile.cuh"

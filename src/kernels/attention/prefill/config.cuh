@@ -1,8 +1,7 @@
 // The numbers of an instantiation of the prefill kernel (kernel.cuh), beside those of kernels/attention/config.cuh,
 // whose queue, masks and merges it shares. Macros, chosen by tune/attention_choice:
-//   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 above head dim 128; half of that of pools that are converted
-//   but
-//                        those of fp8 at head dim 64 without a scale a token
+//   FOVEA_BLOCK_TOKENS   KV tokens of a tile: 128, or 64 above head dim 128; half of that where pools are converted,
+//                        but fp8 at head dim 64 without a scale a token
 //   FOVEA_QUERY_SLOTS    tiles of queries in shared memory: 2, or 1 at large head dims
 //   FOVEA_KV_SLOTS       tiles of K, and of V, in shared memory: 2, or 3 of pools that are converted
 //   FOVEA_RAW_SLOTS      tiles of K, and of V, in shared memory as they are stored; 1 where nothing is converted

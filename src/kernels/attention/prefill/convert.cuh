@@ -42,24 +42,22 @@ class TileConverter {
     }
     // Stores of eight lanes meet all banks if those of the next panel take their parts in another order: 0, or what
     // their numbers differ in.
-    __device__ __forceinline__ uint32_t turned() const { return chunk * kParts / 8 % 2 * (kParts / 2); }
+    __device__ __forceinline__ uint32_t swapped() const { return chunk * kParts / 8 % 2 * (kParts / 2); }
     __device__ __forceinline__ uint32_t offset(uint32_t part) const {
-      return tile_offset(row, chunk * kParts + (part ^ turned()), kKvPanelBytes);
+      return tile_offset(row, chunk * kParts + (part ^ swapped()), kKvPanelBytes);
     }
   };
 
   __device__ __forceinline__ void convert_tile() {
     TileBarriers<kRawSlots>& from = shared_.raw_ring[values_];
     TileBarriers<kKvSlots>& to = values_ != 0 ? shared_.v_ring : shared_.k_ring;
-    const RingSlot<kRawSlots> raw(use_);
-    const RingSlot<kKvSlots> tile(use_);
-    ptx::mbarrier_wait(ptx::smem_address(&from.full[raw.index]), raw.parity);
-    ptx::mbarrier_wait(ptx::smem_address(&to.empty[tile.index]), tile.parity ^ 1);
+    const uint32_t raw = use_ % kRawSlots, tile = use_ % kKvSlots;
+    wait_full(from, use_);
+    wait_empty(to, use_);
     __syncwarp();
-    const uint32_t stored =
-        ptx::smem_address(shared_.raw[values_][raw.index]) + half_ * (kRows * kPoolRowBytes) + lane_ * 16;
-    const uint32_t scales = ptx::smem_address(shared_.raw_scales[values_][raw.index]) + half_ * kRows * 4;
-    uint8_t* const slot = (values_ != 0 ? shared_.v : shared_.k)[tile.index] + half_ * (kRows * 128);
+    const uint32_t stored = ptx::smem_address(shared_.raw[values_][raw]) + half_ * (kRows * kPoolRowBytes) + lane_ * 16;
+    const uint32_t scales = ptx::smem_address(shared_.raw_scales[values_][raw]) + half_ * kRows * 4;
+    uint8_t* const slot = (values_ != 0 ? shared_.v : shared_.k)[tile] + half_ * (kRows * 128);
     // Of keys, which products take as they are stored.
     for (uint32_t row = lane_; kPoolScales && values_ == 0 && row < kRows; row += 32) {
       const uint32_t word = ptx::load_shared_4(scales + row * 4);
@@ -81,14 +79,14 @@ class TileConverter {
 #pragma unroll
       for (uint32_t e = 0; e < kAtOnce && first + e < kCopies; ++e) {
         const Target target = Target::of(first + e, lane_);
-        const bool turned = target.turned() != 0;
+        const bool swapped = target.swapped() != 0;
         uint32_t(&x)[4] = words[e];
-        const uint32_t in_turn[4] = {turned ? x[2] : x[0], turned ? x[3] : x[1], turned ? x[0] : x[2],
-                                     turned ? x[1] : x[3]};
+        const uint32_t in_order[4] = {swapped ? x[2] : x[0], swapped ? x[3] : x[1], swapped ? x[0] : x[2],
+                                      swapped ? x[1] : x[3]};
 #pragma unroll
         for (uint32_t part = 0; part < kParts; ++part) {
           uint32_t halves[4];
-          halves_of_part(in_turn, part, halves);
+          halves_of_part(in_order, part, halves);
           if (values_ != 0) scale_values(of_values[e], halves);
           *reinterpret_cast<uint4*>(slot + target.offset(part)) = uint4{halves[0], halves[1], halves[2], halves[3]};
         }
@@ -98,8 +96,8 @@ class TileConverter {
     ptx::fence_before_async_copies();
     __syncwarp();
     if (lane_ != 0) return;
-    ptx::mbarrier_arrive(ptx::smem_address(&to.full[tile.index]));
-    ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw.index]));
+    ptx::mbarrier_arrive(ptx::smem_address(&to.full[tile]));
+    ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw]));
   }
 
   Memory& shared_;

@@ -4,25 +4,26 @@
 #pragma once
 
 #include "kernels/attention/prefill/merge.cuh"
+#include "kernels/attention/prefill/stored.cuh"
 
 namespace fovea::attention::prefill {
 
 // What outputs of products are multiplied by.
-__device__ __forceinline__ void scale_values(const abi::AttentionArgs& args, uint32_t kv_head, float& factor) {
+__device__ __forceinline__ void apply_scale(const abi::AttentionArgs& args, uint32_t kv_head, float& factor) {
   factor *= kValueFactor;
   if constexpr (kConverts && !kPoolScales) {
     if (args.pool.v_scale != nullptr) factor *= static_cast<const float*>(args.pool.v_scale)[kv_head];
   }
 }
 
-// Outputs over rotated values, turned back.
-__device__ __forceinline__ void turn_back(State& state, uint32_t lane) {
+// Outputs over rotated values, as without the rotation.
+__device__ __forceinline__ void rotate_back(State& state, uint32_t lane) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float row[State::kPerRow];
 #pragma unroll
     for (int i = 0; i < State::kPerRow; ++i) row[i] = state.at(h, i);
-    turn<State::kFirstLane, kPoolRotated ? State::kLastLane : 0>(row, lane);
+    rotate_if<State::kFirstLane, kPoolRotated ? State::kLastLane : 0>(row, lane);
 #pragma unroll
     for (int i = 0; i < State::kPerRow; ++i) state.at(h, i) = row[i];
   }
@@ -51,7 +52,7 @@ __device__ __forceinline__ void write_rows(const abi::AttentionArgs& args, const
     if (args.lse != nullptr && (lane & 3) == 0 && tile_rows.out[row] != 0) args.lse[tile_rows.row[row]] = result.lse;
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) scale_values(args, record_of(shared, item).head, factor[h]);
+  for (int h = 0; h < 2; ++h) apply_scale(args, record_of(shared, item).head, factor[h]);
   // Row and matrix whose address this lane gives: those of the other blocks differ in bits of the chunk.
   const uint32_t own = region + tile_offset(first_row + (lane & 15), lane >> 4, kQueryPanelBytes);
 #pragma unroll
@@ -96,7 +97,7 @@ __device__ __forceinline__ void end_parts(const abi::AttentionArgs& args, const 
     const uint32_t part = first + 8 * h;
     float4* const to = prefix_forest::part_at(args, part, lane);
     float factor = 1.0f / own.divisor;
-    scale_values(args, work.record->head, factor);
+    apply_scale(args, work.record->head, factor);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) to[4 * b] = prefix_forest::own_block(state, b, h, factor);
     if ((lane & 3) == 0) args.shared_lse[part] = own.lse;

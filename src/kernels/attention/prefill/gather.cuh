@@ -178,8 +178,8 @@ class TileLoader {
       shared_.row_offsets[loader_][kConverts ? row : offset_place(row)] =
           stored_bytes(place.page * pool.page_stride + place.token * pool.token_stride);
       if constexpr (kPoolScales) {
-        scales_[i] = static_cast<uint64_t>(place.page * pool.scale_page_stride + run_.head * pool.scale_head_stride +
-                                           place.token);
+        scale_offsets_[i] = static_cast<uint64_t>(place.page * pool.scale_page_stride +
+                                                  run_.head * pool.scale_head_stride + place.token);
       }
     }
     __syncwarp();
@@ -192,33 +192,34 @@ class TileLoader {
   // Copies the tile whose rows were found to its slot when that is free.
   __device__ __forceinline__ void bring() {
     TileBarriers<kKvSlots>& ring = loader_ != 0 ? shared_.v_ring : shared_.k_ring;
-    const RingSlot<kKvSlots> at(use_);
-    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
+    const uint32_t slot = use_ % kKvSlots;
+    wait_empty(ring, use_);
     __syncwarp();
-    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[at.index]), first_row(loader_ != 0),
+    gather_rows(ptx::smem_address((loader_ != 0 ? shared_.v : shared_.k)[slot]), first_row(loader_ != 0),
                 shared_.row_offsets[loader_], lane_);
-    // Until it has landed: as a rule the next slot is not free before that, and who is to empty it may wait for this.
+    // Until it has landed: as a rule the next slot is not free before that, and the warps that empty it may wait for
+    // this.
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     // Products read through another proxy than copies of threads write: a fence by each thread that copied.
     ptx::fence_before_async_copies();
-    ptx::mbarrier_arrive(ptx::smem_address(&ring.full[at.index]));
+    ptx::mbarrier_arrive(ptx::smem_address(&ring.full[slot]));
   }
   // The use-th tile as it is stored, without waiting for the copies: many tiles are on their way.
   __device__ __forceinline__ void bring_stored(bool values, uint32_t use) {
     TileBarriers<kRawSlots>& ring = shared_.raw_ring[values ? 1 : 0];
-    const RingSlot<kRawSlots> at(use);
-    ptx::mbarrier_wait(ptx::smem_address(&ring.empty[at.index]), at.parity ^ 1);
+    const uint32_t slot = use % kRawSlots;
+    wait_empty(ring, use);
     __syncwarp();
-    copy_stored_rows(ptx::smem_address(shared_.raw[values ? 1 : 0][at.index]), first_row(values),
+    copy_stored_rows(ptx::smem_address(shared_.raw[values ? 1 : 0][slot]), first_row(values),
                      shared_.row_offsets[loader_], lane_);
     if constexpr (kPoolScales) {
       const auto* const from = static_cast<const abi::KvScale*>(values ? args_.pool.v_scale : args_.pool.k_scale);
-      const uint32_t to = ptx::smem_address(shared_.raw_scales[values ? 1 : 0][at.index]);
+      const uint32_t to = ptx::smem_address(shared_.raw_scales[values ? 1 : 0][slot]);
 #pragma unroll
-      for (uint32_t i = 0; i < kLaneRows; ++i) ptx::cp_async_4(to + (i * 32 + lane_) * 4, from + scales_[i]);
+      for (uint32_t i = 0; i < kLaneRows; ++i) ptx::cp_async_4(to + (i * 32 + lane_) * 4, from + scale_offsets_[i]);
     }
-    ptx::mbarrier_arrive_after_copies(ptx::smem_address(&ring.full[at.index]));
+    ptx::mbarrier_arrive_after_copies(ptx::smem_address(&ring.full[slot]));
   }
 
   const abi::AttentionArgs& args_;
@@ -228,7 +229,7 @@ class TileLoader {
   Run run_{};
   Tiles tiles_{};
   TokenEntry next_[kLaneRows];  // of the next tile
-  uint64_t scales_[kPoolScales ? kLaneRows : 1];
+  uint64_t scale_offsets_[kPoolScales ? kLaneRows : 1];
 };
 
 }  // namespace fovea::attention::prefill

@@ -20,11 +20,11 @@ struct Group {
 
   // Both warpgroups have the item's rows, this one every other tile.
   __device__ __forceinline__ bool split() const { return kSplits && shares; }
-  __device__ __forceinline__ uint32_t rows_index() const { return split() ? 0 : index; }  // whose 64 rows
-  __device__ __forceinline__ uint32_t first_row() const {
-    return rows_index() * kGroupRows + warp * 16;
-  }                                                                             // of the warp
-  __device__ __forceinline__ uint32_t step() const { return split() ? 2 : 1; }  // from a tile of its to the next
+  // Whose 64 rows, and the first of the warp's.
+  __device__ __forceinline__ uint32_t rows_index() const { return split() ? 0 : index; }
+  __device__ __forceinline__ uint32_t first_row() const { return rows_index() * kGroupRows + warp * 16; }
+  // From one of its tiles to the next.
+  __device__ __forceinline__ uint32_t step() const { return split() ? 2 : 1; }
 };
 
 // The plan's header, found where it is needed: kept from tile to tile, what follows from it would spill.
@@ -81,7 +81,7 @@ __device__ __forceinline__ const uint8_t* row_of(const abi::AttentionArgs& args,
   return static_cast<const uint8_t*>(pool) + stored_bytes(at);
 }
 
-// As the decode kernel's headers take an item.
+// As headers of kernels/attention and prefix_forest take an item. Its arguments, warp and lane they are given.
 __device__ __forceinline__ Work work_of(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                         const Item& item) {
   Work work;
@@ -140,7 +140,13 @@ __device__ __forceinline__ bool is_split(uint32_t rows, uint32_t tiles) {
 }
 
 // Item n: whether there is one, and whether the group has rows and tokens of it.
-enum class Opened { kEnd, kNothing, kEmpty, kPassed, kWorks };
+enum class Opened {
+  kEnd,      // no item
+  kNothing,  // neither rows nor tokens
+  kEmpty,    // rows, but no tokens
+  kPassed,   // tokens, but no rows: the other warpgroup's
+  kWorks,
+};
 __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                             uint32_t n, Item& item) {
   const RingSlot<kRecords> slot(n);

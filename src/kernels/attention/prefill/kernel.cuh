@@ -1,10 +1,9 @@
 // The attention kernel for many query tokens a request (prefill, appended chunks, verification), on sm_90a. One CTA an
 // SM works through its queue of the plan: two warpgroups have 64 rows of a tile each, a third loads, and a fourth
-// converts KV of 8 and 4 bits. While a
-// warpgroup's softmax runs, its products of the tile before are under way, and those of the other warpgroup. Q K^T
-// takes queries and keys from shared memory, P V takes P from registers (FlashAttention-3, arXiv:2407.08608, sections
-// 3.1 and 3.2); the first product of an item is issued with the last one of the item before it.
-// docs/kernels/prefill.md has the arithmetic.
+// converts KV of 8 and 4 bits. While a warpgroup's softmax runs, its products of the tile before are under way, and
+// those of the other warpgroup. Q K^T takes queries and keys from shared memory, P V takes P from registers
+// (FlashAttention-3, arXiv:2407.08608, sections 3.1 and 3.2); the first product of an item is issued with the last one
+// of the item before it. docs/kernels/prefill.md has the arithmetic.
 #pragma once
 
 #include "kernels/attention/prefill/config.cuh"
@@ -27,17 +26,6 @@ __device__ __forceinline__ void wait_turn(const Group& group) {
 }
 __device__ __forceinline__ void pass_turn(const Group& group) {
   ptx::barrier_arrive(kTurnBarrier + (group.index ^ 1), kGroups * kGroupThreads);
-}
-
-template <int kSlots>
-__device__ __forceinline__ void wait_full(const TileBarriers<kSlots>& ring, uint32_t use) {
-  const RingSlot<kSlots> slot(use);
-  ptx::mbarrier_wait(ptx::smem_address(&ring.full[slot.index]), slot.parity);
-}
-template <int kSlots>
-__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
-  __syncwarp();
-  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
 }
 
 // Where the products of a tile find their matrices: low words of descriptors, the same in all lanes.
@@ -99,8 +87,8 @@ __device__ __forceinline__ void settle(State& state) {
   ptx::wgmma_settle(reinterpret_cast<float(&)[kHeadDim / 2]>(state.o));
 }
 
-// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their P is 0. By a warpgroup;
-// both may do it at once.
+// Zeros in the values of a tile outside of the run, whose memory may hold NaN: their P is 0. By a warpgroup; both may
+// do it at once.
 __device__ __forceinline__ void clear_values(Memory& shared, const Group& group, const Run& run, uint32_t tile_token) {
   uint8_t* const v = shared.v[(group.k_use - group.step()) % kKvSlots];
   uint32_t lane = group.lane;
@@ -128,7 +116,7 @@ __device__ __forceinline__ void prepare_logits(const abi::AttentionArgs& args, c
   const Run run = run_of(args, record_of(shared, item));
   const TileRows& rows = rows_here(shared, group);
   if (tile < rows.plain_begin[group.rows_index()] || tile >= rows.plain_end[group.rows_index()])
-    hide(args, shared, group, item, token_of(run, tile), s);
+    mask_tile(args, shared, group, item, token_of(run, tile), s);
 }
 
 // What a warpgroup holds of the items it works on.
@@ -351,7 +339,7 @@ __device__ __forceinline__ void close(const Running& now, uint32_t lane, State& 
     state.sum[h] = now.sum[h];
   }
   finish_sums(state);
-  if constexpr (kPoolRotated) turn_back(state, lane);
+  if constexpr (kPoolRotated) rotate_back(state, lane);
 }
 
 // Item n or the first one behind it that the group works on; false at the end of the queue.

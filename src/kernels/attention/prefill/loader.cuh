@@ -39,14 +39,14 @@ __device__ __forceinline__ void load_tiles(const abi::AttentionArgs& args, const
       const bool mine = wanted(token);
       const Place place = place_of(args, entry, token % entry_tokens);
       if (j != 0) entry = entry_of(token_of(j - 1));  // on its way while the slot is waited for
-      const RingSlot<kKvSlots> slot(use);
-      const uint32_t full = ptx::smem_address(&ring.full[slot.index]);
-      ptx::mbarrier_wait(ptx::smem_address(&ring.empty[slot.index]), slot.parity ^ 1);
+      const uint32_t slot = use % kKvSlots;
+      const uint32_t full = ptx::smem_address(&ring.full[slot]);
+      wait_empty(ring, use);
       const uint32_t boxes = __popc(__ballot_sync(~0u, mine));
       if (lane == 0) ptx::mbarrier_arrive_expect(full, boxes * (kBoxTokens * 128));
       __syncwarp();
       if (mine) {
-        const uint32_t to = ptx::smem_address(slots[slot.index]) + panel * kKvPanelBytes + box * (kBoxTokens * 128);
+        const uint32_t to = ptx::smem_address(slots[slot]) + panel * kKvPanelBytes + box * (kBoxTokens * 128);
         // Boxes that reach beyond a row bring zeros there.
         const bool whole = kRowBytes % 128 == 0;
         ptx::tma_load_shared_box(to, map, full, whole ? 0 : static_cast<int32_t>(panel * 64), place.token,

@@ -1,4 +1,4 @@
-// Shared memory of the prefill kernel. Used by its loaders and its warpgroups.
+// Shared memory of the prefill kernel, and the rings in it. Used by all files of this folder.
 #pragma once
 
 #include "kernels/attention/prefill/config.cuh"
@@ -6,12 +6,30 @@
 
 namespace fovea::attention::prefill {
 
-// A ring of tiles that loaders fill and warpgroups empty.
+// A ring of tiles that some warps fill and others empty.
 template <int kSlots>
 struct TileBarriers {
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
 };
+// Until the use-th tile is there.
+template <int kSlots>
+__device__ __forceinline__ void wait_full(const TileBarriers<kSlots>& ring, uint32_t use) {
+  const RingSlot<kSlots> slot(use);
+  ptx::mbarrier_wait(ptx::smem_address(&ring.full[slot.index]), slot.parity);
+}
+// Until its slot is free of the tile before.
+template <int kSlots>
+__device__ __forceinline__ void wait_empty(const TileBarriers<kSlots>& ring, uint32_t use) {
+  const RingSlot<kSlots> slot(use);
+  ptx::mbarrier_wait(ptx::smem_address(&ring.empty[slot.index]), slot.parity ^ 1);
+}
+// The warp has read it.
+template <int kSlots>
+__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
+}
 
 // The rows of a tile of queries, by the warp that loads them.
 struct TileRows {

@@ -1,7 +1,7 @@
-// Parts of rows become rows: whoever writes the last part of a row merges, in the plan's order. Where a row has many
-// parts, they are merged in two steps: runs of kMergeFan neighbours by whoever writes the last one of a run, each into
-// the place of its first part, then the runs by whoever ends the last one. So many workers share what one would read
-// alone, and the bits depend on the plan alone. Used by finish.cuh.
+// Parts of rows become rows: the warp that writes the last part of a row merges, in the plan's order. Where a row has
+// many parts, they are merged in two steps: runs of kMergeFan neighbours by the warp that writes the last one of a run,
+// each into the place of its first part, then the runs by the warp that ends the last one. So many workers share what
+// one would read alone, and the bits depend on the plan alone. Used by finish.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/softmax.cuh"
@@ -41,9 +41,9 @@ __device__ __forceinline__ RowParts find_parts(const abi::AttentionArgs& args, c
   if (!row.valid) return parts;
   parts.in_group = row.q_head - work.record->head * work.group;
   const abi::DevicePlanHeader& header = *work.header;
-  parts.merge = reinterpret_cast<const uint32_t*>(args.plan + header.merge_of_partial)[own / work.group];
-  const auto merge = reinterpret_cast<const abi::MergeEntry*>(args.plan + header.merges)[parts.merge];
-  parts.first_rows = reinterpret_cast<const uint32_t*>(args.plan + header.merge_parts) + merge.parts_begin;
+  parts.merge = section<uint32_t>(args, header.merge_of_partial)[own / work.group];
+  const abi::MergeEntry merge = section<abi::MergeEntry>(args, header.merges)[parts.merge];
+  parts.first_rows = section<uint32_t>(args, header.merge_parts) + merge.parts_begin;
   parts.count = merge.num_parts;
   if (parts.count > kMergeFan) {
     parts.run = place_of_part(parts.first_rows, parts.count, own - parts.in_group) / kMergeFan;
@@ -124,10 +124,7 @@ __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk 
       sum += weight[i];
 #pragma unroll
       for (uint32_t b = 0; b < kMergeBlocks; ++b) {
-        values[b].x += weight[i] * o[i][b].x;
-        values[b].y += weight[i] * o[i][b].y;
-        values[b].z += weight[i] * o[i][b].z;
-        values[b].w += weight[i] * o[i][b].w;
+        add(values[b], weight[i], o[i][b]);
       }
     }
   }
@@ -166,8 +163,7 @@ __device__ __forceinline__ void merge_part(const abi::AttentionArgs& args, const
       for (uint32_t r = 0; r < Chunk::kRounds; ++r) most = fmaxf(most, chunk.lse[r]);
       if (first == 0) break;
     }
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    most = row_max<State>(most);
     // 3. The columns, some at a time.
     float sum = 0.0f;
 #pragma unroll 1

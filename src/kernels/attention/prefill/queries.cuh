@@ -48,7 +48,7 @@ __device__ __forceinline__ void halve_rows(uint8_t* tile, float* scales, float* 
                   ptx::unpack_low<kQueryBf16>(words.y), ptx::unpack_high<kQueryBf16>(words.y),
                   ptx::unpack_low<kQueryBf16>(words.z), ptx::unpack_high<kQueryBf16>(words.z),
                   ptx::unpack_low<kQueryBf16>(words.w), ptx::unpack_high<kQueryBf16>(words.w)};
-    turn<1, kPoolRotated ? kRowChunks / 2 : 0>(x, lane);
+    rotate_if<1, kPoolRotated ? kRowChunks / 2 : 0>(x, lane);
     float factor = 1.0f;
     if constexpr (kQueryBf16 || kPoolRotated) {
       float most = 0.0f;
@@ -119,8 +119,8 @@ __device__ __forceinline__ void find_limits(const abi::AttentionArgs& args, cons
 __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Memory& shared, uint32_t loader,
                                              uint32_t lane) {
   const auto* const header = reinterpret_cast<const abi::DevicePlanHeader*>(args.plan);
-  const auto* const row_indices = reinterpret_cast<const uint32_t*>(args.plan + header->row_indices);
-  const auto* const q_pos = reinterpret_cast<const int32_t*>(args.plan + header->q_pos);
+  const auto* const row_indices = section<uint32_t>(args, header->row_indices);
+  const auto* const q_pos = section<int32_t>(args, header->q_pos);
   const auto* const q = static_cast<const uint8_t*>(args.q);
   const uint32_t group = header->counts.group;
   const uint32_t q_heads = header->counts.num_kv_heads * group;
@@ -149,10 +149,10 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
       if (kConverts && !kPoolScales && args.pool.k_scale != nullptr) {
         scale *= static_cast<const float*>(args.pool.k_scale)[record.head];
       }
-      const RingSlot<kQuerySlots> slot(use++);
-      ptx::mbarrier_wait(ptx::smem_address(&shared.q_ring.empty[slot.index]), slot.parity ^ 1);
+      const uint32_t slot = use % kQuerySlots;
+      wait_empty(shared.q_ring, use++);
       // 2. Their copies, and where their outputs go.
-      TileRows& tile_rows = shared.rows[slot.index];
+      TileRows& tile_rows = shared.rows[slot];
 #pragma unroll
       for (uint32_t i = 0; i < kQueryRows; ++i) {
         if (i / 2 * kGroupRows >= row_count * group) break;  // the group lets the tiles pass
@@ -165,7 +165,7 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
                                 static_cast<long long>(q_head) * args.out_head_stride;
         tile_rows.out[i * 32 + lane] = there ? reinterpret_cast<uint64_t>(out) : 0;
         tile_rows.row[i * 32 + lane] = q_row[i] * q_heads + q_head;
-        copy_rows(ptx::smem_address(shared.q[slot.index]), i * 32, q, own, lane);
+        copy_rows(ptx::smem_address(shared.q[slot]), i * 32, q, own, lane);
       }
       ptx::cp_async_commit();
       // 3. What they see.
@@ -176,12 +176,12 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
         const uint32_t rows = row_count * group;
 #pragma unroll 1
         for (uint32_t first = 0; first < kBlockRows && first / kGroupRows * kGroupRows < rows; first += 32) {
-          halve_rows(shared.q[slot.index], shared.row_scales[slot.index], shared.row_sums[slot.index], first,
+          halve_rows(shared.q[slot], shared.row_scales[slot], shared.row_sums[slot], first,
                      rows > first ? min(rows - first, 32u) : 0, scale, lane);
         }
       }
       ptx::fence_before_async_copies();
-      ptx::mbarrier_arrive(ptx::smem_address(&shared.q_ring.full[slot.index]));
+      ptx::mbarrier_arrive(ptx::smem_address(&shared.q_ring.full[slot]));
     }
     end_loads(shared, loader, n, lane);
   }

@@ -1,5 +1,5 @@
-// What the loaders of the prefill kernel do with records of items. Used by what loads: loader.cuh, gather.cuh,
-// queries.cuh.
+// What the warps that load or convert do with records of items. Used by loader.cuh, gather.cuh, queries.cuh and
+// convert.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/item.cuh"

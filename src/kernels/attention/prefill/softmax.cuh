@@ -1,5 +1,5 @@
 // Online softmax over the tiles of a warpgroup: logits of a tile, as wgmma leaves them, become P; references and sums
-// of the lane's two rows move on. Used by kernel.cuh.
+// of the lane's two rows move on. Used by kernel.cuh, and what it finds of rows by merge.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/item.cuh"
@@ -168,9 +168,9 @@ __device__ __forceinline__ uint32_t listed_bits(const abi::AttentionArgs& args, 
   return bits;
 }
 
-// Hides what the rows do not see of a tile.
-__device__ __forceinline__ void hide(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                     const Item& item, uint32_t tile_token, float (&s)[kLogits]) {
+// Logits of tokens that the rows do not see become -infinity.
+__device__ __forceinline__ void mask_tile(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
+                                          const Item& item, uint32_t tile_token, float (&s)[kLogits]) {
   const uint32_t first_token = tile_token + 2 * (group.lane & 3);
   const ItemRecord& record = record_of(shared, item);
   if (is_listed(record)) {
@@ -224,9 +224,7 @@ struct Running {
 __device__ __forceinline__ void set_limits(Running& now) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float sum = now.sum[h];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = row_sum<State>(now.sum[h]);
     // A row that sees nothing has no reference to keep.
     now.limit[h] = now.shift[h] != 0.0f ? fminf(sum, kMostSum) : kMostSum;
   }
@@ -248,7 +246,7 @@ __device__ __forceinline__ bool exponentiate(float (&s)[kLogits], Running& now, 
 }
 
 // Row maxima, over the lanes that share a row.
-__device__ __forceinline__ void find_tops(const float (&s)[kLogits], float (&top)[2]) {
+__device__ __forceinline__ void find_row_max(const float (&s)[kLogits], float (&max)[2]) {
   // Chains that do not wait for one another, of both rows.
   float chains[2][4];
 #pragma unroll
@@ -264,9 +262,7 @@ __device__ __forceinline__ void find_tops(const float (&s)[kLogits], float (&top
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    top[h] = fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3]));
-    top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-    top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+    max[h] = row_max<State>(fmaxf(fmaxf(chains[h][0], chains[h][1]), fmaxf(chains[h][2], chains[h][3])));
   }
 }
 
@@ -274,15 +270,15 @@ __device__ __forceinline__ void find_tops(const float (&s)[kLogits], float (&top
 // one of the warp moved; alpha is what sums already were, and outputs of the tiles before are to be multiplied by.
 __device__ __forceinline__ bool exponentiate_below_max(float (&s)[kLogits], Running& now, const RowFactors& scale,
                                                        float (&alpha)[2]) {
-  float top[2];
-  find_tops(s, top);
+  float max[2];
+  find_row_max(s, max);
   bool moves = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float shift = top[h] * scale.of(h) - kReference;
+    const float shift = max[h] * scale.of(h) - kReference;
     const bool first = now.shift[h] == 0.0f;
     alpha[h] = 1.0f;
-    if (first ? top[h] == kMinusInf : !(shift > now.shift[h])) continue;
+    if (first ? max[h] == kMinusInf : !(shift > now.shift[h])) continue;
     if (!first) alpha[h] = ptx::exp2_approx(now.shift[h] - shift);
     now.shift[h] = shift != 0.0f ? shift : 1e-30f;
     now.sum[h] *= alpha[h];
@@ -299,11 +295,11 @@ __device__ __forceinline__ bool exponentiate_below_max(float (&s)[kLogits], Runn
 
 // The same from P, where none of the warp's is infinite: it is as large as says which tokens outweigh all before.
 __device__ __forceinline__ void lower(float (&s)[kLogits], Running& now, float (&alpha)[2]) {
-  float top[2];
-  find_tops(s, top);
+  float max[2];
+  find_row_max(s, max);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float lift = top[h] > ptx::exp2_approx(kReference) ? ptx::log2_approx(top[h]) - kReference : 0.0f;
+    const float lift = max[h] > ptx::exp2_approx(kReference) ? ptx::log2_approx(max[h]) - kReference : 0.0f;
     alpha[h] = ptx::exp2_approx(-lift);
     now.shift[h] += lift;
     if (now.shift[h] == 0.0f) now.shift[h] = 1e-30f;

@@ -1,5 +1,5 @@
-// Elements of pools that are converted, as halves. Used by convert.cuh and, where logits are computed again, by
-// kernel.cuh.
+// Elements of pools that are converted, as halves, and their rotation. Used by convert.cuh, queries.cuh, finish.cuh
+// and, where logits are computed again, by kernel.cuh.
 #pragma once
 
 #include "kernels/attention/prefill/config.cuh"
@@ -74,9 +74,9 @@ __device__ __forceinline__ void scale_values(uint32_t scale, uint32_t (&halves)[
   }
 }
 
-// The rotation of pools that are, where kLastLane is not 0.
+// The rotation of pools that are rotated; nothing where kLastLane is 0.
 template <uint32_t kFirstLane, uint32_t kLastLane, int kCount>
-__device__ __forceinline__ void turn(float (&x)[kCount], uint32_t lane) {
+__device__ __forceinline__ void rotate_if(float (&x)[kCount], uint32_t lane) {
   if constexpr (kLastLane != 0) rotate<kFirstLane, kLastLane>(x, lane);
 }
 
