@@ -243,11 +243,13 @@ Status verify_run(const abi::PlanView& plan, const AttentionBatch& batch, std::i
       batch.page_table + (batch.list_begins != nullptr ? batch.list_begins[request]
                                                        : static_cast<std::int64_t>(request) * batch.page_table_stride);
   const std::int32_t first = b.position_base / page_tokens;
+  // A plan that shares nothing may be made without the lists, and names the same places in them.
+  const std::int32_t* const entries = plan.page_entries != nullptr ? plan.page_entries : batch.page_table;
   for (std::uint32_t page = 0; page * static_cast<std::uint32_t>(page_tokens) < b.num_tokens; ++page) {
-    if (plan.page_entries[b.list_begin + page] != own[first + static_cast<std::int32_t>(page)]) {
-      return internal_error("block row {} reads page {} at entry {}, the request has {}", run.block_row,
-                            plan.page_entries[b.list_begin + page], first + static_cast<std::int32_t>(page),
-                            own[first + static_cast<std::int32_t>(page)]);
+    const std::int32_t read = entries[b.list_begin + page], expected = own[first + static_cast<std::int32_t>(page)];
+    if (read != expected) {
+      return internal_error("block row {} reads page {} at entry {}, the request has {}", run.block_row, read,
+                            first + static_cast<std::int32_t>(page), expected);
     }
   }
   return ok_status();

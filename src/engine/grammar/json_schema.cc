@@ -192,6 +192,25 @@ class Checker {
     return ok_status();
   }
 
+  // Keys that are not named may come twice, and are one property then: they count once.
+  static Status check_least_properties(const Json& schema, const std::string& path) {
+    const auto least = schema.find("minProperties");
+    if (least == schema.end() || !least->is_number_unsigned()) return ok_status();
+    const auto opens = [&](const char* key) {
+      const auto found = schema.find(key);
+      return found != schema.end() && *found != Json(false);
+    };
+    if (schema.contains("properties") && !opens("additionalProperties") && !opens("unevaluatedProperties"))
+      return ok_status();
+    const auto required = schema.find("required");
+    const std::size_t named = schema.contains("properties") && required != schema.end() ? required->size() : 0;
+    if (least->get<std::uint64_t>() <= named + 1) return ok_status();
+    return invalid_argument(
+        "{}: \"minProperties\" is {}, which keys without a name in \"properties\" could meet by repeating one; name "
+        "{} of them as \"required\" \"properties\"",
+        path, least->get<std::uint64_t>(), least->get<std::uint64_t>() - 1);
+  }
+
   Status check_children(const Json& schema, const std::string& path) {
     for (const char* key :
          {"items", "unevaluatedItems", "additionalProperties", "unevaluatedProperties", "propertyNames"}) {
@@ -208,6 +227,10 @@ class Checker {
     if (schema.contains("patternProperties") && schema.contains("properties")) {
       return invalid_argument("{}: \"patternProperties\" beside \"properties\" is not supported", path);
     }
+    if (schema.contains("propertyNames") && schema.contains("properties")) {
+      return invalid_argument("{}: \"propertyNames\" beside \"properties\" is not supported", path);
+    }
+    FOVEA_RETURN_IF_ERROR(check_least_properties(schema, path));
     if (const auto found = schema.find("prefixItems"); found != schema.end()) {
       if (!found->is_array()) return invalid_argument("{}.prefixItems must be a list", path);
       for (std::size_t i = 0; i < found->size(); ++i) {

@@ -60,6 +60,11 @@ TEST(JsonSchema, RefusesByName) {
       {R"({"type":"array","items":{},"minItems":-1})", "minItems"},
       {R"({"type":"string","pattern":"((a{100}){100}){100}"})", "pattern"},
       {R"({"type":"object","properties":{"a":{}},"patternProperties":{"^a":{}}})", "patternProperties"},
+      {R"({"type":"object","properties":{"a":{}},"propertyNames":{"pattern":"^a"}})", "propertyNames"},
+      // A key that comes twice is one property.
+      {R"({"type":"object","patternProperties":{"^z$":{}},"minProperties":2})", "repeating"},
+      {R"({"type":"object","minProperties":2})", "minProperties\" is 2"},
+      {R"({"type":"object","properties":{"a":{}},"additionalProperties":true,"minProperties":2})", "name 1"},
       {R"({"type":"object","properties":{"a":{}},"required":["a","b"]})", "schema.required names \"b\""},
       {R"({"type":"object","required":["b"],"additionalProperties":{"type":"null"}})", "required names \"b\""},
       {R"({"enum":[]})", "enum"},

@@ -301,6 +301,14 @@ TEST(Grammar, RefusesWhatWouldTakeLongAndSaysTheLimit) {
   const auto together =
       compiler.compile({GrammarKind::kJsonSchema, fmt::format(R"({{"type":"object","properties":{{{}}}}})", many)});
   EXPECT_THAT(together.status().message(), HasSubstr("10000 times together"));
+  // A parser for each of very many states.
+  std::string some;
+  for (int i = 0; i < 200; ++i) some += fmt::format(R"({}"p{}":{{"type":"string","maxLength":5}})", i ? "," : "", i);
+  const auto half = compiler.compile(
+      {GrammarKind::kJsonSchema,
+       fmt::format(R"({{"type":"object","properties":{{{}}},"additionalProperties":false,"minProperties":100}})",
+                   some)});
+  EXPECT_THAT(half.status().message(), HasSubstr("too long to compile"));
   for (const char* tag : {R"({"type":"regex","pattern":"((a{100}){100}){100}"})",
                           R"({"type":"grammar","grammar":"root ::= ((\"a\"{100}){100}){100}"})"}) {
     const auto in_tag =
