@@ -213,7 +213,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // The library logs nothing unless told to; whoever runs a command wants to hear what goes wrong.
   const char* const variable = std::getenv("FOVEA_LOG_LEVEL");
-  const auto level = fovea::parse_log_level(variable != nullptr ? variable : "warning");
+  const auto level = fovea::parse_log_level(variable != nullptr && *variable != 0 ? variable : "warning");
   if (!level.ok()) return fovea::app::usage_error(fmt::format("FOVEA_LOG_LEVEL: {}", level.status().message()));
   fovea::set_log_level(*level);
   fovea::app::forget_service_links();

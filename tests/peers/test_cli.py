@@ -117,6 +117,11 @@ def test_contradictory_and_absurd_values_are_2_and_named(arguments, says, tmp_pa
     assert done.returncode == 2 and says in done.stderr and not done.stdout
 
 
+def test_a_log_level_that_is_empty_is_the_default():
+    assert fovea("doctor", "--help", env={"FOVEA_LOG_LEVEL": ""}).returncode == 0
+    assert fovea("doctor", "--help", env={"FOVEA_LOG_LEVEL": "loud"}).returncode == 2
+
+
 def test_a_key_that_is_empty_in_the_environment_is_refused():
     done = fovea("serve", "--port", "0", env={"FOVEA_API_KEY": ""})
     assert done.returncode == 2 and "FOVEA_API_KEY is empty" in done.stderr and not done.stdout
@@ -149,6 +154,8 @@ def test_verify_refuses_what_would_take_hours():
     done = fovea("plan", "explain", "--verify", "-", stdin='{"requests": [{"kv": 16777216, "q": 16777216}]}')
     assert done.returncode == 1 and "--verify" in done.stderr
     assert fovea("plan", "explain", "--verify", "-", stdin='{"requests": [{"kv": 100, "q": 100}]}').returncode == 0
+    done = fovea("plan", "explain", "--verify", "--gpu", "sm_90a")  # a plan that was made without the page lists
+    assert done.returncode == 0 and "verified" in done.stdout, done.stderr
 
 
 def test_demo_says_that_a_file_is_empty():

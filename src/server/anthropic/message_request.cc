@@ -36,8 +36,10 @@ void read_tools(FieldReader& fields, const OrderedJson& list, ToolUse* out) {
     }
     Tool tool = {text_of(list[i], "name"), kNoParameters};
     const OrderedJson* schema = member(list[i], "input_schema");
-    if (!is_tool_name(tool.name) || (schema != nullptr && !schema->is_object())) {
-      fields.fail("tools", where + " must have a name of 1 to 64 letters, digits, _ and -, and an object input_schema");
+    if (!is_tool_name(tool.name) || (schema != nullptr && !is_object_schema(*schema))) {
+      fields.fail("tools", where +
+                               " must have a name of 1 to 64 letters, digits, _ and -, and the schema of an object "
+                               "as input_schema: {\"type\":\"object\",...}");
       return;
     }
     if (schema != nullptr && !schema->empty()) tool.parameters = schema->dump();

@@ -8,8 +8,16 @@
 namespace fovea::server {
 namespace {
 
-constexpr const char* kPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "other"};
-constexpr std::int32_t kStatuses[] = {200, 400, 401, 404, 405, 413, 415, 429, 500, 503, 0};
+constexpr const char* kPaths[] = {"/v1/chat/completions",
+                                  "/v1/completions",
+                                  "/v1/responses",
+                                  "/v1/messages",
+                                  "/v1/models",
+                                  "/generate",
+                                  "/tokenize",
+                                  "/health",
+                                  "other"};
+constexpr std::int32_t kStatuses[] = {200, 204, 400, 401, 403, 404, 405, 408, 413, 415, 429, 431, 500, 503, 0};
 
 std::vector<double> time_bounds() {
   return {0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0};

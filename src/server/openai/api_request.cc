@@ -175,8 +175,10 @@ std::optional<ApiError> parse_completion_request(std::string_view body, const Re
     fields.fail("n", "n must be 1 where max_tokens is 0: all choices would be the prompt");
   }
   if (static_cast<std::int64_t>(out->prompts.size()) * params.best_of > 4 * limits.max_prompts) {
-    fields.fail("n", fmt::format("{} prompts with {} choices each are too many for one request", out->prompts.size(),
-                                 params.best_of));
+    fields.fail("n",
+                fmt::format("{} prompts with {} choices each are too many for one request; at most {} choices of all "
+                            "together",
+                            out->prompts.size(), params.best_of, 4 * limits.max_prompts));
   }
   return finish(fields, &params.ignored);
 }

@@ -37,15 +37,18 @@ constexpr Type kTypes[] = {
     {"number0", R"({"type":"integer","minimum":0})"},
     {"top", R"({"type":"integer","minimum":0,"maximum":20})"},
     {"share", R"({"type":"number","minimum":0,"maximum":1})"},
+    {"top_p", R"({"type":"number","exclusiveMinimum":0,"maximum":1})"},
+    {"top_k", R"({"type":"integer","minimum":-1})"},
+    {"repetition", R"({"type":"number","minimum":0.01,"maximum":100})"},
     {"penalty", R"({"type":"number","minimum":-2,"maximum":2})"},
     {"temperature", R"({"type":"number","minimum":0,"maximum":100})"},
     {"budget", R"({"type":["integer","string"]})"},
 };
 
-#define FOVEA_SAMPLING                                                                                                \
-  "temperature:temperature top_p:share top_k:integer min_p:share presence_penalty:penalty frequency_penalty:penalty " \
-  "repetition_penalty:number seed:integer stop:strings stop_token_ids:ids include_stop_str_in_output:boolean "        \
-  "ignore_eos:boolean skip_special_tokens:boolean logit_bias:object cache_salt:string priority:integer "              \
+#define FOVEA_SAMPLING                                                                                              \
+  "temperature:temperature top_p:top_p top_k:top_k min_p:share presence_penalty:penalty frequency_penalty:penalty " \
+  "repetition_penalty:repetition seed:integer stop:strings stop_token_ids:ids include_stop_str_in_output:boolean "  \
+  "ignore_eos:boolean skip_special_tokens:boolean logit_bias:object cache_salt:string priority:integer "            \
   "sparse:string kv_budget:budget sparse_prompt_tokens:number0 "
 #define FOVEA_FORMS                                                                                             \
   "response_format:object structured_outputs:object guided_json:any guided_regex:string guided_choice:strings " \

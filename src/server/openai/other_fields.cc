@@ -99,8 +99,8 @@ constexpr Unsupported kUnsupported[] = {
 
 bool asks_for_nothing(const Json& value, std::string_view neutral) {
   if ((value.is_array() || value.is_object()) && value.empty()) return true;
-  if (value == false || value == "" || value == "none") return true;
-  return !neutral.empty() && value == Json::parse(neutral);
+  if (!neutral.empty() && value == Json::parse(neutral)) return true;
+  return (value == false && neutral != "true") || value == "" || value == "none";
 }
 
 }  // namespace

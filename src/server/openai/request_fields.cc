@@ -108,7 +108,7 @@ void read_sampling(FieldReader& fields, const RequestLimits& limits, GenerationP
   fields.number("min_p", 0.0, 1.0, &sampling.min_p);
   fields.number("presence_penalty", -2.0, 2.0, &sampling.presence_penalty);
   fields.number("frequency_penalty", -2.0, 2.0, &sampling.frequency_penalty);
-  fields.number("repetition_penalty", 1e-3, 1e3, &sampling.repetition_penalty);
+  fields.number("repetition_penalty", 0.01, 100.0, &sampling.repetition_penalty);
   std::int64_t seed = 0;
   if (fields.integer("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
                      &seed)) {
@@ -171,13 +171,17 @@ bool read_content(const Json& message, const std::string& where, FieldReader& fi
                                  ? part["type"].get<std::string>()
                                  : std::string("?");
     const char* member = type == "refusal" ? "refusal" : "text";
-    const bool text = (type == "text" || type == "input_text" || type == "output_text" || type == "refusal") &&
-                      part.contains(member) && part[member].is_string();
-    if (!text) {
+    const bool known = type == "text" || type == "input_text" || type == "output_text" || type == "refusal";
+    if (!known) {
       fields.fail(where + ".content",
                   fmt::format("{}.content holds a part of type {}; this server reads parts of type \"text\"", where,
                               quote(type)),
                   "unsupported_parameter");
+      return false;
+    }
+    if (!part.contains(member) || !part[member].is_string()) {
+      fields.fail(where + ".content", fmt::format("{}.content holds a part of type {} whose \"{}\" is no string", where,
+                                                  quote(type), member));
       return false;
     }
     *out += part[member].get<std::string>();

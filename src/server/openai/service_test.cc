@@ -264,6 +264,9 @@ TEST_F(ServiceTest, RefusesWithTheRightCode) {
   check(chat, chat_body(R"(,"grammar":"root ::= x")"), 400, "grammar", "unsupported_parameter");
   check(chat, chat_body(R"(,"best_of":2)"), 400, "best_of", "unsupported_parameter");
   check(chat, chat_body(R"(,"web_search_options":{})"), 400, "web_search_options", "unsupported_parameter");
+  check(chat, chat_body(R"(,"detokenize":false)"), 400, "detokenize", "unsupported_parameter");
+  check(chat, R"({"messages":[{"role":"user","content":[{"type":"text","text":5}]}]})", 400, "messages[0].content",
+        nullptr);
   check(chat, chat_body(R"(,"stream":true,"stream_options":{"continuous_usage_stats":true})"), 400,
         "stream_options.continuous_usage_stats", "unsupported_parameter");
   check("/v1/completions", R"({"prompt":"x","top_logprobs":3})", 400, "top_logprobs", "unknown_parameter");

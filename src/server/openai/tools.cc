@@ -49,8 +49,9 @@ void read_list(FieldReader& fields, const OrderedJson& list, ToolUse* out) {
       return;
     }
     if (const OrderedJson* parameters = member(*body, "parameters"); parameters != nullptr && !tool.custom) {
-      if (!parameters->is_object()) {
-        fields.fail("tools", where + ".function.parameters must be a JSON schema: an object");
+      if (!is_object_schema(*parameters)) {
+        fields.fail("tools",
+                    where + ".function.parameters must be the JSON schema of an object: {\"type\":\"object\",...}");
         return;
       }
       if (!parameters->empty()) tool.parameters = parameters->dump();
@@ -165,6 +166,13 @@ OrderedJson text_function(const std::string& name, std::string description, cons
   if (!description.empty()) function["description"] = std::move(description);
   function["parameters"] = OrderedJson::parse(kTextParameters);
   return function;
+}
+
+bool is_object_schema(const OrderedJson& schema) {
+  if (!schema.is_object() || schema.empty()) return schema.is_object();
+  if (const OrderedJson* type = member(schema, "type"); type != nullptr) return *type == "object";
+  constexpr const char* kMayBe[] = {"properties", "$ref", "anyOf", "oneOf", "allOf"};
+  return std::any_of(std::begin(kMayBe), std::end(kMayBe), [&](const char* key) { return schema.contains(key); });
 }
 
 bool is_tool_name(const std::string& name) {

@@ -26,6 +26,9 @@ inline constexpr const char* kTextParameters =
 nlohmann::ordered_json text_function(const std::string& name, std::string description,
                                      const nlohmann::ordered_json* grammar);
 
+// Whether calls by this schema have an object of arguments, as far as it says: {} and references may.
+bool is_object_schema(const nlohmann::ordered_json& schema);
+
 // Letters, digits, _ and -, at most 64.
 bool is_tool_name(const std::string& name);
 

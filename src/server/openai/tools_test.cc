@@ -306,7 +306,10 @@ TEST_F(ToolsTest, RefusesByName) {
   for (const char* wrong :
        {R"("x")", R"([1])", R"([{"type":"function"}])", R"([{"type":"function","function":{}}])",
         R"([{"type":"function","function":{"name":""}}])", R"([{"type":"function","function":{"name":"a b"}}])",
-        R"([{"type":"function","function":{"name":"f","parameters":[]}}])", R"([{"type":"custom","custom":{}}])",
+        R"([{"type":"function","function":{"name":"f","parameters":[]}}])",
+        R"([{"type":"function","function":{"name":"f","parameters":{"type":"string"}}}])",
+        R"([{"type":"function","function":{"name":"f","parameters":{"enum":[1]}}}])",
+        R"([{"type":"custom","custom":{}}])",
         R"([{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])"}) {
     EXPECT_EQ(error(tools(wrong))["param"], "tools") << wrong;
   }

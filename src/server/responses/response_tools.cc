@@ -49,8 +49,9 @@ void ResponseToolReader::add(const std::string& where, const OrderedJson& tool, 
     if (!description.empty()) function["description"] = description;
     function["parameters"] = OrderedJson::parse(kNoParameters);
     if (const OrderedJson* given = member(tool, "parameters"); given != nullptr) {
-      if (!given->is_object()) {
-        fields_.fail(where + ".parameters", where + ".parameters must be a JSON schema: an object");
+      if (!is_object_schema(*given)) {
+        fields_.fail(where + ".parameters",
+                     where + ".parameters must be the JSON schema of an object: {\"type\":\"object\",...}");
         return;
       }
       if (!given->empty()) function["parameters"] = *given;

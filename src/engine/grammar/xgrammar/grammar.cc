@@ -117,6 +117,8 @@ std::string readable_grammar_error(std::string message) {
   if (const std::size_t at = message.find(marker); at != std::string::npos) message.erase(0, at + marker.size());
   while (!message.empty() && (message.back() == '\n' || message.back() == ' ')) message.pop_back();
   std::replace(message.begin(), message.end(), '\n', ' ');
+  // What it would do instead is not done here: the grammar is refused.
+  if (const std::size_t at = message.find("; ignoring"); at != std::string::npos) message.erase(at);
   return shorten(message);
 }
 
