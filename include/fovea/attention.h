@@ -317,7 +317,7 @@ class Attention {
 // Which places of the pages new rows go to: slots, or a request and a position for each row. All on the pool's device.
 struct AppendPlaces {
   TensorView slots;  // i32 [rows], page * page_tokens + token in the page; negative: the row is skipped
-  // Else: row i is token positions[i] of request batch_indices[i], whose pages are page_indices[page_indptr[b] ..].
+  // No slots: row i is token positions[i] of request batch_indices[i], whose pages are page_indices[page_indptr[b] ..].
   TensorView batch_indices;  // i32 [rows]
   TensorView positions;      // i32 [rows]
   TensorView page_indices;   // i32

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from ctypes import Structure, addressof, c_char_p, c_int32, c_int64, c_uint32, c_void_p, cast, pythonapi
+from contextlib import nullcontext
+from ctypes import Structure, addressof, c_char_p, c_float, c_int32, c_int64, c_uint32, c_void_p, cast, pythonapi
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ Integers = Iterable[Any]  # a sequence of integers, or a tensor of them
 Stream = Any  # a framework's stream, its handle, or None for the current one
 
 CPU, CUDA = 1, 2  # DLPack device types
-DL_INT, DL_FLOAT = 0, 2  # DLPack type codes
+DL_INT, DL_UINT, DL_FLOAT = 0, 1, 2  # DLPack type codes
 DTYPES = {"f32": abi.F32, "f16": abi.F16, "bf16": abi.BF16, "fp8_e4m3": abi.F8E4M3, "int8": abi.I8, "int4": abi.I4}
 MASKS = {"none": abi.MASK_NONE, "causal": abi.MASK_CAUSAL, "window": abi.MASK_WINDOW, "bits": abi.MASK_BITS}
 LAYOUTS = {"NHD": abi.NHD, "HND": abi.HND}
@@ -229,6 +230,8 @@ class Described:
         self.shape = (c_int64 * t.ndim).from_address(t.shape)[:] if t.ndim else []
         stride, self.contiguous = 1, True
         strides = (c_int64 * t.ndim).from_address(t.strides)[:] if t.strides and t.ndim else None
+        if 0 in self.shape:
+            return  # whatever the strides are: NumPy's are 0
         for i in reversed(range(t.ndim)):
             self.contiguous = self.contiguous and (strides is None or self.shape[i] == 1 or strides[i] == stride)
             stride *= self.shape[i]
@@ -271,6 +274,19 @@ def check_integer(name: str, value: Any, kind: Any = c_int32) -> None:
         raise InvalidArgument(f"{name} is {value!r}, expected an integer")
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise InvalidArgument(f"{name} has {value}, which is no integer of {bits} bits")
+
+
+def c_scale(name: str, value: Any, default: str) -> float:
+    """For a float in which C reads 0 as `default`, which None stands for here."""
+    if value is None:
+        return 0.0
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"{name} is {value!r}, expected a number, or None for {default}") from None
+    if c_float(number).value == 0.0:
+        raise InvalidArgument(f"{name} is {value!r}, which is 0 as a float32; expected another number, or None for {default}")
+    return number
 
 
 def host_array(values: Any, kind: Any = c_int32, name: str = "a list") -> Any:
@@ -345,3 +361,13 @@ def empty_like(x: Any, shape: Any = None, dtype: Any = None) -> Any:
     return module.empty(shape, dtype=dtype or x.dtype)
 
 
+def fill_rows(x: Any, begin: int, value: float, stream: Stream) -> None:
+    """Rows from `begin` on become `value`, in the order of the stream (None: the framework's current one)."""
+    context: Any = nullcontext()
+    if stream is not None and device_of(x)[0] == CUDA:
+        handle = stream_of(stream, x).value or 0
+        torch = _torch_tensor(x)
+        cuda = sys.modules["cupy"].cuda if torch is None else torch.cuda
+        context = cuda.ExternalStream(handle) if torch is None else cuda.stream(cuda.ExternalStream(handle, x.device))
+    with context:
+        x[begin:] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import numbers
 import os
 from ctypes import byref
 from typing import Any
@@ -54,7 +55,7 @@ class Attention:
 
     device: "cpu", "cuda" or "cuda:N". q_dtype (of q and the output) and kv_dtype: "bf16", "f16", "f32" (CPU); kv_dtype
     also "fp8_e4m3", "int8" and "int4", whose pools are tensors of bytes (run() says how they lie). On CUDA a 16-bit
-    kv_dtype is that of q. Types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given. softcap:
+    kv_dtype is that of q. Types of torch and numpy do too. sm_scale: 1/sqrt(head_dim) unless given, not 0. softcap:
     logits become softcap * tanh(logit / softcap). sinks, alibi_slopes: float32 [num_qo_heads] on the device, kept alive
     here. kv_token_scales: fp8 with a scale for each token and head. kv_rotated: pools of int8 and int4 that
     append_paged_kv(rotated=True) wrote; head_dim is a power of two. sigmoid_bias: weights are sigmoid(logit + bias) instead
@@ -91,7 +92,7 @@ class Attention:
         o.num_qo_heads, o.num_kv_heads, o.head_dim, o.page_tokens = num_qo_heads, num_kv_heads, head_dim, page_tokens
         o.q_dtype = _dtype(q_dtype)
         o.kv_dtype = o.q_dtype if kv_dtype is None else _dtype(kv_dtype)
-        o.sm_scale, o.softcap = sm_scale or 0.0, softcap or 0.0
+        o.sm_scale, o.softcap = lib.c_scale("sm_scale", sm_scale, "1/sqrt(head_dim)"), softcap or 0.0
         o.sinks, o.alibi_slopes = borrow(sinks, alibi_slopes)[:2]
         o.sigmoid, o.sigmoid_bias = sigmoid_bias is not None, sigmoid_bias or 0.0
         o.max_requests, o.max_rows, o.max_pages_per_request = max_requests, max_rows, max_pages_per_request
@@ -114,14 +115,22 @@ class Attention:
     @staticmethod
     def _set_variant(o: Any, variant: Any, values: Any, borrow: lib.Borrowed) -> Any:
         if variant is None:
+            if values:
+                raise lib.InvalidArgument(f"variant_values are given ({', '.join(map(str, values))}), and no variant: they would "
+                                          "not be read")
             return None
         o.variant_name, o.variant_source = (lib.c_text("variant", text) for text in variant)
         records = (abi.VariantValue * max(len(values), 1))()
         for record, (name, value) in zip(records, values.items()):
             record.name = lib.c_text("the name of a value", name)
-            if isinstance(value, (int, float)):
-                record.type = abi.PARAM_INT if isinstance(value, int) else abi.PARAM_FLOAT
-                record.number = value
+            if isinstance(value, numbers.Integral):
+                lib.check_integer(f"variant_values[{name!r}]", value)
+                record.type, record.number = abi.PARAM_INT, int(value)
+            elif isinstance(value, numbers.Real):
+                record.type, record.number = abi.PARAM_FLOAT, float(value)
+            elif not hasattr(value, "__dlpack__"):
+                raise lib.InvalidArgument(f"variant_values[{name!r}] is {value!r}, expected an int, a float, or a tensor of "
+                                          "float32 or int32")
             else:
                 record.tensor = borrow(value)[0]
                 record.type = (abi.PARAM_FLOAT_TENSOR if lib.Described(record.tensor).code == lib.DL_FLOAT
@@ -144,15 +153,17 @@ class Attention:
         request i owns entries from page_indptr[i] on, and with one entry more than requests ends before page_indptr[i + 1]:
         more pages than that are OutOfRange, here and in grow(). On the CPU or on the device; there it is read at its address, also
         by graph replays, and kept alive here until the next plan. mask: "none", "causal", "window" (with window_left) or
-        "bits" (mask_bits: uint8, bit mask_offsets[i] + r * kv_len + t is query token r and KV token t, lowest bit first).
+        "bits" (mask_bits: uint8 on the host, contiguous; bit mask_offsets[i] + r * kv_len + t is query token r and KV token t,
+        lowest bit first).
         """
         q, n = lib.host_array(q_lens, name="q_lens")
         kv, kv_count = lib.host_array(kv_lens, name="kv_lens")
         if n != kv_count:
             raise lib.InvalidArgument(f"{n} q_lens and {kv_count} kv_lens")
         borrow = lib.Borrowed()
-        b = abi.Batch(struct_bytes=ctypes.sizeof(abi.Batch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
-                      window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
+        b = abi.Batch(struct_bytes=ctypes.sizeof(abi.Batch), num_requests=n,
+                      mask=self._mask_kind(mask, window_left, mask_bits, mask_offsets), window_left=window_left,
+                      q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv))
         keep = [page_indices, mask_bits]
         shape = self._lend_pages(b, page_indices, borrow, keep)
         if page_indptr is not None:
@@ -163,6 +174,8 @@ class Attention:
             b.list_begins = ctypes.addressof(begins)
             if count == n + 1:
                 b.list_ends = ctypes.addressof(begins) + ctypes.sizeof(ctypes.c_int64)
+            elif not b.num_page_indices:  # which C reads as not known
+                b.list_ends = b.list_begins
             keep.append(begins)
         elif len(shape) != 2 or shape[0] < n:
             raise lib.InvalidArgument(f"page_indices has shape {tuple(shape)}, expected [{n}, stride]; lists need page_indptr")
@@ -176,12 +189,30 @@ class Attention:
         self._rows = sum(q[:n])
 
     @staticmethod
+    def _mask_kind(mask: str, window_left: int = -1, mask_bits: Any = None, mask_offsets: Any = None) -> int:
+        """Number of the mask, which reads what is given for one."""
+        kind = _number(lib.MASKS, "mask", mask)
+        lib.check_integer("window_left", window_left)
+        for name, given, reader in (("window_left", window_left >= 0, "window"), ("mask_bits", mask_bits is not None, "bits"),
+                                    ("mask_offsets", mask_offsets is not None, "bits")):
+            if given and mask != reader:
+                raise lib.InvalidArgument(f'{name} is given, and mask is "{mask}", which does not read it; give mask="{reader}", or '
+                                          f"leave {name} out")
+        return kind
+
+    @staticmethod
     def _lend_mask(record: Any, mask_bits: Tensor, borrow: lib.Borrowed) -> None:
-        if record.mask != lib.MASKS["bits"]:
-            raise lib.InvalidArgument('mask_bits are given, and mask is not "bits": they would not be read')
-        bits = lib.Described(borrow(mask_bits)[0])
-        if bits.bits != 8 or len(bits.shape) != 1 or bits.place[0] == lib.CUDA:
-            raise lib.InvalidArgument("mask_bits must be uint8 of rank 1 on the host")
+        bits, torch = lib.Described(borrow(mask_bits)[0]), lib._torch_tensor(mask_bits)
+        # torch's bools are lent as uint8.
+        if (bits.code, bits.bits) != (lib.DL_UINT, 8) or (torch is not None and mask_bits.dtype != torch.uint8):
+            raise lib.InvalidArgument(f"mask_bits is of type {getattr(mask_bits, 'dtype', 'unknown')}, expected uint8 with eight "
+                                      'pairs a byte, the first in the lowest bit; pack bools by numpy.packbits(mask, '
+                                      'bitorder="little") or fovea.flashinfer.packbits(mask, bitorder="little")')
+        if len(bits.shape) != 1 or not bits.contiguous:
+            raise lib.InvalidArgument(f"mask_bits has shape {tuple(bits.shape)} and is {'' if bits.contiguous else 'not '}"
+                                      "contiguous, expected one dim and contiguous; hand over a flat copy")
+        if bits.place[0] == lib.CUDA:
+            raise lib.InvalidArgument(f"mask_bits is on {lib.device_name(bits.place)}, expected it on the host; copy it there")
         record.mask_bits, record.mask_bytes = bits.address, bits.shape[0]
 
     @staticmethod
@@ -209,8 +240,9 @@ class Attention:
         if n != kv_count or begins_count < n:
             raise lib.InvalidArgument(f"{n} q_lens, {kv_count} kv_lens and {begins_count} kv_begins")
         borrow = lib.Borrowed()
-        b = abi.RaggedBatch(struct_bytes=ctypes.sizeof(abi.RaggedBatch), num_requests=n, mask=_number(lib.MASKS, "mask", mask),
-                            window_left=window_left, q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv),
+        b = abi.RaggedBatch(struct_bytes=ctypes.sizeof(abi.RaggedBatch), num_requests=n,
+                            mask=self._mask_kind(mask, window_left, mask_bits, mask_offsets), window_left=window_left,
+                            q_lens=ctypes.addressof(q), kv_lens=ctypes.addressof(kv),
                             kv_begins=ctypes.addressof(begins))
         keep: list[Any] = [None, mask_bits]
         if mask_bits is not None:
@@ -245,7 +277,7 @@ class Attention:
         borrow = lib.Borrowed()
         b = abi.BlockSparseBatch(struct_bytes=ctypes.sizeof(abi.BlockSparseBatch), indptr=ctypes.addressof(begins),
                                  indices=ctypes.addressof(columns), heads_differ=heads_differ,
-                                 mask=_number(lib.MASKS, "mask", mask), **sizes)
+                                 mask=self._mask_kind(mask, mask_bits=mask_bits), **sizes)
         if mask_bits is not None:
             self._lend_mask(b, mask_bits, borrow)
         lib.check(lib.library.fovea_attention_plan_blocks(self._handle, byref(b), lib.stream_on(stream, self._place, indptr)))
@@ -273,6 +305,9 @@ class Attention:
         if t.code != lib.DL_INT or t.bits != 32 or not t.contiguous:
             raise lib.InvalidArgument("page_indices must be a contiguous int32 tensor")
         record.page_indices, record.page_indices_device = t.address, t.place[0]
+        if not t.address:  # torch's tensors without elements have no memory, and C takes NULL for none given
+            keep.append((ctypes.c_int32 * 1)())
+            record.page_indices = ctypes.addressof(keep[-1])
         record.num_page_indices = math.prod(t.shape)
         return tuple(t.shape)
 
@@ -283,6 +318,7 @@ class Attention:
         page_indptr [groups or more]); rows of group i are row_begins[i] up to row_begins[i + 1]. causal: the last level's
         rows are the last tokens of their run. Needs max_cascade_levels for more than a few rows.
         """
+        lib.check_integer("num_rows", num_rows)
         borrow = lib.Borrowed()
         keep = [levels]
         records = (abi.CascadeLevel * max(len(levels), 1))()
@@ -316,7 +352,8 @@ class Attention:
         at selected_begins[i] + h * selected_stride, ascending, the newest page last; others, and those whose
         selected_begins is negative, read all of their pages, from page_indptr[i] on. budget_divisor n (2 or more): the
         budget is kv_len / n, from 256 up to budget_tokens. list_tokens: int32 [requests] on the
-        attention's device, tokens in the list or lists of a request, read by run(); None: as kv_lens say. Needs
+        attention's device, tokens in the list or lists of a request, read by run() on CUDA; the CPU does not read it, as plans
+        hold lengths and lists there. None: as kv_lens say. Needs
         max_selected. OutOfRange: lists that reach beyond page_indices, more requests than declared. Unsupported: slopes,
         variants of your own, batch_invariant.
         """
@@ -381,6 +418,9 @@ class Attention:
             sinks: Tensor | None = None, stream: Stream = None) -> Any:
         """Attention of q [rows, num_qo_heads, head_dim] over kv by the last plan; returns out, or (out, lse).
 
+        q may have more rows than are planned (CUDA graphs of padded batches). An out or lse that is given keeps its rows beyond
+        the planned ones; one that is made here gets those of a row that sees nothing, 0 and -inf. Replays of a graph do so for
+        the rows that were beyond the plan at its capture: those that only later plans leave out hold what replays before wrote.
         kv: (k, v), or one tensor with a dim of 2 behind the pages; [pages, page_tokens, num_kv_heads, head_dim] (NHD) or
         [pages, num_kv_heads, page_tokens, head_dim] (HND), strides as they are; without pages after plan_ragged() and
         plan_blocks(). lse: float32 [rows, num_qo_heads], base
@@ -392,10 +432,16 @@ class Attention:
         """
         if out is None or (lse is None and return_lse):
             lib.check_tensor("q", q, "[rows, num_qo_heads, head_dim]")
-        if out is None:
-            out = lib.empty_like(q)
-        if lse is None and return_lse:
-            lse = lib.empty_like(q, tuple(q.shape[:2]), "float32")
+            # Rows beyond the plan, ahead of the launch: replays of a graph may have plans with these rows.
+            longer = q.shape[0] > self._rows
+            if out is None:
+                out = lib.empty_like(q)
+                if longer:
+                    lib.fill_rows(out, self._rows, 0.0, stream)
+            if lse is None and return_lse:
+                lse = lib.empty_like(q, tuple(q.shape[:2]), "float32")
+                if longer:
+                    lib.fill_rows(lse, self._rows, -math.inf, stream)
         k, v = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
         borrow = lib.borrowed()
         try:
@@ -467,7 +513,7 @@ def append_paged_kv(k: Tensor, v: Tensor, kv: Any, *, slots: Tensor | None = Non
     Attention(kv_rotated=True) undoes it.
 
     Either slots (int32 [rows]: page * page_tokens + token in the page; negative skips the row), or batch_indices and
-    positions (int32 [rows]) with the lists page_indices, page_indptr (int32). All on the device of kv.
+    positions (int32 [rows]) with the lists page_indices, page_indptr (int32), not both. All on the device of kv.
     """
     k_pool, v_pool = kv if type(kv) is tuple and len(kv) == 2 else split_kv(kv)
     borrow = lib.borrowed()

@@ -214,7 +214,7 @@ class _PagedWrapper:
         invariant = bool(disable_split_kv) or (fixed_split_size is not None and fixed_split_size > 0)
         return dict(device=_device_name(workspace), num_qo_heads=num_qo_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
                     page_tokens=page_size, q_dtype=q_dtype, kv_dtype=str(kv_data_type or q_data_type).split(".")[-1],
-                    sm_scale=sm_scale or None, softcap=logits_soft_cap or 0.0, batch_invariant=invariant,
+                    sm_scale=sm_scale, softcap=logits_soft_cap or 0.0, batch_invariant=invariant,
                     max_cascade_levels=levels)
 
     def _run(self, q: Tensor, paged_kv_cache: Any, q_scale: Any, k_scale: Any, v_scale: Any, out: Any, lse: Any,
@@ -635,7 +635,7 @@ def _single(q: Tensor, k: Tensor, v: Tensor, q_len: int, kv_layout: str, mask: d
            threading.get_ident(), getattr(stream, "value", None))
     attention = _single_object(key, lambda: Attention(
         device=key[0], num_qo_heads=heads, num_kv_heads=kv_heads, head_dim=dim, page_tokens=page, q_dtype=q.dtype,
-        kv_dtype=k.dtype, softcap=soft_cap or 0.0, sm_scale=sm_scale or None, max_requests=1, max_rows=key[9],
+        kv_dtype=k.dtype, softcap=soft_cap or 0.0, sm_scale=sm_scale, max_requests=1, max_rows=key[9],
         max_pages_per_request=key[10], max_mask_bytes=key[11], share_prefixes=False))
     attention.plan([q_len], [kv_len], [list(range(pages)) or [0]], stream=stream, **mask)
     result = attention.run(q, (k, v), return_lse=return_lse, kv_layout=kv_layout, stream=stream,

@@ -83,7 +83,7 @@ class PageSelector:
             lib.check_integer(name, given[name])
             setattr(o, name, given[name])
         o.device, o.policy, o.q_dtype = lib.c_text("device", device), lib.c_text("policy", policy), _dtype(q_dtype)
-        o.sm_scale = sm_scale or 0.0
+        o.sm_scale = lib.c_scale("sm_scale", sm_scale, "1/sqrt(head_dim)")
         if rotary_dim is not None:
             lib.check_integer("rotary_dim", rotary_dim)
             o.rotary_dim = rotary_dim

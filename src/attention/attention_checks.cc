@@ -4,6 +4,7 @@
 #include <bit>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 #include "base/quote.h"
 #include "base/status.h"
@@ -54,7 +55,7 @@ Status check_rows(const char* name, const TensorView& tensor, std::int64_t rows,
     return invalid_argument("{} is {}, expected {} [{}, {}, {}]", name, describe(tensor), dtype_name(dtype), rows,
                             heads, head_dim);
   }
-  if (tensor.strides[2] != 1 && tensor.shape[0] != 0) {  // numpy gives empty arrays strides of 0
+  if (tensor.strides[2] != 1) {
     return invalid_argument("{} has stride {} in its last dim, expected 1; make it contiguous", name,
                             tensor.strides[2]);
   }
@@ -107,7 +108,18 @@ Status check_array(const char* name, const TensorView& tensor, std::initializer_
 }
 
 Status check_places(const AppendPlaces& places, std::int64_t rows, DevicePlace place) {
-  if (!is_empty(places.slots)) return check_array("slots", places.slots, {rows}, DType::kI32, place);
+  if (!is_empty(places.slots)) {
+    for (const auto& [name, tensor] :
+         std::initializer_list<std::pair<const char*, const TensorView&>>{{"batch_indices", places.batch_indices},
+                                                                          {"positions", places.positions},
+                                                                          {"page_indices", places.page_indices},
+                                                                          {"page_indptr", places.page_indptr}}) {
+      if (is_empty(tensor)) continue;
+      return invalid_argument("slots and {} are given; give slots alone, or batch_indices, positions and page lists",
+                              name);
+    }
+    return check_array("slots", places.slots, {rows}, DType::kI32, place);
+  }
   if (is_empty(places.batch_indices)) {
     return invalid_argument("nothing says where rows go; give slots, or batch_indices, positions and page lists");
   }

@@ -13,10 +13,23 @@ namespace {
 
 bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16; }
 
+// That no rows are dropped because other operands lack them.
+Status check_length(const char* name, const TensorView& tensor, std::int64_t rows) {
+  if (tensor.shape[0] == rows) return ok_status();
+  return invalid_argument("{} is {}, expected {} rows as the other operands have", name, describe(tensor), rows);
+}
+
+Status check_operand(const char* name, const TensorView& tensor, std::initializer_list<std::int64_t> shape, DType dtype,
+                     DevicePlace place) {
+  FOVEA_RETURN_IF_ERROR(check_array(name, tensor, shape, dtype, place));
+  return check_length(name, tensor, *shape.begin());
+}
+
 // The same type, shape and device, rows apart as they like.
 Status check_like(const char* name, const TensorView& tensor, const TensorView& like) {
-  return check_rows(name, tensor, like.shape[0], like.shape[1], like.shape[2], like.dtype,
-                    {like.device, like.device_index});
+  FOVEA_RETURN_IF_ERROR(check_rows(name, tensor, like.shape[0], like.shape[1], like.shape[2], like.dtype,
+                                   {like.device, like.device_index}));
+  return check_length(name, tensor, like.shape[0]);
 }
 
 Status merge_on_device(const MergeStates& merge, bool pair, DevicePlace place, Stream stream) {
@@ -52,7 +65,7 @@ Status merge_states(const TensorView& v, const TensorView& lse, const TensorView
   }
   const DevicePlace place{v.device, v.device_index};
   FOVEA_RETURN_IF_ERROR(check_place("v", v, place));
-  FOVEA_RETURN_IF_ERROR(check_array("lse", lse, {v.shape[0], v.shape[1], v.shape[2]}, DType::kF32, place));
+  FOVEA_RETURN_IF_ERROR(check_operand("lse", lse, {v.shape[0], v.shape[1], v.shape[2]}, DType::kF32, place));
   FOVEA_RETURN_IF_ERROR(check_rows("out", out, v.shape[0], v.shape[2], v.shape[3], v.dtype, place));
   if (!is_empty(lse_out)) {
     FOVEA_RETURN_IF_ERROR(check_array("lse_out", lse_out, {v.shape[0], v.shape[2]}, DType::kF32, place));
@@ -81,13 +94,13 @@ Status merge_state(const TensorView& v_a, const TensorView& lse_a, const TensorV
   const DevicePlace place{v_a.device, v_a.device_index};
   FOVEA_RETURN_IF_ERROR(check_place("v_a", v_a, place));
   FOVEA_RETURN_IF_ERROR(check_like("v_b", v_b, v_a));
-  FOVEA_RETURN_IF_ERROR(check_like("out", out, v_a));
-  FOVEA_RETURN_IF_ERROR(check_array("lse_a", lse_a, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
-  FOVEA_RETURN_IF_ERROR(check_array("lse_b", lse_b, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
+  FOVEA_RETURN_IF_ERROR(check_rows("out", out, v_a.shape[0], v_a.shape[1], v_a.shape[2], v_a.dtype, place));
+  FOVEA_RETURN_IF_ERROR(check_operand("lse_a", lse_a, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
+  FOVEA_RETURN_IF_ERROR(check_operand("lse_b", lse_b, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
   if (!is_empty(lse_out)) {
     FOVEA_RETURN_IF_ERROR(check_array("lse_out", lse_out, {v_a.shape[0], v_a.shape[1]}, DType::kF32, place));
   }
-  if (!is_empty(mask)) FOVEA_RETURN_IF_ERROR(check_array("mask", mask, {v_a.shape[0]}, DType::kU8, place));
+  if (!is_empty(mask)) FOVEA_RETURN_IF_ERROR(check_operand("mask", mask, {v_a.shape[0]}, DType::kU8, place));
   const std::int64_t heads = v_a.shape[1];
   const cpu::AttentionState states[2] = {
       {v_a.data, static_cast<const float*>(lse_a.data), v_a.strides[0], v_a.strides[1], heads, 1},

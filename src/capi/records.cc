@@ -1,5 +1,7 @@
 #include "capi/records.h"
 
+#include <algorithm>
+
 namespace fovea::capi {
 namespace {
 
@@ -73,9 +75,10 @@ Status view_of(const char* name, const fovea_tensor* t, TensorView& view) {
   view.dtype = *dtype;
   view.rank = t->ndim;
   std::int64_t stride = 1;
+  const bool elements = std::count(t->shape, t->shape + t->ndim, 0) == 0;  // NumPy's strides without any are all 0
   for (int d = t->ndim - 1; d >= 0; --d) {
     view.shape[d] = t->shape[d];
-    view.strides[d] = t->strides != nullptr ? t->strides[d] : stride;
+    view.strides[d] = t->strides != nullptr && elements ? t->strides[d] : stride;
     stride *= t->shape[d];
   }
   view.data = static_cast<char*>(t->data) + t->byte_offset;

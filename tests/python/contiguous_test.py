@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_told():
         planned.plan_blocks([0, 1], [0], 10, 8, 5, 4)
     with pytest.raises(fovea.InvalidArgument, match="there are 1 indices"):
         planned.plan_blocks([0, 1, 2], [0], 10, 8, 5, 4)
-    with pytest.raises(fovea.InvalidArgument, match='mask is not "bits"'):
+    with pytest.raises(fovea.InvalidArgument, match='mask_bits is given, and mask is "none"'):
         planned.plan_blocks([0, 1, 1], [1], 10, 8, 5, 4, mask_bits=np.zeros(3, np.uint8))
     with pytest.raises(fovea.InvalidArgument, match="1 x 1"):
         planned.plan_blocks([0], [], 0, 8, 0, 4)

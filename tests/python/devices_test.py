@@ -1,5 +1,6 @@
 """Which device and stream calls are for, seen by a library that only notes what it is asked: needs no GPU and no PyTorch."""
 
+import contextlib
 import sys
 import types
 
@@ -101,3 +102,25 @@ def test_what_a_graph_captured_outlives_the_plan_that_outgrows_it(library):
     assert second is not first and wrapper._replaced == [first]
     library.fovea_attention_captured = lambda handle: 0
     assert plan(60) is not second and wrapper._replaced == [first]
+
+
+@pytest.mark.parametrize("handle", [None, 5, types.SimpleNamespace(cuda_stream=6)])
+def test_rows_are_filled_in_the_order_of_the_stream(library, handle):
+    torch, entered, filled = sys.modules["torch"], [], []
+
+    class Tensor(torch.Tensor):  # type: ignore[name-defined]
+        is_cuda, device = True, types.SimpleNamespace(index=1)
+
+        def __setitem__(self, rows, value):
+            filled.append((rows, value, list(entered)))
+
+    @contextlib.contextmanager
+    def within(stream):
+        entered.append(stream)
+        yield
+        entered.pop()
+
+    torch.cuda.stream, torch.cuda.ExternalStream = within, lambda pointer, device: (pointer, device.index)
+    lib.fill_rows(Tensor(), 3, 0.0, handle)
+    expected = [] if handle is None else [(getattr(handle, "cuda_stream", handle), 1)]
+    assert filled == [(slice(3, None), 0.0, expected)] and not entered
