@@ -29,14 +29,24 @@ __m512i round_pairs(const float* x) {
   return reinterpret_cast<const __m512i&>(halves);
 }
 
+// Writes 16 elements as pairs; returns them one a word.
+__m512i round_half(__m512 x, float* pairs) {
+  const __m256bh halves = _mm512_cvtneps_pbh(x);
+  const auto& bits = reinterpret_cast<const __m256i&>(halves);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs), bits);
+  return _mm512_cvtepu16_epi32(bits);
+}
+
 void round_queries(float* q, int rows, int head_dim) {
+  alignas(64) float left[kMaxHeadDim];
   for (int r = 0; r < rows; ++r) {
     float* row = q + static_cast<std::size_t>(r) * static_cast<std::size_t>(head_dim);
-    int d = 0;
-    for (; d + 2 * kLanes <= head_dim; d += 2 * kLanes) _mm512_storeu_si512(row + d / 2, round_pairs(row + d));
-    if (d == head_dim) continue;
-    const __m256bh halves = _mm512_cvtneps_pbh(_mm512_loadu_ps(row + d));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + d / 2), reinterpret_cast<const __m256i&>(halves));
+    for (int d = 0; d < head_dim; d += kLanes) {
+      const __m512 x = _mm512_loadu_ps(row + d);
+      const __m512i rounded = round_half(x, row + d / 2);
+      _mm512_store_ps(left + d, _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(rounded, 16))));
+    }
+    for (int d = 0; d < head_dim; d += kLanes) round_half(_mm512_load_ps(left + d), row + (head_dim + d) / 2);
   }
 }
 

@@ -27,9 +27,10 @@ extern const RowLogitsFn kBf16RowLogits[kMaxRowsPerPass];
 
 // Outputs in between are in a lane order of their own, so these three go together.
 struct Bf16AttentionKernels {
-  // Rounds each row of q [rows, head_dim] in place: element pairs as words in the first half of the row.
+  // Rounds each row of q [rows, head_dim] in place: element pairs as words in the first half of the row, and in the
+  // second what rounding took away, rounded likewise: together they have twice the bits.
   void (*round_queries)(float* q, int rows, int head_dim) = nullptr;
-  LogitsFn logits[kMaxRowsPerPass] = {};    // by rows - 1; q as round_queries left it
+  LogitsFn logits[kMaxRowsPerPass] = {};    // by rows - 1; q: either half of round_queries' rows
   OutputsFn outputs[kMaxRowsPerPass] = {};  // by rows - 1; rounds the weights
   PackValuesFn pack_values = nullptr;
   PackedOutputsFn packed_outputs[kMaxRowsPerPass] = {};

@@ -99,6 +99,31 @@ double query_scale(const AttentionParams& params) {
   return double{params.sm_scale} * (Variant::kHasLogit || !Variant::kSoftmax ? 1.0 : 1.4426950408889634);
 }
 
+// hadamard() of quantized.h, bit for bit. count: at least 16.
+HWY_INLINE void rotate_row(float* HWY_RESTRICT x, int count) {
+  const DF d;
+  const DI di;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int half = 1; half < lanes; half *= 2) {
+    const auto lane = hn::Iota(di, 0);
+    const auto partner = hn::IndicesFromVec(d, hn::Xor(lane, hn::Set(di, half)));
+    const auto second = hn::RebindMask(d, hn::TestBit(lane, hn::Set(di, half)));
+    for (int i = 0; i < count; i += lanes) {
+      const auto v = hn::Load(d, x + i);
+      hn::Store(hn::Add(hn::TableLookupLanes(v, partner), hn::IfThenElse(second, hn::Neg(v), v)), d, x + i);
+    }
+  }
+  for (int half = lanes; half < count; half *= 2) {
+    for (int i = 0; i < count; i += i % half + lanes < half ? lanes : half + lanes) {
+      const auto a = hn::Load(d, x + i), b = hn::Load(d, x + i + half);
+      hn::Store(hn::Add(a, b), d, x + i);
+      hn::Store(hn::Sub(a, b), d, x + i + half);
+    }
+  }
+  const auto by = hn::Set(d, 1.0f / std::sqrt(static_cast<float>(count)));
+  for (int i = 0; i < count; i += lanes) hn::Store(hn::Mul(hn::Load(d, x + i), by), d, x + i);
+}
+
 // How an item reads a quantized pool. What a hook of the variant transforms is brought to plain fp32 first.
 template <class Variant>
 struct Quantization {
@@ -126,6 +151,13 @@ HWY_INLINE void fold_logits(float* HWY_RESTRICT logits, int tokens, const float*
   for (int t = 0; t < tokens; t += static_cast<int>(hn::Lanes(d))) {
     const auto shift = hn::Mul(hn::Load(d, zero + t), sum);
     hn::Store(hn::MulAdd(hn::Load(d, scale + t), hn::Load(d, logits + t), shift), d, logits + t);
+  }
+}
+
+HWY_INLINE void add_logits(const float* HWY_RESTRICT from, int count, float* HWY_RESTRICT to) {
+  const DF d;
+  for (int t = 0; t < count; t += static_cast<int>(hn::Lanes(d))) {
+    hn::Store(hn::Add(hn::Load(d, to + t), hn::Load(d, from + t)), d, to + t);
   }
 }
 
@@ -161,7 +193,7 @@ HWY_INLINE void load_queries(const ItemArgs& args, const RowTable& rows, const F
       read_row(*args.q, rows.q_row(i), place.head, args.head_dim, q);
       for (int d = 0; d < args.head_dim; ++d) q[d] = static_cast<float>(scale * q[d]);
     }
-    if (quantization.rotate_keys) hadamard(q, args.head_dim);
+    if (quantization.rotate_keys) rotate_row(q, args.head_dim);
     if (quantization.fold_keys) {
       double sum = 0.0;
       for (int d = 0; d < args.head_dim; ++d) sum += q[d];
@@ -184,7 +216,7 @@ HWY_INLINE void transform_rows(const ItemArgs& args, const FormatOps& ops, const
       const float scale = (kKeys ? scales.k_scale : scales.v_scale)[t];
       const float zero = (kKeys ? scales.k_zero : scales.v_zero)[t];
       for (int d = 0; d < args.head_dim; ++d) raw[d] = scale * raw[d] + zero;
-      if (args.work.pool->rotated) hadamard(raw, args.head_dim);
+      if (args.work.pool->rotated) rotate_row(raw, args.head_dim);
     }
     float* to = args.scratch.kv_rows + static_cast<size_t>(t) * args.head_dim;
     const variant::RowPlace place{static_cast<int>(positions[t]), args.work.kv_head, args.head_dim};
@@ -219,7 +251,7 @@ HWY_INLINE void write_rows(const ItemArgs& args, const RowTable& rows, const For
       const float zero = scratch.zero_sum[i] / result.divisor;
       for (int d = 0; d < args.head_dim; ++d) row[d] += zero;
     }
-    if (quantization.rotate_values) hadamard(row, args.head_dim);
+    if (quantization.rotate_values) rotate_row(row, args.head_dim);
     if (!direct) {
       args.partial_lse[partial + i] = result.lse;
       continue;
@@ -355,6 +387,8 @@ bool run_head(const ItemArgs& args) {
   const int rows_per_pass = (rows.count + passes - 1) / passes;
   // Few rows do not repay the transposition of the keys; run_heads() takes those of other pools.
   const bool narrow = quantization.expand && is_narrow<Variant>(args);
+  // Queries given as bf16 are rounded by nothing but their rotation; others are once, rotated or not.
+  const bool two_halves = quantization.rotate_keys && key_ops.round_queries != nullptr && args.q->dtype == DType::kBF16;
   alignas(64) float positions[kBlockTokens];
   BlockWalk walk(args, pool_ops.element_bits);
   while (walk.next()) {
@@ -386,12 +420,21 @@ bool run_head(const ItemArgs& args) {
         seen_by_pass |= scratch.seen[token];
       }
       if (seen_by_pass == 0) continue;
-      if (narrow) {
-        const StreamRows keys = find_stream_rows(walk.k_rows(), 0, walk.k_rows(), 0, tokens, scratch.streams);
-        key_ops.row_logits[count - 1](scratch.q, keys, head_dim, tokens, scale, scratch.s_block);
-      } else {
-        key_ops.logits[count - 1](scratch.q + static_cast<size_t>(first) * head_dim, scratch.k_block, head_dim, tokens,
-                                  scale, first == 0 && !quantization.expand ? next_keys : nullptr, scratch.s_block);
+      const auto multiply = [&](const float* q, float* logits) {
+        if (narrow) {
+          const StreamRows keys = find_stream_rows(walk.k_rows(), 0, walk.k_rows(), 0, tokens, scratch.streams);
+          key_ops.row_logits[count - 1](q, keys, head_dim, tokens, scale, logits);
+        } else {
+          key_ops.logits[count - 1](q, scratch.k_block, head_dim, tokens, scale,
+                                    first == 0 && !quantization.expand ? next_keys : nullptr, logits);
+        }
+      };
+      const float* q = scratch.q + static_cast<size_t>(first) * head_dim;
+      multiply(q, scratch.s_block);
+      if (two_halves) {
+        float* const rest = scratch.s_block + kRowsPerPass * kBlockTokens;
+        multiply(q + head_dim / 2, rest);
+        add_logits(rest, count * kBlockTokens, scratch.s_block);
       }
       alignas(64) float alpha[kRowsPerPass];
       for (int r = 0; r < count; ++r) {
