@@ -50,7 +50,7 @@ fi
 if has serve; then
   model=$(mktemp -d)
   python3 bench/serving_gpu.py --write-config "$model"
-  for kv in auto fp8_e4m3; do "$bundle.new/bin/fovea" warmup --model "$model" --arch "$arch" --kv-dtype $kv --select; done
+  for kv in auto fp8; do "$bundle.new/bin/fovea" warmup --model "$model" --arch "$arch" --kv-dtype $kv --select; done
   rm -r "$model"
 fi
 find build/gpu-kernels -type f -mtime -1 -exec cp -p {} "$bundle.new/cache/" \;

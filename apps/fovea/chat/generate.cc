@@ -31,6 +31,9 @@ Status build_text(const GenerateState& state, std::string* text) {
     while (!text->empty() && text->back() == '\n') text->pop_back();
     *text += (text->empty() ? "" : "\n\n") + part;
   }
+  if (state.raw && !state.system.empty()) {
+    return invalid_argument("--system is a message of the chat template, which --raw leaves out; give one of them");
+  }
   if (text->empty() && isatty(STDIN_FILENO) == 0) FOVEA_RETURN_IF_ERROR(read_input("-", text));
   if (text->empty()) {
     return invalid_argument("nothing to answer: give a prompt, --file with --question, or text on stdin");

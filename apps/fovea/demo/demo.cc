@@ -281,6 +281,7 @@ Status Demo::write_pictures() {
   const std::string map = state_.out + "/needle.svg";
   std::vector<std::int32_t> contexts;
   for (std::int32_t context = 1024; context < state_.tokens; context *= 2) contexts.push_back(context);
+  if (contexts.empty()) return {};
   FOVEA_ASSIGN_OR_RETURN(const NeedleMap made,
                          map_needle(child_.address(), contexts, state_.map_questions, state_.seed + 1));
   FOVEA_RETURN_IF_ERROR(write_output(map, made.svg));

@@ -21,6 +21,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "engine/model/config.h"
 #include "engine/model/shard.h"
+#include "engine_flags.h"
 #include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "jit/op_spec.h"
@@ -56,10 +57,11 @@ AttentionOptions attention_of(const ModelConfig& model, const Shard& shard, cons
   options.num_kv_heads = static_cast<std::int32_t>(shard.kv_heads.count);
   options.head_dim = model.head_dim;
   options.q_dtype = model.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
-  options.kv_dtype = state.kv_dtype == "fp8_e4m3" ? DType::kF8E4M3
-                     : state.kv_dtype == "int8"   ? DType::kI8
-                     : state.kv_dtype == "int4"   ? DType::kI4
-                                                  : options.q_dtype;
+  EngineOptions stored;
+  stored.kv_dtype = options.q_dtype;
+  set_kv_type(state.kv_dtype, &stored);  // "auto" is no type
+  options.kv_dtype = stored.kv_dtype;
+  options.kv_rotated = stored.kv_rotated;
   options.kv_token_scales = options.kv_dtype == DType::kF8E4M3;  // as servers keep it
   options.page_tokens = state.page_tokens;
   options.softcap = model.attention_softcap;
@@ -213,7 +215,7 @@ RunFunction declare_warmup(Options& options) {
   auto state = std::make_shared<WarmupState>();
   options.add_model(state->model, "Hugging Face folder of the model, or its config.json");
   options.add("arch", state->archs, "GPU architecture to compile for; repeatable (sm_80, sm_89, sm_90a)");
-  options.add_choice("kv-dtype", state->kv_dtype, {"auto", "fp8_e4m3", "int8", "int4"},
+  options.add_choice("kv-dtype", state->kv_dtype, {"auto", "fp8", "int8", "int4", "int4-hadamard"},
                      "How KV is stored; auto: as the model computes");
   options.add_choice("weight-dtype", state->weight_dtype, {"auto", "fp8"},
                      "How weights are kept; fp8 also for checkpoints that are stored so");
