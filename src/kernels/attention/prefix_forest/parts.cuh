@@ -161,8 +161,10 @@ __device__ __forceinline__ void end_rows(const Work& work, const Row& row, const
   }
   uint32_t* const counter =
       args.shared_counters + merge.index * work.group + (row.q_head - work.record->head * work.group);
-  // The loads of other parts are ordered behind this one.
-  const bool kept = row.valid && read_counter(counter) + 1 == merge.num_parts;
+  // The loads of other parts are ordered behind this one. One lane reads for the four of a row: others may be counted
+  // between two reads.
+  bool kept = row.valid && (lane & 3) == 0 && read_counter(counter) + 1 == merge.num_parts;
+  kept = __shfl_sync(~0u, kept, lane & ~3u);
   bool due = kept;
   if (row.valid && !kept) {
     const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * work.group);
