@@ -40,9 +40,10 @@ __device__ __forceinline__ RowParts find_parts(const abi::AttentionArgs& args, c
   RowParts parts{};
   if (!row.valid) return parts;
   parts.in_group = row.q_head - work.record->head * work.group;
-  const abi::DevicePlanHeader& header = *work.header;
-  parts.merge = reinterpret_cast<const uint32_t*>(args.plan + header.merge_of_partial)[own / work.group];
-  const auto merge = reinterpret_cast<const abi::MergeEntry*>(args.plan + header.merges)[parts.merge];
+  // Kept from before, what was read of the header would spill; wide heads have no registers to read it again.
+  const abi::DevicePlanHeader& header = kHeadDim <= 128 ? *header_here(args) : *work.header;
+  parts.merge = merge_of(args, header, row.q_row, work.record->head, own / work.group);
+  const auto merge = reinterpret_cast<const abi::DeviceMerge*>(args.plan + header.merges)[parts.merge];
   parts.first_rows = reinterpret_cast<const uint32_t*>(args.plan + header.merge_parts) + merge.parts_begin;
   parts.count = merge.num_parts;
   if (parts.count > kMergeFan) {
