@@ -19,15 +19,41 @@ DevicePlanView::DevicePlanView(const std::uint8_t* plan) {
   } else {
     array(view.items, header_.items);
     array(view.queue, header_.queue);
-    array(view.merges, header_.merges);
     array(view.merge_parts, header_.merge_parts);
     const auto* starts = reinterpret_cast<const abi::WorkerStart*>(plan + abi::kWorkerStartOffset);
     for (std::uint32_t w = 0; w < header_.num_workers; ++w) queue_begin_.push_back(starts[w].queue_begin);
     queue_begin_.push_back(starts[header_.num_workers - 1].queue_end);
+    expand_merges(plan);
   }
   view.header = &header_.counts;
   view.launches = &launch_;
   view.queue_begin = queue_begin_.data();
+}
+
+// What merges are of, from the parts that the queue's items leave.
+void DevicePlanView::expand_merges(const std::uint8_t* plan) {
+  abi::PlanHeader& counts = header_.counts;
+  const bool shares = (counts.flags & abi::kPlanShares) != 0;
+  const auto* merges = reinterpret_cast<const abi::DeviceMerge*>(plan + header_.merges);
+  const auto* of_partial = reinterpret_cast<const std::uint32_t*>(plan + header_.merge_of_partial);
+  merges_.resize(counts.num_merges);
+  for (std::uint32_t e = 0; e < queue_begin_.back(); ++e) {
+    const abi::WorkItem& item = view.items[abi::queue_item(view.queue[e])];
+    if (item.flags & abi::kItemDirect) continue;
+    const std::uint32_t head_end = abi::queue_head_end(counts, item.flags, view.queue[e], view.queue[e + 1]);
+    for (std::uint32_t head = abi::queue_head(view.queue[e]); head < head_end; ++head) {
+      const std::uint32_t first = abi::partial_row(item, view.block_rows[item.block_row], head, counts.group);
+      for (std::uint32_t i = 0; i < item.row_count; ++i) {
+        const std::uint32_t row = view.row_indices[item.row_begin + i];
+        const std::uint32_t m = shares ? abi::merge_number(counts, row, head) : of_partial[first / counts.group + i];
+        merges_[m] = {row, static_cast<std::uint16_t>(head), static_cast<std::uint16_t>(merges[m].num_parts),
+                      merges[m].parts_begin};
+      }
+    }
+  }
+  std::erase_if(merges_, [](const abi::MergeEntry& merge) { return merge.num_parts == 0; });
+  counts.num_merges = static_cast<std::uint32_t>(merges_.size());
+  view.merges = merges_.data();
 }
 
 // Items of parts, the queue and the merges, from where workers begin.

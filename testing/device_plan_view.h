@@ -18,6 +18,7 @@ struct DevicePlanView {
   abi::PlanView view{};
 
  private:
+  void expand_merges(const std::uint8_t* plan);
   void expand_warps(const std::uint8_t* plan);
 
   abi::DevicePlanHeader header_;

@@ -21,15 +21,27 @@ struct DevicePlanHeader {
   uint32_t queue;             // uint32_t[counts.num_queue_entries + 1]; the last one is 0
   uint32_t row_indices;       // uint32_t[number of (query token, block row) pairs]
   uint32_t q_pos;             // int32_t[the same]
-  uint32_t merges;            // MergeEntry[counts.num_merges]
+  uint32_t merges;            // DeviceMerge[counts.num_merges]; under kPlanShares one for each (query token, KV head),
+                              // see merge_number()
   uint32_t merge_parts;       // uint32_t[counts.num_parts]
   uint32_t merge_of_partial;  // uint32_t[counts.num_partial_rows / counts.group]: the merge that consumes partial rows
-                              // [i * group, (i + 1) * group); nothing under kPlanWarpStarts
+                              // [i * group, (i + 1) * group); nothing under kPlanWarpStarts and kPlanShares
   uint32_t growth;            // GrowthHeader, or kNone: the plan cannot be cut again on the device
   uint32_t reschedule_error;  // of the last rescheduling: 0, or it left the plan as it was: 1 + a length slot whose
                               // length shrank or outgrew its page list; kNone: growth is kNone
 };
 static_assert(sizeof(DevicePlanHeader) == 128);
+
+// A MergeEntry, but for what it is of. Under kPlanShares pairs that nothing merges have no parts.
+struct DeviceMerge {
+  uint32_t parts_begin;
+  uint32_t num_parts;
+};
+
+// Under kPlanShares: most rows are made of parts there, and none need be looked up by its partial rows.
+constexpr uint32_t merge_number(const PlanHeader& counts, uint32_t row, uint32_t head) {
+  return row * counts.num_kv_heads + head;
+}
 
 // What a worker does first, and where the rest of its queue is: entries [queue_begin, queue_end). A worker without work
 // has queue_begin == queue_end, and the other fields are 0. 64 bytes, so that a record is one half of a cache line; the
@@ -105,7 +117,7 @@ constexpr DevicePlanSections place_device_plan(const DevicePlanCounts& n) {
   s.items = after(growth, n.growth_bytes);
   s.queue = after(s.items, n.items * sizeof(WorkItem));
   s.merges = after(s.queue, n.queue * sizeof(uint32_t));
-  s.merge_parts = after(s.merges, n.merges * sizeof(MergeEntry));
+  s.merge_parts = after(s.merges, n.merges * sizeof(DeviceMerge));
   s.merge_of_partial = after(s.merge_parts, n.parts * sizeof(uint32_t));
   s.bytes = after(s.merge_of_partial, n.merge_of_partial * sizeof(uint32_t));
   return s;

@@ -77,22 +77,26 @@ TEST(DevicePlanTest, SaysWhatThePlanSays) {
     EXPECT_EQ(header.counts.flags & abi::kPlanHeadRuns, abi::kPlanHeadRuns);
     EXPECT_LE(entries, 40u + 3 * 32);
 
-    // Every partial row of every queued item leads to a merge that lists it.
+    // Every partial row of every queued item leads to a merge that lists it, by its row and head where runs are shared.
+    const bool shares = (header.counts.flags & abi::kPlanShares) != 0;
+    EXPECT_EQ(shares, batch == &tree);
     const auto* merge_of_partial = section<std::uint32_t>(buffer, header.merge_of_partial);
-    const auto* merges = section<abi::MergeEntry>(buffer, header.merges);
+    const auto* merges = section<abi::DeviceMerge>(buffer, header.merges);
     const auto* parts = section<std::uint32_t>(buffer, header.merge_parts);
     const auto* row_indices = section<std::uint32_t>(buffer, header.row_indices);
     const std::uint32_t group = header.counts.group;
     std::uint32_t found = 0;
+    std::set<std::pair<std::uint32_t, std::uint32_t>> merged;  // rows and heads
     for (std::uint32_t e = 0; e < entries; ++e) {
       const abi::WorkItem& item = plan.items[abi::queue_item(queue[e])];
       if (item.flags & abi::kItemDirect) continue;
       for (std::uint32_t head = abi::queue_head(queue[e]); head < plan.queue_head_end(e); ++head) {
         const std::uint32_t first = abi::partial_row(item, plan.block_rows[item.block_row], head, group);
         for (std::uint32_t i = 0; i < item.row_count; ++i) {
-          const abi::MergeEntry& merge = merges[merge_of_partial[first / group + i]];
-          EXPECT_EQ(merge.row, row_indices[item.row_begin + i]);
-          EXPECT_EQ(merge.head, head);
+          const std::uint32_t row = row_indices[item.row_begin + i];
+          merged.emplace(row, head);
+          const abi::DeviceMerge& merge =
+              merges[shares ? abi::merge_number(header.counts, row, head) : merge_of_partial[first / group + i]];
           bool listed = false;
           for (std::uint32_t p = 0; p < merge.num_parts; ++p) {
             listed |= parts[merge.parts_begin + p] == first + i * group;
@@ -103,6 +107,14 @@ TEST(DevicePlanTest, SaysWhatThePlanSays) {
       }
     }
     EXPECT_EQ(found, header.counts.num_parts);
+    EXPECT_EQ(merged.size(), plan.header->num_merges);
+    for (std::uint32_t m = 0; m < plan.header->num_merges; ++m) {
+      EXPECT_EQ(merged.count({plan.merges[m].row, plan.merges[m].head}), 1u);
+    }
+    for (std::uint32_t m = 0; shares && m < header.counts.num_merges; ++m) {
+      const bool some = merged.count({m / header.counts.num_kv_heads, m % header.counts.num_kv_heads}) != 0;
+      EXPECT_EQ(merges[m].num_parts != 0, some);
+    }
   }
 }
 
@@ -218,10 +230,10 @@ TEST(DevicePlanTest, ABatchOf256RequestsTakesAtMost54KilobytesAndASmallBufferIsR
   }
 }
 
-// With a forest in four rounds 128 KiB are the aim; merges are listed by query token and KV head, which keeps it away.
+// With a forest in four rounds 128 KiB are the aim; parts are listed by query token and KV head, which keeps it away.
 TEST(DevicePlanTest, AForestOf256RequestsTakesNoMoreThanWasMeasured) {
   const PagedBatch tree = tree_batch(PrefixTree{{4, 16, 256}, {1024, 1024, 2048}}, 16, 1, PageOrder::kRandom, 1);
-  for (const auto& [kv_heads, qo_heads, kilobytes] : {std::array{1, 8, 113}, {8, 32, 224}, {32, 32, 469}}) {
+  for (const auto& [kv_heads, qo_heads, kilobytes] : {std::array{1, 8, 102}, {8, 32, 176}, {32, 32, 317}}) {
     const Planner planner = planned(tree, 132, true, kv_heads, qo_heads, 4);
     std::vector<std::byte> buffer(max_device_plan_bytes(planner, true));
     const std::size_t bytes = pack_device_plan(planner.view(), buffer, planner.growth()).value();

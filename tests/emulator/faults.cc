@@ -48,6 +48,10 @@ const std::vector<Fault>& faults() {
       {"what cp.async wrote is not fenced for wgmma", "kernels/attention/prefix_forest/wide.cuh",
        "    if constexpr (!kTma) ptx::fence_before_async_copies();\n",
        "    if (!kTma && !FAULT) ptx::fence_before_async_copies();\n", "trees_gather"},
+      {"who clears values of a stage is not ordered behind those who read it",
+       "kernels/attention/general/loader_gather.cuh", "  if (lane == 0) ptx::mbarrier_arrive(full);\n",
+       "  if (lane == 0) FAULT ? ptx::mbarrier_arrive_after_copies(full) : ptx::mbarrier_arrive(full);\n",
+       "trees_gather"},
       {"zeros are written over values without a fence for wgmma", "kernels/attention/prefix_forest/wide.cuh",
        "  ptx::fence_before_async_copies();\n"
        "  ptx::barrier_sync(barrier, kGroupThreads);\n",

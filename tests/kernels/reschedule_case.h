@@ -32,6 +32,7 @@ inline std::vector<std::vector<std::byte>> sections(const std::byte* plan) {
     return std::vector<std::byte>(plan + begin, plan + begin + count);
   };
   const bool warps = (h.counts.flags & abi::kPlanWarpStarts) != 0;
+  const bool shares = (h.counts.flags & abi::kPlanShares) != 0;
   return {bytes(0, sizeof h),
           bytes(abi::kWorkerStartOffset, abi::start_bytes(h.num_workers, warps)),
           bytes(h.block_rows, h.counts.num_block_rows * sizeof(abi::BlockRow)),
@@ -40,9 +41,9 @@ inline std::vector<std::vector<std::byte>> sections(const std::byte* plan) {
           bytes(h.growth, abi::growth_bytes(g.num_tiles, h.counts.num_rows, g.num_covers)),
           bytes(h.items, h.counts.num_items * sizeof(abi::WorkItem)),
           bytes(h.queue, warps ? 0 : (h.counts.num_queue_entries + 1) * 4),
-          bytes(h.merges, h.counts.num_merges * sizeof(abi::MergeEntry)),
+          bytes(h.merges, h.counts.num_merges * sizeof(abi::DeviceMerge)),
           bytes(h.merge_parts, h.counts.num_parts * 4),
-          bytes(h.merge_of_partial, warps ? 0 : h.counts.num_partial_rows / h.counts.group * 4)};
+          bytes(h.merge_of_partial, warps || shares ? 0 : h.counts.num_partial_rows / h.counts.group * 4)};
 }
 
 // The plan as it lies in device memory. What a kernel did not write must not look right.

@@ -153,8 +153,18 @@ class WarpPacker {
   std::uint32_t num_workers_;
 };
 
+// By row and head, where runs are shared.
+void pack_merges_by_row(const abi::PlanView& plan, abi::DeviceMerge* merges) {
+  const abi::PlanHeader& counts = *plan.header;
+  std::memset(merges, 0, std::size_t{counts.num_rows} * counts.num_kv_heads * sizeof *merges);
+  for (std::uint32_t m = 0; m < counts.num_merges; ++m) {
+    const abi::MergeEntry& merge = plan.merges[m];
+    merges[abi::merge_number(counts, merge.row, merge.head)] = {merge.parts_begin, merge.num_parts};
+  }
+}
+
 // Every partial row that a merge lists leads to it; the others, of items that a cut divided, lead nowhere.
-void pack_merge_of_partial(const abi::PlanView& plan, std::uint32_t* merge_of_partial) {
+void pack_merges(const abi::PlanView& plan, abi::DeviceMerge* merges, std::uint32_t* merge_of_partial) {
   const abi::PlanHeader& counts = *plan.header;
   std::fill(merge_of_partial, merge_of_partial + counts.num_partial_rows / counts.group, abi::kNone);
   std::uint32_t shift = 0;
@@ -162,6 +172,7 @@ void pack_merge_of_partial(const abi::PlanView& plan, std::uint32_t* merge_of_pa
   const bool power_of_two = counts.group == 1u << shift;
   for (std::uint32_t m = 0; m < counts.num_merges; ++m) {
     const abi::MergeEntry& merge = plan.merges[m];
+    merges[m] = {merge.parts_begin, merge.num_parts};
     const std::uint32_t* const parts = plan.merge_parts + merge.parts_begin;
     for (std::uint32_t i = 0; i < merge.num_parts; ++i) {
       merge_of_partial[power_of_two ? parts[i] >> shift : parts[i] / counts.group] = m;
@@ -210,6 +221,8 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
     row_indices = std::max(row_indices, row.row_begin + row.row_count);
   }
   abi::PlanHeader packed = counts;
+  const bool shares = (counts.flags & abi::kPlanShares) != 0;
+  if (shares) packed.num_merges = counts.num_rows * counts.num_kv_heads;
   if (warps) {
     packed.num_items = packed.num_queue_entries = packed.num_merges = packed.num_parts = 0;
     packed.flags |= abi::kPlanWarpStarts;
@@ -218,7 +231,7 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
     return abi::place_device_plan({abi::start_bytes(launch.num_workers, warps), packed.num_block_rows, row_indices,
                                    growth_bytes(growth, packed.num_rows), packed.num_items,
                                    warps ? 0 : packed.num_queue_entries + std::uint64_t{1}, packed.num_merges,
-                                   packed.num_parts, warps ? 0 : packed.num_partial_rows / packed.group});
+                                   packed.num_parts, warps || shares ? 0 : packed.num_partial_rows / packed.group});
   };
   abi::DevicePlanSections s = place();
   if (warps && s.bytes <= buffer.size()) {
@@ -254,9 +267,13 @@ Result<std::size_t> pack_device_plan(const abi::PlanView& plan, std::span<std::b
   pack_starts(plan, launch, base + abi::kWorkerStartOffset);
   copy(base + s.items, plan.items, counts.num_items);
   copy(base + s.queue, plan.queue, counts.num_queue_entries + std::uint64_t{1});
-  copy(base + s.merges, plan.merges, counts.num_merges);
   copy(base + s.merge_parts, plan.merge_parts, counts.num_parts);
-  pack_merge_of_partial(plan, reinterpret_cast<std::uint32_t*>(base + s.merge_of_partial));
+  auto* const merges = reinterpret_cast<abi::DeviceMerge*>(base + s.merges);
+  if (shares) {
+    pack_merges_by_row(plan, merges);
+  } else {
+    pack_merges(plan, merges, reinterpret_cast<std::uint32_t*>(base + s.merge_of_partial));
+  }
   return static_cast<std::size_t>(s.bytes);
 }
 

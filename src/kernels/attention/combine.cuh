@@ -71,6 +71,13 @@ __device__ __forceinline__ uint32_t own_part(const Work& work) {
   return abi::partial_row(work.record->item, work.record->block_row, work.record->head, work.group);
 }
 
+// The merge of a row of the output under one KV head, which partial rows [nth * group, (nth + 1) * group) are parts of.
+__device__ __forceinline__ uint32_t merge_of(const abi::AttentionArgs& args, const abi::DevicePlanHeader& header,
+                                             uint32_t q_row, uint32_t head, uint32_t nth) {
+  if (header.counts.flags & abi::kPlanShares) return abi::merge_number(header.counts, q_row, head);
+  return section<uint32_t>(args, header.merge_of_partial)[nth];
+}
+
 // Values of a partial row; its log-sum-exp is args.partial_lse[row].
 __device__ __forceinline__ float* partial_at(const abi::AttentionArgs& args, uint32_t row) {
   return args.partial_out + static_cast<uint64_t>(row) * kHeadDim;

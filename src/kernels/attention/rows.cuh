@@ -31,20 +31,22 @@ struct Row {
   int32_t position;
 };
 
+// Row of Q and of the output of a query token of the item.
+__device__ __forceinline__ uint32_t row_of_token(const Work& work, uint32_t token) {
+  if (token < kRecordTokens) return work.record->rows[token];
+  return section<uint32_t>(*work.args, work.header->row_indices)[work.record->item.row_begin + token];
+}
+
 __device__ __forceinline__ Row find_row(const Work& work, uint32_t row) {
   Row r{};
   r.valid = row < work.rows;
   if (!r.valid) return r;
   r.token = row / work.group;
   r.q_head = work.record->head * work.group + (row - r.token * work.group);
-  if (r.token < kRecordTokens) {
-    r.q_row = work.record->rows[r.token];
-    r.position = work.record->positions[r.token];
-  } else {
-    const uint32_t at = work.record->item.row_begin + r.token;
-    r.q_row = section<uint32_t>(*work.args, work.header->row_indices)[at];
-    r.position = section<int32_t>(*work.args, work.header->q_pos)[at];
-  }
+  r.q_row = row_of_token(work, r.token);
+  r.position = r.token < kRecordTokens
+                   ? work.record->positions[r.token]
+                   : section<int32_t>(*work.args, work.header->q_pos)[work.record->item.row_begin + r.token];
   return r;
 }
 

@@ -307,6 +307,8 @@ class Rescheduler {
   }
 
   __forceinline__ bool warps() const { return (header_->counts.flags & abi::kPlanWarpStarts) != 0; }
+  // Merges are numbered by row and head, and not found by their parts.
+  __forceinline__ bool shares() const { return (header_->counts.flags & abi::kPlanShares) != 0; }
   __forceinline__ uint32_t shared_parts() const { return growth_->num_covers * heads_; }
   __forceinline__ uint32_t shared_merges() const {
     return growth_->num_covers == 0 ? 0 : rows_[header_->counts.num_rows].first_merge;
@@ -318,13 +320,14 @@ class Rescheduler {
     ++counts.generation;
     counts.num_items = items;
     counts.num_queue_entries = queue;
-    counts.num_merges = merges;
+    if (!shares()) counts.num_merges = merges;
     counts.num_parts = parts;
     counts.num_partial_rows = growth_->tile_partial_rows + high(s_.items_before[tiles_.size]);
     const uint64_t growth_bytes = abi::growth_bytes(tiles_.size, counts.num_rows, growth_->num_covers);
-    const abi::DevicePlanSections sections = abi::place_device_plan(
-        {abi::start_bytes(workers_, warps()), counts.num_block_rows, growth_->num_row_indices, growth_bytes, items,
-         warps() ? 0 : queue + uint64_t{1}, merges, parts, warps() ? 0 : counts.num_partial_rows / group_});
+    const abi::DevicePlanSections sections =
+        abi::place_device_plan({abi::start_bytes(workers_, warps()), counts.num_block_rows, growth_->num_row_indices,
+                                growth_bytes, items, warps() ? 0 : queue + uint64_t{1}, counts.num_merges, parts,
+                                warps() || shares() ? 0 : counts.num_partial_rows / group_});
     abi::set_sections(sections, *header_);
   }
   __forceinline__ void place_sections() {
@@ -444,7 +447,7 @@ class Rescheduler {
   // Entries of rows under block rows that are not solo, as if nothing were divided.
   __forceinline__ void write_shared_merges() {
     if (growth_->num_covers == 0) return;
-    abi::MergeEntry* const merges = at<abi::MergeEntry>(header_->merges);
+    abi::DeviceMerge* const merges = at<abi::DeviceMerge>(header_->merges);
     uint32_t* const parts = at<uint32_t>(header_->merge_parts);
     uint32_t* const merge_of_partial = at<uint32_t>(header_->merge_of_partial);
     for_each(cta_, header_->counts.num_rows * heads_, [&](uint32_t i) {
@@ -452,21 +455,25 @@ class Rescheduler {
       const uint32_t head = i % heads_;
       const uint32_t begin = rows_[row].cover_begin;
       const uint32_t count = rows_[row + 1].cover_begin - begin;
-      if (count == 0) return;
-      const uint32_t m = rows_[row].first_merge + head;
+      if (count == 0) {
+        if (shares()) merges[i] = {0, 0};
+        return;
+      }
+      const uint32_t m = shares() ? i : rows_[row].first_merge + head;
       const uint32_t parts_begin = begin * heads_ + head * count;
-      merges[m] = {row, static_cast<uint16_t>(head), static_cast<uint16_t>(count), parts_begin};
+      merges[m] = {parts_begin, count};
       for (uint32_t c = 0; c < count; ++c) {
         const abi::GrowthCover& cover = covers_[begin + c];
         const uint32_t partial = undivided_row(cover, head);
         parts[parts_begin + c] = partial;
+        if (shares()) continue;
         merge_of_partial[partial / group_] = find_divided(cover.tile, head) == abi::kNone ? m : abi::kNone;
       }
     });
   }
 
   __forceinline__ void write_cut_merges() {
-    abi::MergeEntry* const merges = at<abi::MergeEntry>(header_->merges);
+    abi::DeviceMerge* const merges = at<abi::DeviceMerge>(header_->merges);
     uint32_t* const merge_of_partial = at<uint32_t>(header_->merge_of_partial);
     for_each(cta_, num_rows_, [&](uint32_t i) {
       const uint32_t begin = low(s_.row_parts[i]);
@@ -475,18 +482,19 @@ class Rescheduler {
       const DividedRow row = divided_row(i);
       const uint32_t parts_begin = shared_parts() + begin;
       uint32_t* part = at<uint32_t>(header_->merge_parts) + parts_begin;
-      uint32_t m = shared_merges() + high(s_.rows_before[row.d]) + row.nth;
+      const uint32_t m = shares()                ? abi::merge_number(header_->counts, row.row, row.head)
+                         : tiles_[row.tile].solo ? shared_merges() + high(s_.rows_before[row.d]) + row.nth
+                                                 : rows_[row.row].first_merge + row.head;
       const auto add_divided = [&](uint32_t d, uint32_t nth) {
         for (uint32_t j = 0; j < num_parts(d); ++j) {
           const uint32_t partial = slot_of_part(d, j) + nth * group_;
           *part++ = partial;
-          merge_of_partial[partial / group_] = m;
+          if (!shares()) merge_of_partial[partial / group_] = m;
         }
       };
       if (tiles_[row.tile].solo) {
         add_divided(row.d, row.nth);
       } else {
-        m = rows_[row.row].first_merge + row.head;
         for (uint32_t c = rows_[row.row].cover_begin; c < rows_[row.row + 1].cover_begin; ++c) {
           const uint32_t d = find_divided(covers_[c].tile, row.head);
           if (d != abi::kNone) {
@@ -496,7 +504,7 @@ class Rescheduler {
           }
         }
       }
-      merges[m] = {row.row, static_cast<uint16_t>(row.head), static_cast<uint16_t>(count), parts_begin};
+      merges[m] = {parts_begin, count};
     });
   }
 

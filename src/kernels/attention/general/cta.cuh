@@ -14,7 +14,7 @@ __device__ __forceinline__ void init_barriers(SharedMemory& shared, uint32_t thr
   if (thread < kStages) {
     shared.armed[thread] = 0;
     // Bytes that TMA brings count by themselves, behind one arrival; copies of a warp arrive thread by thread.
-    ptx::mbarrier_init(ptx::smem_address(&shared.full[thread]), kTma ? 1 : kChecked ? 33 : 32);
+    ptx::mbarrier_init(ptx::smem_address(&shared.full[thread]), kTma ? 1 : kGatherArrivals);
     ptx::mbarrier_init(ptx::smem_address(&shared.empty[thread]), kConsumerWarps);
   } else if (thread < kStages + kRecords) {
     const uint32_t i = thread - kStages;

@@ -27,17 +27,18 @@ __device__ __forceinline__ MergeRule merge_rule(const Work& work) {
 // other work goes on.
 struct MergeSlot {
   uint32_t index;
-  abi::MergeEntry entry;
+  abi::DeviceMerge entry;
 };
 
 // token: of the item, or beyond it.
 __device__ __forceinline__ uint32_t find_merge(const Work& work, uint32_t token) {
   if (token >= work.record->item.row_count) return abi::kNone;
-  return section<uint32_t>(*work.args, work.header->merge_of_partial)[own_part(work) / work.group + token];
+  return merge_of(*work.args, *work.header, row_of_token(work, token), work.record->head,
+                  own_part(work) / work.group + token);
 }
-__device__ __forceinline__ abi::MergeEntry find_entry(const Work& work, uint32_t index) {
-  if (index == abi::kNone) return abi::MergeEntry{};
-  return section<abi::MergeEntry>(*work.args, work.header->merges)[index];
+__device__ __forceinline__ abi::DeviceMerge find_entry(const Work& work, uint32_t index) {
+  if (index == abi::kNone) return abi::DeviceMerge{};
+  return section<abi::DeviceMerge>(*work.args, work.header->merges)[index];
 }
 // The parts that a merge is made of, in order.
 struct PartList {
@@ -45,7 +46,7 @@ struct PartList {
   const uint32_t* first_rows;
   uint32_t count;
 
-  __device__ __forceinline__ PartList(const Work& work, const abi::MergeEntry& entry)
+  __device__ __forceinline__ PartList(const Work& work, const abi::DeviceMerge& entry)
       : args(work.args),
         first_rows(section<uint32_t>(*args, work.header->merge_parts) + entry.parts_begin),
         count(entry.num_parts) {}

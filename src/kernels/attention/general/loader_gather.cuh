@@ -104,11 +104,13 @@ __device__ __forceinline__ void load_stage(const abi::AttentionArgs& args, Share
   copy_scales(args, run, rows, stage_token, ptx::smem_address(shared.scales[kTokenScales ? slot : 0][0]), lane);
   const uint32_t full = ptx::smem_address(&shared.full[slot]);
   ptx::mbarrier_arrive_after_copies(full);
-  if constexpr (kChecked) {  // publishes what this warp wrote to the record
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(full);
-  }
+  // Arrivals behind copies order copies only. This one orders whoever finds the stage full behind those who emptied it,
+  // which counts where no copy lands: tokens outside of the run, that prefix_forest/wide.cuh clears. In checked builds
+  // it publishes what this warp wrote to the record.
+  __syncwarp();
+  if (lane == 0) ptx::mbarrier_arrive(full);
 }
+inline constexpr uint32_t kGatherArrivals = 33;  // of load_stage(), a stage
 
 __device__ __forceinline__ void run_loader(const abi::AttentionArgs& args, const Queue& queue, SharedMemory& shared,
                                            uint32_t warp, uint32_t lane) {

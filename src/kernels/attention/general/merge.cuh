@@ -131,7 +131,7 @@ __device__ __forceinline__ void merge_rows(const Work& work, const Ending& endin
 #pragma unroll 1
   for (uint32_t row = alone ? 0 : warp; row < work.rows; row += alone ? 1 : kConsumerWarps) {
     uint32_t in_part = row;
-    abi::MergeEntry entry = ending.slot.entry;
+    abi::DeviceMerge entry = ending.slot.entry;
     if (ending.rule == MergeRule::kCounted) {
       const uint32_t token = row / work.group;
       in_part -= token * work.group;

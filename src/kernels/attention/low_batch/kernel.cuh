@@ -50,8 +50,8 @@ __device__ __forceinline__ Rows find_rows(const abi::AttentionArgs& args, const 
   rows.own = item.partial_slot;  // divided pairs stand under one KV head each
   rows.parts = 1;
   if (!rows.direct && (item.flags & abi::kItemFirstPart)) {
-    const uint32_t merge = section<uint32_t>(args, header.merge_of_partial)[rows.own / kGroup];
-    rows.parts = section<abi::MergeEntry>(args, header.merges)[merge].num_parts;
+    const uint32_t merge = merge_of(args, header, q_row, head, rows.own / kGroup);
+    rows.parts = section<abi::DeviceMerge>(args, header.merges)[merge].num_parts;
   }
   return rows;
 }

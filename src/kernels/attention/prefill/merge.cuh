@@ -40,9 +40,10 @@ __device__ __forceinline__ RowParts find_parts(const abi::AttentionArgs& args, c
   RowParts parts{};
   if (!row.valid) return parts;
   parts.in_group = row.q_head - work.record->head * work.group;
-  const abi::DevicePlanHeader& header = *work.header;
-  parts.merge = section<uint32_t>(args, header.merge_of_partial)[own / work.group];
-  const abi::MergeEntry merge = section<abi::MergeEntry>(args, header.merges)[parts.merge];
+  // Kept from before, what was read of the header would spill; wide heads have no registers to read it again.
+  const abi::DevicePlanHeader& header = kHeadDim <= 128 ? *header_here(args) : *work.header;
+  parts.merge = merge_of(args, header, row.q_row, work.record->head, own / work.group);
+  const abi::DeviceMerge merge = section<abi::DeviceMerge>(args, header.merges)[parts.merge];
   parts.first_rows = section<uint32_t>(args, header.merge_parts) + merge.parts_begin;
   parts.count = merge.num_parts;
   if (parts.count > kMergeFan) {

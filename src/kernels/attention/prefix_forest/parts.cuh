@@ -19,21 +19,21 @@ struct RowMerge {
 };
 
 __device__ __forceinline__ void find_merges(const Work& work, const Row (&rows)[2], RowMerge (&merges)[2]) {
-  const auto* of_partial = section<uint32_t>(*work.args, work.header->merge_of_partial);
   const bool direct = (work.record->item.flags & abi::kItemDirect) != 0;
   const uint32_t first = direct ? 0 : own_part(work) / work.group;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     merges[h] = {abi::kNone, 0, 0, 0};
-    if (!direct && rows[h].valid) merges[h].index = of_partial[first + rows[h].token];
+    if (direct || !rows[h].valid) continue;
+    merges[h].index = merge_of(*work.args, *work.header, rows[h].q_row, work.record->head, first + rows[h].token);
   }
 }
 __device__ __forceinline__ void find_entries(const Work& work, RowMerge (&merges)[2]) {
-  const auto* entries = section<abi::MergeEntry>(*work.args, work.header->merges);
+  const auto* entries = section<abi::DeviceMerge>(*work.args, work.header->merges);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (merges[h].index == abi::kNone) continue;
-    const abi::MergeEntry entry = entries[merges[h].index];
+    const abi::DeviceMerge entry = entries[merges[h].index];
     merges[h].num_parts = entry.num_parts;
     merges[h].parts_begin = entry.parts_begin;
   }
@@ -161,8 +161,10 @@ __device__ __forceinline__ void end_rows(const Work& work, const Row& row, const
   }
   uint32_t* const counter =
       args.shared_counters + merge.index * work.group + (row.q_head - work.record->head * work.group);
-  // The loads of other parts are ordered behind this one.
-  const bool kept = row.valid && read_counter(counter) + 1 == merge.num_parts;
+  // The loads of other parts are ordered behind this one. One lane reads for the four of a row: others may be counted
+  // between two reads.
+  bool kept = row.valid && (lane & 3) == 0 && read_counter(counter) + 1 == merge.num_parts;
+  kept = __shfl_sync(~0u, kept, lane & ~3u);
   bool due = kept;
   if (row.valid && !kept) {
     const uint32_t part = own_part(work) + row.token * work.group + (row.q_head - work.record->head * work.group);
