@@ -135,7 +135,6 @@ TEST(EngineGrammar, DraftsKeepToGrammars) {
     EngineOptions options;
     options.kv_cache_bytes = 16 << 20;
     options.kv_dtype = DType::kF32;
-    options.simd = "avx2";
     options.num_threads = 1;
     options.speculate = speculate;
     auto engine = Engine::create(options);

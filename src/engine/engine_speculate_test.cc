@@ -229,7 +229,6 @@ TEST(GrammarSpeculation, AcceptedBranchesKeepToTheGrammar) {
   for (const char* speculate : {"off", "ngram"}) {
     EngineOptions options;
     options.num_threads = 1;
-    options.simd = "avx2";
     options.kv_dtype = DType::kF32;
     options.kv_cache_bytes = 16 << 20;
     options.speculate = speculate;
