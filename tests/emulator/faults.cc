@@ -48,7 +48,7 @@ const std::vector<Fault>& faults() {
       {"what cp.async wrote is not fenced for wgmma", "kernels/attention/prefix_forest/wide.cuh",
        "    if constexpr (!kTma) ptx::fence_before_async_copies();\n",
        "    if (!kTma && !FAULT) ptx::fence_before_async_copies();\n", "trees_gather"},
-      {"who clears values of a stage is not ordered behind those who read it",
+      {"values of a stage are cleared without an order behind their reads",
        "kernels/attention/general/loader_gather.cuh", "  if (lane == 0) ptx::mbarrier_arrive(full);\n",
        "  if (lane == 0) FAULT ? ptx::mbarrier_arrive_after_copies(full) : ptx::mbarrier_arrive(full);\n",
        "trees_gather"},
@@ -143,10 +143,10 @@ const std::vector<Fault>& faults() {
        "  ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);  // outputs",
        "  if (!FAULT) ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);  // outputs", "prefill_fp8"},
       {"stored tiles are given back before they are read", "kernels/attention/prefill/convert.cuh",
-       "    __syncwarp();\n    const uint32_t stored =\n",
+       "    __syncwarp();\n    const uint32_t stored = ",
        "    __syncwarp();\n"
        "    if (FAULT && lane_ == 0) ptx::mbarrier_arrive(ptx::smem_address(&from.empty[raw]));\n"
-       "    const uint32_t stored =\n",
+       "    const uint32_t stored = ",
        "prefill_int4"},
       {"parts are counted before they are written", "kernels/attention/prefix_forest/parts.cuh",
        "  if (row.valid && !kept) {\n"

@@ -129,8 +129,8 @@ TEST_P(QuantizedTest, RotatedQueriesOfBf16KeepTheirBits) {
       const AttentionCase c = make_case(spec);
       const VariantSetup setup = variant_setup(c, VariantId::kPlain);
       const Planner planner = make_planner(c, RunSpec{});
-      const RunResult result = run_plan(c, planner.view(), setup.params, attention_kernels(VariantId::kPlain),
-                                        DType::kF32, test_threads());
+      const RunResult result =
+          run_plan(c, planner.view(), setup.params, attention_kernels(VariantId::kPlain), DType::kF32, test_threads());
       const testing::OracleResult truth = testing::oracle_attention(c, setup.oracle);
       for (std::size_t i = 0; i < truth.lse.size(); ++i) {
         ASSERT_NEAR(result.lse[i], truth.lse[i], 1e-3) << "row " << i << " of " << c.describe();
