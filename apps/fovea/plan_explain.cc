@@ -67,12 +67,12 @@ Result<GpuPlan> plan_for_gpu(const DescribedBatch& described, const std::string&
   FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(o));
   FOVEA_ASSIGN_OR_RETURN(const AllowedKernels allowed, allowed_kernels(o, variant, arch, kSms));
   std::vector<Planner> planners;
-  for (const auto& [kernel, choice] : allowed.kernels) {
-    FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options({o, {}, {}}, choice)));
+  for (const AllowedKernel& kernel : allowed.kernels) {
+    FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options({o, {}, {}}, kernel.choice)));
     planners.push_back(std::move(planner));
   }
   std::vector<std::pair<tune::PlanKernel, Planner*>> by_kernel;
-  for (std::size_t i = 0; i < planners.size(); ++i) by_kernel.emplace_back(allowed.kernels[i].first, &planners[i]);
+  for (std::size_t i = 0; i < planners.size(); ++i) by_kernel.emplace_back(allowed.kernels[i].kind, &planners[i]);
   PlanChooser chooser(o, allowed.menu);
   FOVEA_RETURN_IF_ERROR(chooser.plan(described.batch.view(), by_kernel, std::nullopt));
   std::size_t at = 0;

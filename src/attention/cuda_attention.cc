@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "core/plan/device_plan.h"
+#include "cuda/copy_slot.h"
 #include "cuda/memory.h"
 #include "cuda/module.h"
 #include "cuda/stream.h"
@@ -25,12 +26,6 @@ namespace fovea {
 namespace {
 
 constexpr std::size_t kSpanCounterWords = 32;
-
-// Host memory that a plan is copied from. The copy that used it last must be over before it is written again.
-struct Staging {
-  cuda::PinnedBuffer memory;
-  cuda::Event copied;
-};
 
 // Pools whose tensor maps are kept; the layers of a model, some times over.
 constexpr std::size_t kMostPools = 1024;
@@ -81,8 +76,8 @@ class CudaPagedAttention : public PagedAttention {
   Status run(const TensorView& q, std::span<const abi::KvPoolView> pools, const TensorView& out, const TensorView& lse,
              Stream stream, const RunValues& values) override;
   bool captured() const override { return !captured_.empty(); }
-  int run_kind() const override {
-    return static_cast<int>(active_ - executors_.data()) * 2 + static_cast<int>(runs_shared());
+  std::uint64_t run_kind() const override {
+    return static_cast<std::uint64_t>(active_ - executors_.data()) * 2 + (runs_shared() ? 1 : 0);
   }
 
   std::int64_t num_rows() const override {
@@ -104,9 +99,17 @@ class CudaPagedAttention : public PagedAttention {
   }
 
  private:
+  // Tensor maps of a pool, those of every executor.
+  struct PoolMaps {
+    abi::KvPoolView pool;
+    std::vector<KvMaps> maps;
+  };
+
   Status plan_batch(const AttentionBatch& batch);
   Status take_choice(const Status& planned, std::uint32_t rows);
   Status plan_rows(const BlockRowBatch& batch, bool selected);
+  template <typename Make>
+  Status make_plan(Stream stream, Make make);
   template <typename Translate>
   Status plan_given(Translate translate, Stream stream);
   bool reads_once(const BlockRowBatch& batch);
@@ -119,6 +122,7 @@ class CudaPagedAttention : public PagedAttention {
     return planned_ && (active_->planner.view().header->flags & abi::kPlanShares) != 0 && active_->shared.has_value();
   }
   Status set_pool(const abi::KvPoolView& pool);
+  Result<PoolMaps> make_maps(const abi::KvPoolView& pool) const;
   Status check_pool(const abi::KvPoolView& pool) const;
 
   std::size_t pool_index_;  // of BlockRow::pool, and of num_pools_
@@ -136,21 +140,15 @@ class CudaPagedAttention : public PagedAttention {
   // Fixed addresses for the life of the object, so that a captured run serves every later plan.
   cuda::DeviceBuffer plan_, entries_, mask_, partial_out_, partial_lse_, counters_;
   cuda::DeviceBuffer shared_out_, shared_lse_;
-  Staging staging_[2];
+  cuda::CopySlot staging_[2];  // plans are copied from one after the other
   int next_staging_ = 0;
   std::size_t max_plan_bytes_ = 0;
   std::size_t plan_bytes_ = 0;
-  std::size_t mask_bytes_ = 0;
 
   abi::AttentionArgs args_{};
-  AttentionParams made_params_;  // of the variant, before a run's values
-  // Tensor maps of the pools seen, those of every executor: the layers of a model alternate. By the address of K.
-  struct PoolMaps {
-    abi::KvPoolView pool;
-    std::vector<KvMaps> maps;
-  };
-  std::unordered_map<const void*, PoolMaps> pools_;
-  PoolMaps* pool_ = nullptr;  // of the last run
+  AttentionParams made_params_;                      // of the variant, before a run's values
+  std::unordered_map<const void*, PoolMaps> pools_;  // by the address of K: the layers of a model alternate
+  PoolMaps* pool_ = nullptr;                         // of the last run
   bool can_reschedule_ = false;
   std::int64_t most_tokens_ = 0;       // of a request, by its page list; known where can_reschedule_
   std::vector<std::int32_t> kv_lens_;  // of the last plan() or grow()
@@ -175,7 +173,8 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
     if (!prefill) partial_rows = std::max(partial_rows, rows);
     if (prefill || e.shared.has_value()) shared_rows = std::max(shared_rows, rows);
     merges = std::max<std::size_t>(merges, max_device_plan_merges(e.planner));
-    max_plan_bytes_ = std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth, e.starts));
+    max_plan_bytes_ =
+        std::max(max_plan_bytes_, max_device_plan_bytes(e.planner, o.device_growth, worker_starts(e.kind)));
   }
   max_plan_bytes_ = (max_plan_bytes_ + 255) / 256 * 256;
   const auto make = [&](cuda::DeviceBuffer& buffer, std::size_t bytes, bool zeroed) -> Status {
@@ -195,10 +194,9 @@ Status CudaPagedAttention::init(const VariantChoice& variant) {
   const auto group = static_cast<std::size_t>(o.num_qo_heads / o.num_kv_heads);
   const std::size_t counters = kSpanCounterWords + merges * (1 + group) + shared_rows;
   FOVEA_RETURN_IF_ERROR(make(counters_, counters * sizeof(std::uint32_t), true));
-  for (Staging& s : staging_) {
+  for (cuda::CopySlot& slot : staging_) {
     const std::size_t bytes = max_plan_bytes_ + max_entries * sizeof(std::int32_t) + mask_bytes;
-    FOVEA_ASSIGN_OR_RETURN(s.memory, cuda::PinnedBuffer::create(device_, bytes));
-    FOVEA_ASSIGN_OR_RETURN(s.copied, cuda::Event::create(device_));
+    FOVEA_ASSIGN_OR_RETURN(slot, cuda::CopySlot::create(device_, bytes));
   }
 
   if (o.device_growth && !o.batch_invariant) {
@@ -300,7 +298,7 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   if (mask.size() > mask_.size_bytes()) {
     return out_of_range("a mask of {} bytes, declared were {}; raise max_mask_bytes", mask.size(), mask_.size_bytes());
   }
-  Staging& staging = staging_[next_staging_];
+  cuda::CopySlot& staging = staging_[next_staging_];
   next_staging_ ^= 1;
   FOVEA_RETURN_IF_ERROR(staging.copied.synchronize());
   std::byte* const host = staging.memory.data();
@@ -309,7 +307,7 @@ Status CudaPagedAttention::upload(std::span<const std::int32_t> entries, std::sp
   growth.max_tokens = std::min(growth.max_tokens, translator_.most_list_tokens());
   most_tokens_ = growth.max_tokens;
   FOVEA_ASSIGN_OR_RETURN(plan_bytes_, pack_device_plan(active_->planner.view(), std::span(host, max_plan_bytes_),
-                                                       growth, active_->starts));
+                                                       growth, worker_starts(active_->kind)));
   FOVEA_RETURN_IF_ERROR(cuda::copy_to_device(device_, plan_.data(), host, plan_bytes_, stream.handle));
   std::byte* const host_entries = host + max_plan_bytes_;
   std::byte* const host_mask = host_entries + entries_.size_bytes();
@@ -348,23 +346,31 @@ Status CudaPagedAttention::plan_batch(const AttentionBatch& batch) {
   return take_choice(chooser_.plan(batch, planners_, kernel_of(captured_.executor(rows))), rows);
 }
 
-Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
-  planned_ = false;
+// A call that plans: make() does, and uploads. Where it fails there is no plan.
+template <typename Make>
+Status CudaPagedAttention::make_plan(Stream stream, Make make) {
+  planned_ = planner_behind_ = false;
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
-  FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
-  FOVEA_RETURN_IF_ERROR(plan_batch(translated));
-  planner_behind_ = false;
-  lists_on_device_ = batch.page_indices_device == DeviceKind::kCuda;
-  FOVEA_RETURN_IF_ERROR(set_page_lists(lists_on_device_ ? batch.page_indices : entries_.as<std::int32_t>()));
-  std::span<const std::uint8_t> mask;
-  if (batch.mask == AttentionMask::kBits) mask = {batch.mask_bits, static_cast<std::size_t>(batch.mask_bytes)};
-  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), mask, stream));
-  kv_lens_.assign(batch.kv_lens, batch.kv_lens + batch.num_requests);
-  lens_known_ = true;
+  FOVEA_RETURN_IF_ERROR(make());
   planned_ = true;
   return ok_status();
+}
+
+Status CudaPagedAttention::plan(const RequestBatch& batch, Stream stream) {
+  return make_plan(stream, [&]() -> Status {
+    FOVEA_ASSIGN_OR_RETURN(const AttentionBatch translated, translator_.requests(batch));
+    FOVEA_RETURN_IF_ERROR(plan_batch(translated));
+    lists_on_device_ = batch.page_indices_device == DeviceKind::kCuda;
+    FOVEA_RETURN_IF_ERROR(set_page_lists(lists_on_device_ ? batch.page_indices : entries_.as<std::int32_t>()));
+    std::span<const std::uint8_t> mask;
+    if (batch.mask == AttentionMask::kBits) mask = {batch.mask_bits, static_cast<std::size_t>(batch.mask_bytes)};
+    FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), mask, stream));
+    kv_lens_.assign(batch.kv_lens, batch.kv_lens + batch.num_requests);
+    lens_known_ = true;
+    return ok_status();
+  });
 }
 
 Status CudaPagedAttention::plan_rows(const BlockRowBatch& batch, bool selected) {
@@ -374,43 +380,34 @@ Status CudaPagedAttention::plan_rows(const BlockRowBatch& batch, bool selected) 
 }
 
 Status CudaPagedAttention::plan_cascade(std::int32_t num_rows, std::span<const CascadeLevel> levels, Stream stream) {
-  planned_ = false;
-  const cuda::ScopedContext context(device_);
-  FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
-  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
-  FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
-  planner_behind_ = false;
-  FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
-  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
-  std::int64_t at = 0;
-  for (const CascadeLevel& level : levels) {
-    if (level.page_indices_device == DeviceKind::kCuda) {
-      FOVEA_RETURN_IF_ERROR(
-          cuda::copy_on_device(device_, entries_.as<std::int32_t>() + at, level.page_indices,
-                               static_cast<std::size_t>(level.num_page_indices) * sizeof(std::int32_t), stream.handle));
+  return make_plan(stream, [&]() -> Status {
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.cascade(num_rows, levels));
+    FOVEA_RETURN_IF_ERROR(plan_rows(translated, false));
+    FOVEA_RETURN_IF_ERROR(set_page_lists(entries_.as<std::int32_t>()));
+    FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), {}, stream));
+    std::int64_t at = 0;
+    for (const CascadeLevel& level : levels) {
+      if (level.page_indices_device == DeviceKind::kCuda) {
+        const auto bytes = static_cast<std::size_t>(level.num_page_indices) * sizeof(std::int32_t);
+        FOVEA_RETURN_IF_ERROR(
+            cuda::copy_on_device(device_, entries_.as<std::int32_t>() + at, level.page_indices, bytes, stream.handle));
+      }
+      at += level.num_page_indices;
     }
-    at += level.num_page_indices;
-  }
-  planned_ = true;
-  return ok_status();
+    return ok_status();
+  });
 }
 
 // Plans the block rows that translate() returns, whose lists and mask the translator holds.
 template <typename Translate>
 Status CudaPagedAttention::plan_given(Translate translate, Stream stream) {
-  planned_ = false;
-  const cuda::ScopedContext context(device_);
-  FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
-  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translate());
-  const bool there = translated.entries_on_device;
-  FOVEA_RETURN_IF_ERROR(plan_rows(translated, there && reads_once(translated)));
-  planner_behind_ = false;
-  FOVEA_RETURN_IF_ERROR(set_page_lists(there ? translated.page_entries : entries_.as<std::int32_t>()));
-  FOVEA_RETURN_IF_ERROR(upload(translator_.page_entries(), translator_.given_mask(), stream));
-  planned_ = true;
-  return ok_status();
+  return make_plan(stream, [&]() -> Status {
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translate());
+    const bool there = translated.entries_on_device;
+    FOVEA_RETURN_IF_ERROR(plan_rows(translated, there && reads_once(translated)));
+    FOVEA_RETURN_IF_ERROR(set_page_lists(there ? translated.page_entries : entries_.as<std::int32_t>()));
+    return upload(translator_.page_entries(), translator_.given_mask(), stream);
+  });
 }
 
 // Whether every block row is of one query token, and no two are of the same one under the same KV head.
@@ -429,17 +426,12 @@ bool CudaPagedAttention::reads_once(const BlockRowBatch& batch) {
 }
 
 Status CudaPagedAttention::plan_selected(const SelectedBatch& batch, Stream stream) {
-  planned_ = false;
-  const cuda::ScopedContext context(device_);
-  FOVEA_RETURN_IF_ERROR(context.status());
-  FOVEA_RETURN_IF_ERROR(check_not_capturing(stream));
-  FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(batch));
-  FOVEA_RETURN_IF_ERROR(plan_rows(translated, true));
-  planner_behind_ = false;
-  FOVEA_RETURN_IF_ERROR(set_page_lists(batch.page_indices, batch.list_tokens));
-  FOVEA_RETURN_IF_ERROR(upload({}, {}, stream));
-  planned_ = true;
-  return ok_status();
+  return make_plan(stream, [&]() -> Status {
+    FOVEA_ASSIGN_OR_RETURN(const BlockRowBatch translated, translator_.selected(batch));
+    FOVEA_RETURN_IF_ERROR(plan_rows(translated, true));
+    FOVEA_RETURN_IF_ERROR(set_page_lists(batch.page_indices, batch.list_tokens));
+    return upload({}, {}, stream);
+  });
 }
 
 Status CudaPagedAttention::grow(std::span<const std::int32_t> kv_lens, Stream stream) {
@@ -466,10 +458,17 @@ Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
   if (pool_ != nullptr && is_it(*pool_)) return ok_status();
   if (const auto known = pools_.find(pool.k); known != pools_.end() && is_it(known->second)) {
     pool_ = &known->second;
-    args_.pool = pool;
-    args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
-    return ok_status();
+  } else {
+    FOVEA_ASSIGN_OR_RETURN(PoolMaps made, make_maps(pool));
+    if (pools_.size() >= kMostPools) pools_.clear();
+    pool_ = &(pools_[pool.k] = std::move(made));
   }
+  args_.pool = pool;
+  args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
+  return ok_status();
+}
+
+Result<CudaPagedAttention::PoolMaps> CudaPagedAttention::make_maps(const abi::KvPoolView& pool) const {
   const std::int64_t bits = dtype_bits(options_.kv_dtype);
   for (const auto& [what, elements] : {std::pair{"page", pool.page_stride}, std::pair{"token", pool.token_stride},
                                        std::pair{"head", pool.head_stride}}) {
@@ -487,11 +486,7 @@ Status CudaPagedAttention::set_pool(const abi::KvPoolView& pool) {
     FOVEA_ASSIGN_OR_RETURN(const KvMaps maps, e.maps(device_, options_, pool));
     made.maps.push_back(maps);
   }
-  if (pools_.size() >= kMostPools) pools_.clear();
-  pool_ = &(pools_[pool.k] = std::move(made));
-  args_.pool = pool;
-  args_.num_pages = static_cast<std::uint32_t>(pool.num_pages);
-  return ok_status();
+  return made;
 }
 
 // Reads the word of the plan that a growth on the device leaves its answer in.

@@ -42,7 +42,7 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphCaptured) {
     return fake::state().launch.block[0];
   };
 
-  // Captured with the kernel for few requests, which takes two tokens of a request one by one, but no block rows.
+  // Captured with low_batch, which takes two tokens of a request one by one, but no block rows.
   Attention few = make();
   ASSERT_TRUE(plan(few, 4, 1).ok());
   const std::uint32_t few_threads = threads_of_capture(few);
@@ -61,7 +61,7 @@ TEST_F(CudaAttentionTest, PlansAreForTheKernelThatAGraphCaptured) {
   ASSERT_TRUE(capture(few).ok());
   EXPECT_EQ(fake::state().launch.block[0], few_threads);
 
-  // Captured with the kernel for all plans, which runs no plan of the warps' kernel.
+  // Captured with the kernel for all plans, which runs no plan of warp_per_worker.
   Attention all = make();
   ASSERT_TRUE(plan(all, 128, 4).ok());
   const std::uint32_t all_threads = threads_of_capture(all);

@@ -534,7 +534,7 @@ TEST(AttentionKernels, ThoseOfAnObjectForWarmUp) {
   EXPECT_EQ(attention_kernels(options, "sm_75").status().code(), StatusCode::kUnsupported);
   options.device_growth = false;
   EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 7u);
-  options.max_requests = 1;  // nobody to share with, and too little for the warps' kernel
+  options.max_requests = 1;  // nobody to share with, and too little for warp_per_worker
   EXPECT_EQ(attention_kernels(options, "sm_90a")->size(), 5u);
   options.q_dtype = DType::kF32;
   EXPECT_EQ(attention_kernels(options, "sm_90a").status().code(), StatusCode::kUnsupported);

@@ -54,11 +54,8 @@ class CapturedRuns {
   Status refusal(std::uint32_t rows) const {
     return unsupported(
         "a graph captured run() with a kernel for decode, which cannot run this plan of {} rows (block rows or bit "
-        "masks); "
-        "capture it with decode_kernel kGeneral, use another Attention, or set graphs_by_rows and replay each graph "
-        "for "
-        "as "
-        "many rows as it captured",
+        "masks); capture it with decode_kernel kGeneral, use another Attention, or set graphs_by_rows and replay each "
+        "graph for as many rows as it captured",
         rows);
   }
 

@@ -40,15 +40,14 @@ tune::AttentionNeed need_of(const AttentionOptions& o, const VariantSpec& varian
   return need;
 }
 
-Result<jit::KernelSource> kernel_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
-                                    const std::string& header, const std::string& arch, const VariantSpec& variant) {
+// The source of the kernel `name` with the choice's header, or with that of plans which share runs.
+Result<jit::KernelSource> source_of(const AttentionOptions& o, const tune::AttentionChoice& choice,
+                                    const std::string& name, const std::string& header, const std::string& arch,
+                                    const VariantSpec& variant) {
   jit::AttentionKernelSpec spec;
   spec.arch = arch;
   spec.header = header;
-  for (const char* const kind : {"warp_per_worker", "low_batch", "prefix_forest", "prefill"}) {
-    if (header.starts_with(fmt::format("kernels/attention/{}/", kind))) spec.kind = fmt::format("attention-{}", kind);
-  }
-  if (choice.teams) spec.kind = "attention-warp_teams";
+  spec.kind = name;
   spec.head_dim = o.head_dim;
   spec.q_dtype = jit::kv_dtype_of(o.q_dtype);
   spec.kv_dtype = jit::kv_dtype_of(o.kv_dtype);
@@ -73,7 +72,7 @@ tune::PlanFacts most_facts(const AttentionOptions& o) {
   most.pairs = std::int64_t{o.max_requests} * o.num_kv_heads;
   most.requests = o.max_requests;
   most.most_rows = std::int64_t{o.max_rows} * o.num_qo_heads / std::max(o.num_kv_heads, 1);
-  most.kv_bytes = most.pairs * pair_token_bytes(o);
+  most.kv_bytes = o.max_requests * token_bytes(o);
   most.flops = std::numeric_limits<std::int64_t>::max();
   return most;
 }
@@ -95,41 +94,16 @@ std::string not_declared(tune::PlanKernel kernel, const AttentionOptions& o, con
   return tune::is_profitable(kernel, menu, facts) ? "" : "no batch within the declared maxima would gain by it";
 }
 
-// An executor that is not made yet.
-struct Design {
-  tune::PlanKernel kind;
-  tune::AttentionChoice choice;
-  jit::KernelSource source;
-  std::optional<jit::KernelSource> shared;  // of plans that share runs
-};
-
-// All designs that the options may use, that for all plans first.
-Result<std::vector<Design>> designs(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
-                                    int num_sms) {
-  FOVEA_ASSIGN_OR_RETURN(AllowedKernels allowed, allowed_kernels(o, variant, arch, num_sms));
-  std::vector<Design> all;
-  for (auto& [kind, choice] : allowed.kernels) {
-    Design design{kind, std::move(choice), {}, {}};
-    FOVEA_ASSIGN_OR_RETURN(design.source, kernel_of(o, design.choice, design.choice.header, arch, variant));
-    if (!design.choice.shared_header.empty() && may_share(o)) {
-      FOVEA_ASSIGN_OR_RETURN(design.shared, kernel_of(o, design.choice, design.choice.shared_header, arch, variant));
-    }
-    all.push_back(std::move(design));
-  }
-  return all;
-}
-
-Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionConfig& config, const Design& design) {
+Result<CudaExecutor> make_executor(const cuda::Device& device, const AttentionConfig& config,
+                                   const AllowedKernel& kernel) {
   const AttentionOptions& o = config.options;
-  const tune::AttentionChoice& choice = design.choice;
+  const tune::AttentionChoice& choice = kernel.choice;
   FOVEA_ASSIGN_OR_RETURN(Planner planner, Planner::create(planner_options(config, choice)));
-  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, design.source, "fovea_attention"));
-  const bool warps = design.kind == tune::PlanKernel::kWarpPerWorker || design.kind == tune::PlanKernel::kWarpTeams;
-  const WorkerStarts starts = warps ? WorkerStarts::kWarps : WorkerStarts::kItems;
-  CudaExecutor executor{design.kind, choice, std::move(planner), std::move(function), {}, starts, {}};
+  FOVEA_ASSIGN_OR_RETURN(cuda::Function function, cuda_kernel(device, kernel.source, "fovea_attention"));
+  CudaExecutor executor{kernel.kind, choice, std::move(planner), std::move(function), {}, {}};
   FOVEA_RETURN_IF_ERROR(executor.function.set_max_smem(choice.smem_bytes));
-  if (design.shared.has_value()) {
-    FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *design.shared, "fovea_attention"));
+  if (kernel.shared.has_value()) {
+    FOVEA_ASSIGN_OR_RETURN(executor.shared, cuda_kernel(device, *kernel.shared, "fovea_attention"));
     FOVEA_RETURN_IF_ERROR(executor.shared->set_max_smem(choice.smem_bytes));
   }
   executor.launch.grid[0] = static_cast<std::uint32_t>(o.num_workers > 0 ? o.num_workers : choice.ctas);
@@ -153,15 +127,16 @@ int compile_rank(tune::PlanKernel kind) {
 
 // Compiles what is not cached, on every CPU, what takes longest first: were all begun at once, the longest would share
 // its CPU with the others. Errors are found again by whoever asks for the kernel.
-void compile(const std::vector<Design>& designs) {
-  std::vector<const Design*> order;
-  for (const Design& design : designs) order.push_back(&design);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Design* a, const Design* b) { return compile_rank(a->kind) < compile_rank(b->kind); });
+void compile(const std::vector<AllowedKernel>& kernels) {
+  std::vector<const AllowedKernel*> order;
+  for (const AllowedKernel& kernel : kernels) order.push_back(&kernel);
+  std::stable_sort(order.begin(), order.end(), [](const AllowedKernel* a, const AllowedKernel* b) {
+    return compile_rank(a->kind) < compile_rank(b->kind);
+  });
   std::vector<const jit::KernelSource*> sources;
-  for (const Design* design : order) {
-    sources.push_back(&design->source);
-    if (design->shared.has_value()) sources.push_back(&*design->shared);
+  for (const AllowedKernel* kernel : order) {
+    sources.push_back(&kernel->source);
+    if (kernel->shared.has_value()) sources.push_back(&*kernel->shared);
   }
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -194,6 +169,11 @@ Result<abi::TensorMap> encode(const cuda::Device& device, const AttentionOptions
 }
 
 }  // namespace
+
+WorkerStarts worker_starts(tune::PlanKernel kernel) {
+  const bool warps = kernel == tune::PlanKernel::kWarpPerWorker || kernel == tune::PlanKernel::kWarpTeams;
+  return warps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+}
 
 Status check_cuda_types(const AttentionOptions& o) {
   const bool q = o.q_dtype == DType::kF16 || o.q_dtype == DType::kBF16;
@@ -228,21 +208,25 @@ PlannerOptions planner_options(const AttentionConfig& config, const tune::Attent
 
 Result<AllowedKernels> allowed_kernels(const AttentionOptions& o, const VariantSpec& variant, const std::string& arch,
                                        int num_sms) {
-  const tune::AttentionNeed need = need_of(o, variant, arch, num_sms);
-  AllowedKernels allowed;
-  allowed.menu = tune::kernel_menu(need);
+  FOVEA_ASSIGN_OR_RETURN(tune::KernelChoices choices, tune::choose_kernels(need_of(o, variant, arch, num_sms)));
+  AllowedKernels allowed{std::move(choices.menu), {}};
   allowed.menu.shared_kernel = allowed.menu.shared_kernel && may_share(o);
-  FOVEA_ASSIGN_OR_RETURN(tune::AttentionChoice general, tune::choose_attention(need));
-  allowed.kernels.emplace_back(tune::PlanKernel::kGeneral, std::move(general));
-  const auto allow = [&](tune::PlanKernel kernel, std::string& missing, Result<tune::AttentionChoice> choice) {
-    if (missing.empty()) missing = not_declared(kernel, o, allowed.menu);
-    if (missing.empty()) allowed.kernels.emplace_back(kernel, *std::move(choice));
-  };
-  allow(tune::PlanKernel::kWarpPerWorker, allowed.menu.no_warp_per_worker,
-        tune::choose_warp_per_worker_attention(need));
-  allow(tune::PlanKernel::kWarpTeams, allowed.menu.no_warp_teams, tune::choose_warp_per_worker_attention(need, true));
-  allow(tune::PlanKernel::kLowBatch, allowed.menu.no_low_batch, tune::choose_low_batch_attention(need));
-  allow(tune::PlanKernel::kPrefill, allowed.menu.no_prefill, tune::choose_prefill_attention(need));
+  for (auto& [kind, choice] : choices.kernels) {
+    std::string name = "attention";
+    if (kind != tune::PlanKernel::kGeneral) {
+      std::string& why_not = allowed.menu.why_not(kind);
+      why_not = not_declared(kind, o, allowed.menu);
+      if (!why_not.empty()) continue;
+      name += fmt::format("-{}", tune::kernel_name(kind));
+    }
+    AllowedKernel kernel{kind, std::move(choice), {}, {}};
+    FOVEA_ASSIGN_OR_RETURN(kernel.source, source_of(o, kernel.choice, name, kernel.choice.header, arch, variant));
+    if (!kernel.choice.shared_header.empty() && may_share(o)) {
+      FOVEA_ASSIGN_OR_RETURN(kernel.shared, source_of(o, kernel.choice, "attention-prefix_forest",
+                                                      kernel.choice.shared_header, arch, variant));
+    }
+    allowed.kernels.push_back(std::move(kernel));
+  }
   return allowed;
 }
 
@@ -257,15 +241,12 @@ Result<KvMaps> CudaExecutor::maps(const cuda::Device& device, const AttentionOpt
 
 Result<CudaExecutors> make_executors(const cuda::Device& device, const AttentionConfig& config,
                                      const VariantSpec& variant) {
-  const AttentionOptions& o = config.options;
-  FOVEA_ASSIGN_OR_RETURN(const AllowedKernels allowed,
-                         allowed_kernels(o, variant, device.info().arch(), device.info().num_sms));
-  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all,
-                         designs(o, variant, device.info().arch(), device.info().num_sms));
-  compile(all);
-  CudaExecutors executors{allowed.menu, {}};
-  for (const Design& design : all) {
-    FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, config, design));
+  FOVEA_ASSIGN_OR_RETURN(AllowedKernels allowed,
+                         allowed_kernels(config.options, variant, device.info().arch(), device.info().num_sms));
+  compile(allowed.kernels);
+  CudaExecutors executors{std::move(allowed.menu), {}};
+  for (const AllowedKernel& kernel : allowed.kernels) {
+    FOVEA_ASSIGN_OR_RETURN(CudaExecutor executor, make_executor(device, config, kernel));
     executors.all.push_back(std::move(executor));
   }
   return executors;
@@ -275,11 +256,11 @@ Result<std::vector<jit::KernelSource>> attention_kernels(const AttentionOptions&
                                                          int num_sms) {
   FOVEA_RETURN_IF_ERROR(check_cuda_types(options));
   FOVEA_ASSIGN_OR_RETURN(const VariantSpec variant, variant_spec(options));
-  FOVEA_ASSIGN_OR_RETURN(const std::vector<Design> all, designs(options, variant, arch, num_sms));
+  FOVEA_ASSIGN_OR_RETURN(AllowedKernels allowed, allowed_kernels(options, variant, arch, num_sms));
   std::vector<jit::KernelSource> sources;
-  for (const Design& design : all) {
-    sources.push_back(design.source);
-    if (design.shared.has_value()) sources.push_back(*design.shared);
+  for (AllowedKernel& kernel : allowed.kernels) {
+    sources.push_back(std::move(kernel.source));
+    if (kernel.shared.has_value()) sources.push_back(*std::move(kernel.shared));
   }
   FOVEA_ASSIGN_OR_RETURN(std::vector<jit::KernelSource> others,
                          paged_op_sources(arch, options.head_dim, options.q_dtype, options.kv_dtype));

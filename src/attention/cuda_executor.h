@@ -24,13 +24,15 @@ struct KvMaps {
   abi::TensorMap k{}, v{};
 };
 
+// Which records the kernel's workers begin by.
+WorkerStarts worker_starts(tune::PlanKernel kernel);
+
 struct CudaExecutor {
   tune::PlanKernel kind;
   tune::AttentionChoice choice;
   Planner planner;
   cuda::Function function;
   cuda::LaunchConfig launch;
-  WorkerStarts starts;
   std::optional<cuda::Function> shared;  // for plans that share runs; launched alike
 
   // The pool's tensor maps, where the kernel loads by them; else zeros.
@@ -42,9 +44,15 @@ Status check_cuda_types(const AttentionOptions& options);
 
 // The kernels that the options allow, that for all plans first, and the menu that says why there are no others. Looks
 // at no memory and no device.
+struct AllowedKernel {
+  tune::PlanKernel kind;
+  tune::AttentionChoice choice;
+  jit::KernelSource source;
+  std::optional<jit::KernelSource> shared;  // of plans that share runs
+};
 struct AllowedKernels {
   tune::KernelMenu menu;
-  std::vector<std::pair<tune::PlanKernel, tune::AttentionChoice>> kernels;
+  std::vector<AllowedKernel> kernels;
 };
 Result<AllowedKernels> allowed_kernels(const AttentionOptions& options, const VariantSpec& variant,
                                        const std::string& arch, int num_sms);

@@ -7,13 +7,15 @@
 
 #include "attention/cuda_attention.h"
 #include "attention/plan_chooser.h"
+#include "base/hash.h"
 #include "base/status.h"
 #include "base/tensor_rows.h"
 
 namespace fovea {
 namespace {
 
-// Requests with at least one of so many query tokens are prompts; drafts of steps that graphs repeat have fewer.
+// Query tokens of a request, from which on it is a prompt. Any number works that is above what drafts give a request
+// (NgramDrafter::kMostTokens and its own token), so that steps which graphs repeat are one launch.
 constexpr std::int32_t kLeastPromptTokens = 17;
 
 // Requests [begin, end) of a batch.
@@ -75,12 +77,12 @@ class CudaPlans final : public PagedAttention {
     return std::any_of(pools_.begin(), pools_.end(), [](const auto& pool) { return pool->captured(); });
   }
 
-  int run_kind() const override {
-    int kind = 0;
-    for (const Part& part : in_use_) kind = 32 * kind + 1 + part.of->run_kind();
-    // Launches behind others have another place in q.
-    const std::int64_t last_row = in_use_.empty() ? 0 : std::max<std::int64_t>(in_use_.back().first_row, 0);
-    return static_cast<int>(static_cast<std::uint32_t>(kind) + (static_cast<std::uint32_t>(last_row) << 16));
+  std::uint64_t run_kind() const override {
+    std::uint64_t kind = in_use_.size();
+    for (const Part& part : in_use_) {  // whose launch has its place in q
+      kind = hash_combine(kind, hash_combine(part.of->run_kind(), static_cast<std::uint64_t>(part.first_row)));
+    }
+    return kind;
   }
 
   Status plan_block_rows(const BlockRowBatch& batch, Stream stream) override {
@@ -169,13 +171,11 @@ class CudaPlans final : public PagedAttention {
     std::int32_t decodes = 0;
     std::int64_t tokens = 0;
     for (; decodes < batch.num_requests && batch.q_lens[decodes] == 1; ++decodes) {
-      const std::int64_t seen = std::max(batch.kv_lens[decodes], 0);
-      tokens += batch.mask == AttentionMask::kWindow ? std::min(seen, std::int64_t{batch.window_left} + 1) : seen;
+      tokens += tokens_seen(1, batch.kv_lens[decodes], batch.mask == AttentionMask::kWindow, batch.window_left);
     }
     const bool prompts = std::any_of(batch.q_lens + decodes, batch.q_lens + batch.num_requests,
                                      [](std::int32_t q_len) { return q_len >= kLeastPromptTokens; });
-    const std::int64_t token_bytes = pair_token_bytes(options_) * options_.num_kv_heads;
-    return prompts && tokens * token_bytes >= least_decode_bytes_ ? decodes : 0;
+    return prompts && tokens * token_bytes(options_) >= least_decode_bytes_ ? decodes : 0;
   }
 
   // Each (query token, KV head) is written by the launch of one pool.

@@ -304,7 +304,7 @@ TEST_F(CudaPlansTest, DecodesAndPromptsAreTwoLaunches) {
   EXPECT_EQ(apart->stats().kv_bytes_unshared, as_one->stats().kv_bytes_unshared);
   EXPECT_THAT(apart->kernel_and_reason(), AllOf(HasSubstr("decodes: "), HasSubstr("; prompts: ")));
   EXPECT_NE(apart->run_kind(), as_one->run_kind());
-  const int kind = apart->run_kind();
+  const std::uint64_t kind = apart->run_kind();
   EXPECT_EQ(apart->grow(kv_lens, {}).code(), StatusCode::kUnsupported);
 
   // One decode less: the prompts' launch begins at another row, and what is left reads too little.

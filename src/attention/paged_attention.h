@@ -67,7 +67,7 @@ class PagedAttention {
   virtual Status growth_status(Stream) const { return ok_status(); }  // here refusals are grow_on_device()'s
   virtual bool captured() const { return false; }
   // Of the plan: runs of plans of as many rows and of the same kind are the same launches.
-  virtual int run_kind() const { return 0; }
+  virtual std::uint64_t run_kind() const { return 0; }
 
   // Plans block rows as given: heads of a layer that read different tokens (streaming heads, selected pages). What the
   // batch points to lies on the host and is borrowed until the next plan. grow() does not follow; plan again.

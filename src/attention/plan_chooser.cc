@@ -38,10 +38,8 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
     const std::int32_t q_len = batch.q_lens[i];
     facts.most_q = std::max(facts.most_q, q_len);
     facts.decode = facts.decode && q_len == 1;
-    std::int64_t tokens = std::max(batch.kv_lens[i], 0);
-    if (batch.mask == abi::MaskKind::kWindow) {
-      tokens = std::min(tokens, std::int64_t{batch.window_left} + std::max(q_len, 1));
-    }
+    const std::int64_t tokens =
+        tokens_seen(q_len, batch.kv_lens[i], batch.mask == abi::MaskKind::kWindow, batch.window_left);
     facts.requests += tokens > 0 ? 1 : 0;
     facts.rows += std::max(q_len, 0) * qo_heads;
     all += tokens;
@@ -60,13 +58,18 @@ tune::PlanFacts facts_of(const AttentionBatch& batch, std::int64_t qo_heads, std
 
 }  // namespace
 
-std::int64_t pair_token_bytes(const AttentionOptions& o) {
-  return std::int64_t{2} * o.head_dim * dtype_bits(o.kv_dtype) / 8;
+std::int64_t token_bytes(const AttentionOptions& o) {
+  return std::int64_t{2} * o.head_dim * dtype_bits(o.kv_dtype) / 8 * o.num_kv_heads;
+}
+
+std::int64_t tokens_seen(std::int32_t q_len, std::int32_t kv_len, bool window, std::int32_t window_left) {
+  const std::int64_t tokens = std::max(kv_len, 0);
+  return window ? std::min(tokens, std::int64_t{window_left} + std::max(q_len, 1)) : tokens;
 }
 
 PlanChooser::PlanChooser(const AttentionOptions& options, tune::KernelMenu menu)
     : menu_(std::move(menu)),
-      token_bytes_(pair_token_bytes(options) * options.num_kv_heads),
+      token_bytes_(token_bytes(options)),
       qo_heads_(options.num_qo_heads),
       kv_heads_(options.num_kv_heads),
       head_dim_(options.head_dim) {

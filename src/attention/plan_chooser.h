@@ -41,14 +41,17 @@ class PlanChooser {
   Status plan_with(tune::PlanKernel kernel, const AttentionBatch& batch, bool share, Planners planners);
 
   tune::KernelMenu menu_;
-  std::int64_t token_bytes_ = 0;  // keys and values of a token under all KV heads
+  std::int64_t token_bytes_ = 0;
   std::int64_t qo_heads_ = 1, kv_heads_ = 1, head_dim_ = 1;
   tune::PlanFacts facts_;
   tune::PlanChoice choice_;
   bool shared_before_ = false;  // the last batch had runs that are worth sharing
 };
 
-// Keys and values of one token under one head.
-std::int64_t pair_token_bytes(const AttentionOptions& options);
+// Keys and values of one token under all KV heads.
+std::int64_t token_bytes(const AttentionOptions& options);
+
+// Tokens of a request that some of its queries see.
+std::int64_t tokens_seen(std::int32_t q_len, std::int32_t kv_len, bool window, std::int32_t window_left);
 
 }  // namespace fovea

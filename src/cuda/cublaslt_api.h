@@ -21,7 +21,6 @@ inline constexpr int kLtF16 = 2;
 inline constexpr int kLtBF16 = 14;
 inline constexpr int kLtE4M3 = 28;
 // cublasOperation_t
-inline constexpr std::int32_t kLtAsIs = 0;
 inline constexpr std::int32_t kLtTransposed = 1;
 // cublasLtMatmulDescAttributes_t
 inline constexpr int kLtTransposeA = 3;

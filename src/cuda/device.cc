@@ -50,7 +50,6 @@ Result<Device> Device::open(int index) {
   FOVEA_RETURN_IF_ERROR(attribute(kCuMultiprocessorCount, info.num_sms));
   FOVEA_RETURN_IF_ERROR(attribute(kCuL2CacheSize, info.l2_bytes));
   FOVEA_RETURN_IF_ERROR(attribute(kCuSharedPerBlockOptin, info.smem_optin_bytes));
-  FOVEA_RETURN_IF_ERROR(attribute(kCuSharedPerMultiprocessor, info.smem_sm_bytes));
   std::size_t memory = 0;
   FOVEA_RETURN_IF_ERROR(driver->status(api.device_total_memory(&memory, state->device), "cuDeviceTotalMem"));
   info.memory_bytes = static_cast<std::int64_t>(memory);

@@ -18,7 +18,6 @@ struct DeviceInfo {
   int num_sms = 0;
   std::int64_t l2_bytes = 0;
   std::int64_t smem_optin_bytes = 0;  // shared memory that one CTA may ask for
-  std::int64_t smem_sm_bytes = 0;     // shared memory of an SM
   std::int64_t memory_bytes = 0;
   int driver_version = 0;  // 13000 is CUDA 13.0
 

@@ -39,25 +39,18 @@ inline constexpr int kCuCaptureThreadLocal = 1;
 inline constexpr int kCuCaptureRelaxed = 2;
 
 enum CuDeviceAttribute : int {
-  kCuClockRate = 13,
   kCuMultiprocessorCount = 16,
   kCuL2CacheSize = 38,
   kCuComputeMajor = 75,
   kCuComputeMinor = 76,
-  kCuSharedPerMultiprocessor = 81,
   kCuSharedPerBlockOptin = 97,
 };
 
 enum CuFunctionAttribute : int {
-  kCuMaxThreadsPerBlock = 0,
-  kCuStaticSharedBytes = 1,
-  kCuLocalBytes = 3,
-  kCuNumRegisters = 4,
   kCuMaxDynamicSharedBytes = 8,
 };
 
 enum CuLaunchAttributeId : int {
-  kCuLaunchCooperative = 2,
   kCuLaunchClusterDimension = 4,
   kCuLaunchProgrammaticSerialization = 6,
 };
@@ -67,7 +60,7 @@ struct CuLaunchAttribute {
   std::uint32_t pad;
   union {
     std::uint32_t cluster[3];
-    int flag;  // cooperative, programmatic serialization
+    int flag;  // programmatic serialization
     char bytes[64];
   } value;
 };
@@ -144,7 +137,6 @@ static_assert(sizeof(CuGraphExecUpdateResult) == 24);
   X(stream_create, cuStreamCreate, (CuStream * stream, unsigned flags))                                               \
   X(stream_destroy, cuStreamDestroy_v2, (CuStream stream))                                                            \
   X(stream_synchronize, cuStreamSynchronize, (CuStream stream))                                                       \
-  X(stream_wait_event, cuStreamWaitEvent, (CuStream stream, CuEvent event, unsigned flags))                           \
   X(stream_is_capturing, cuStreamIsCapturing, (CuStream stream, int* status))                                         \
   X(stream_begin_capture, cuStreamBeginCapture_v2, (CuStream stream, int mode))                                       \
   X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                                            \
@@ -152,16 +144,12 @@ static_assert(sizeof(CuGraphExecUpdateResult) == 24);
   X(event_create, cuEventCreate, (CuEvent * event, unsigned flags))                                                   \
   X(event_destroy, cuEventDestroy_v2, (CuEvent event))                                                                \
   X(event_record, cuEventRecord, (CuEvent event, CuStream stream))                                                    \
-  X(event_query, cuEventQuery, (CuEvent event))                                                                       \
   X(event_synchronize, cuEventSynchronize, (CuEvent event))                                                           \
   X(event_elapsed_time, cuEventElapsedTime, (float* milliseconds, CuEvent begin, CuEvent end))                        \
   X(module_load, cuModuleLoadData, (CuModule * module, const void* image))                                            \
   X(module_unload, cuModuleUnload, (CuModule module))                                                                 \
   X(module_get_function, cuModuleGetFunction, (CuFunction * function, CuModule module, const char* name))             \
-  X(function_get_attribute, cuFuncGetAttribute, (int* value, CuFunctionAttribute attribute, CuFunction function))     \
   X(function_set_attribute, cuFuncSetAttribute, (CuFunction function, CuFunctionAttribute attribute, int value))      \
-  X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                                           \
-    (int* ctas, CuFunction function, int threads, std::size_t shared_bytes))                                          \
   X(clusters, cuOccupancyMaxActiveClusters, (int* clusters, CuFunction function, const CuLaunchConfig* config))       \
   X(launch, cuLaunchKernelEx, (const CuLaunchConfig* config, CuFunction function, void** parameters, void** extra))   \
   X(graph_instantiate, cuGraphInstantiateWithFlags, (CuGraphExec * exec, CuGraph graph, unsigned long long flags))    \

@@ -1,4 +1,4 @@
-// Launches as a device sees them (clusters, programmatic and cooperative ones), graphs that change in place, and matrix
+// Launches as a device sees them (clusters, programmatic ones), graphs that change in place, and matrix
 // products, on a GPU. Kernels come through jit/.
 #include <gtest/gtest.h>
 
@@ -120,18 +120,6 @@ TEST_F(LaunchTest, ProgrammaticLaunchesKeepTheirOrder) {
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(graph->launch(stream_.handle()).ok());
   EXPECT_EQ(words(), std::vector<std::uint32_t>(kWords, 5050 + 550));
-}
-
-TEST_F(LaunchTest, CooperativeLaunchesMustFit) {
-  load("add");
-  if (function_.handle() == nullptr) return;
-  LaunchConfig c = config();
-  c.cooperative = true;
-  EXPECT_TRUE(launch_add(c, 1).ok());
-  EXPECT_EQ(words(), std::vector<std::uint32_t>(kWords, 1));
-  c.grid[0] = 1 << 20;
-  EXPECT_FALSE(launch_add(c, 1).ok());
-  EXPECT_TRUE(stream_.synchronize().ok());  // a refused launch spoils nothing
 }
 
 TEST_F(LaunchTest, GraphsChangeInPlace) {

@@ -52,7 +52,6 @@ struct DriverLaunch {
       for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = c.cluster[i];
     }
     if (c.programmatic_serialization) add(kCuLaunchProgrammaticSerialization).value.flag = 1;
-    if (c.cooperative) add(kCuLaunchCooperative).value.flag = 1;
   }
   DriverLaunch(const DriverLaunch&) = delete;
   DriverLaunch& operator=(const DriverLaunch&) = delete;
@@ -66,7 +65,7 @@ struct DriverLaunch {
     attribute.id = id;
     return attribute;
   }
-  CuLaunchAttribute attributes_[3];
+  CuLaunchAttribute attributes_[2];
 };
 
 void unload(const Driver& driver, void* module) { driver.api().module_unload(module); }
@@ -112,21 +111,6 @@ Result<Function> Module::function(const std::string& name) const {
   return function;
 }
 
-Result<FunctionAttributes> Function::attributes() const {
-  const ScopedContext context(*device_);
-  FOVEA_RETURN_IF_ERROR(context.status());
-  const Driver& driver = device_->driver();
-  const auto get = [&](CuFunctionAttribute which, int& value) {
-    return driver.status(driver.api().function_get_attribute(&value, which, function_), "cuFuncGetAttribute");
-  };
-  FunctionAttributes a;
-  FOVEA_RETURN_IF_ERROR(get(kCuNumRegisters, a.registers));
-  FOVEA_RETURN_IF_ERROR(get(kCuLocalBytes, a.local_bytes));
-  FOVEA_RETURN_IF_ERROR(get(kCuStaticSharedBytes, a.static_smem_bytes));
-  FOVEA_RETURN_IF_ERROR(get(kCuMaxThreadsPerBlock, a.max_threads));
-  return a;
-}
-
 Status Function::set_max_smem(std::size_t bytes) const {
   const ScopedContext context(*device_);
   FOVEA_RETURN_IF_ERROR(context.status());
@@ -138,16 +122,6 @@ Status Function::set_max_smem(std::size_t bytes) const {
   return driver.status(
       driver.api().function_set_attribute(function_, kCuMaxDynamicSharedBytes, static_cast<int>(bytes)),
       "cuFuncSetAttribute");
-}
-
-Result<int> Function::ctas_per_sm(int threads, std::size_t smem_bytes) const {
-  const ScopedContext context(*device_);
-  FOVEA_RETURN_IF_ERROR(context.status());
-  const Driver& driver = device_->driver();
-  int ctas = 0;
-  FOVEA_RETURN_IF_ERROR(driver.status(driver.api().occupancy(&ctas, function_, threads, smem_bytes),
-                                      "cuOccupancyMaxActiveBlocksPerMultiprocessor"));
-  return ctas;
 }
 
 Result<int> Function::clusters_at_once(const LaunchConfig& config) const {
@@ -169,13 +143,12 @@ Status explain_launch(const Status& status, const LaunchConfig& c) {
   return Status(
       status.code(),
       fmt::format("{}: launching {} x {} x {} CTAs of {} x {} x {} threads with {} bytes of "
-                  "dynamic shared memory{}{}{}",
+                  "dynamic shared memory{}{}",
                   status.message(), c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.smem_bytes,
                   c.cluster[0] * c.cluster[1] * c.cluster[2] > 1
                       ? fmt::format(", clusters of {} x {} x {}", c.cluster[0], c.cluster[1], c.cluster[2])
                       : "",
-                  c.programmatic_serialization ? ", programmatic serialization" : "",
-                  c.cooperative ? ", cooperative" : ""));
+                  c.programmatic_serialization ? ", programmatic serialization" : ""));
 }
 
 }  // namespace

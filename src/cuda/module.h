@@ -12,13 +12,6 @@
 
 namespace fovea::cuda {
 
-struct FunctionAttributes {
-  int registers = 0;          // a thread
-  int local_bytes = 0;        // a thread: spills and arrays
-  int static_smem_bytes = 0;  // a CTA
-  int max_threads = 0;        // of a CTA
-};
-
 struct LaunchConfig {
   std::uint32_t grid[3] = {1, 1, 1};   // CTAs
   std::uint32_t block[3] = {1, 1, 1};  // threads
@@ -26,7 +19,6 @@ struct LaunchConfig {
   std::uint32_t cluster[3] = {1, 1, 1};
   StreamHandle stream = nullptr;
   bool programmatic_serialization = false;  // may start before the kernel ahead of it has ended (PDL)
-  bool cooperative = false;
 };
 
 // A kernel of a module, which it keeps loaded. Copies are the same kernel.
@@ -36,11 +28,8 @@ class Function {
 
   void* handle() const { return function_; }
   const Device& device() const { return *device_; }
-  Result<FunctionAttributes> attributes() const;
   // Lets launches ask for this much dynamic shared memory; beyond 48 KB it must be called before the launch.
   Status set_max_smem(std::size_t bytes) const;
-  // CTAs of so many threads and so much dynamic shared memory that an SM holds at once.
-  Result<int> ctas_per_sm(int threads, std::size_t smem_bytes) const;
   // Clusters of such a launch that the device holds at once; the grid's size is not read.
   Result<int> clusters_at_once(const LaunchConfig& config) const;
 

@@ -43,13 +43,6 @@ TEST_F(ModuleTest, AFunctionKeepsItsModule) {
   {
     const Function function = fill();
     EXPECT_EQ(fake::state().alive.modules, 1);
-    const auto attributes = function.attributes();
-    ASSERT_TRUE(attributes.ok());
-    EXPECT_EQ(attributes->registers, 32);
-    EXPECT_EQ(attributes->local_bytes, 0);
-    EXPECT_EQ(attributes->static_smem_bytes, 64);
-    EXPECT_EQ(attributes->max_threads, 1024);
-    EXPECT_EQ(*function.ctas_per_sm(1024, 0), 2);
     EXPECT_TRUE(function.set_max_smem(200 << 10).ok());
     EXPECT_EQ(function.set_max_smem(1 << 20).code(), StatusCode::kUnsupported);
   }
@@ -100,21 +93,20 @@ TEST_F(ModuleTest, LaunchesPassEverythingOn) {
   EXPECT_EQ(fake::state().launch.block[0], 128u);
   EXPECT_EQ(fake::state().launch.smem_bytes, 1000u);
   EXPECT_EQ(fake::state().launch.cluster[0], 0u);
-  EXPECT_FALSE(fake::state().launch.programmatic || fake::state().launch.cooperative);
+  EXPECT_FALSE(fake::state().launch.programmatic);
 
   config.cluster[0] = 2;
   config.programmatic_serialization = true;
-  config.cooperative = true;
   ASSERT_TRUE(launch(function, config, args).ok());
   EXPECT_EQ(fake::state().launch.cluster[0], 2u);
   EXPECT_EQ(fake::state().launch.cluster[1], 1u);
-  EXPECT_TRUE(fake::state().launch.programmatic && fake::state().launch.cooperative);
+  EXPECT_TRUE(fake::state().launch.programmatic);
 
   fail("cuLaunchKernelEx", 1);
   const Status status = launch(function, config, args);
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("132 x 1 x 1 CTAs of 128 x 1 x 1 threads with 1000 bytes"),
-                                      HasSubstr("clusters of 2 x 1 x 1"), HasSubstr("cooperative")));
+                                      HasSubstr("clusters of 2 x 1 x 1"), HasSubstr("programmatic serialization")));
 }
 
 class TensorMapTest : public FakeCudaTest {

@@ -52,11 +52,6 @@ Status Event::synchronize() const {
   return driver.status(driver.api().event_synchronize(handle_.get()), "cuEventSynchronize");
 }
 
-Status Event::wait_in(StreamHandle stream) const {
-  const Driver& driver = handle_.device().driver();
-  return driver.status(driver.api().stream_wait_event(stream, handle_.get(), 0), "cuStreamWaitEvent");
-}
-
 Result<float> Event::elapsed_ms(const Event& end) const {
   const Driver& driver = handle_.device().driver();
   float milliseconds = 0.0f;

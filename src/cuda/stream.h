@@ -31,8 +31,6 @@ class Event {
   Status record(StreamHandle stream) const;
   // Until what was recorded last is done; at once when nothing was.
   Status synchronize() const;
-  // Makes the stream wait for it.
-  Status wait_in(StreamHandle stream) const;
   Result<float> elapsed_ms(const Event& end) const;
 
  private:

@@ -47,8 +47,8 @@ void EngineCore::make_drafts() {
       ++decoding;
       // The step gives a token beyond those of the draft.
       const std::int32_t most = choice->max_tokens - choice->sampling->num_generated() - 1;
-      const auto sure = most > 0 ? forced_tokens(*choice) : std::vector<std::int32_t>();
-      choice->draft = choice->drafter.draft(choice->tokens, most, runner_->verifies_trees(), sure);
+      const auto forced = most > 0 ? forced_tokens(*choice) : std::vector<std::int32_t>();
+      choice->draft = choice->drafter.draft(choice->tokens, most, runner_->verifies_trees(), forced);
       if (choice->grammar.has_value()) keep_fitting(*choice->grammar, choice->draft);
       if (!choice->draft.empty()) drafting.push_back(choice.get());
     }

@@ -6,8 +6,8 @@
 
 #include "attention/cuda_kernels.h"
 #include "base/status.h"
+#include "cuda/copy_slot.h"
 #include "cuda/memory.h"
-#include "cuda/stream.h"
 #include "select/cuda_select.h"
 #include "select/page_lists.h"
 
@@ -46,8 +46,7 @@ class CudaPageLists final : public PageLists {
     if (options_.max_entries + lists > std::int64_t{UINT32_MAX}) {
       return unsupported(
           "page tables of {} entries and lists of {}, at most 2^32 of both; lower max_context, kv_budget, max_running "
-          "or "
-          "chunk_tokens",
+          "or chunk_tokens",
           options_.max_entries, lists);
     }
     const auto tables = static_cast<std::size_t>(options_.max_entries),
@@ -56,10 +55,9 @@ class CudaPageLists final : public PageLists {
         entries_,
         cuda::DeviceBuffer::create(device_, (tables + static_cast<std::size_t>(lists)) * sizeof(std::int32_t), true));
     FOVEA_ASSIGN_OR_RETURN(rows_, cuda::DeviceBuffer::create(device_, rows * sizeof(abi::SelectRow), true));
-    for (Stage& stage : stages_) {
-      FOVEA_ASSIGN_OR_RETURN(stage.memory, cuda::PinnedBuffer::create(
-                                               device_, rows * sizeof(abi::SelectRow) + tables * sizeof(std::int32_t)));
-      FOVEA_ASSIGN_OR_RETURN(stage.copied, cuda::Event::create(device_));
+    const std::size_t stage_bytes = rows * sizeof(abi::SelectRow) + tables * sizeof(std::int32_t);
+    for (cuda::CopySlot& stage : stages_) {
+      FOVEA_ASSIGN_OR_RETURN(stage, cuda::CopySlot::create(device_, stage_bytes));
     }
     return ok_status();
   }
@@ -82,7 +80,7 @@ class CudaPageLists final : public PageLists {
     num_rows_ = static_cast<std::uint32_t>(rows.size());
     // Most steps of decode write into the pages of the step before.
     const bool known = tables.size() == sent_.size() && std::equal(tables.begin(), tables.end(), sent_.begin());
-    Stage& stage = stages_[next_];
+    cuda::CopySlot& stage = stages_[next_];
     next_ = (next_ + 1) % kStages;
     FOVEA_RETURN_IF_ERROR(stage.copied.synchronize());
     std::byte* const host = stage.memory.data();
@@ -128,18 +126,12 @@ class CudaPageLists final : public PageLists {
   }
 
  private:
-  // Host memory that a forward's copies read.
-  struct Stage {
-    cuda::PinnedBuffer memory;
-    cuda::Event copied;
-  };
-
   PageListsOptions options_;
   cuda::Device device_;
   cuda::StreamHandle stream_;
   CudaSelector selector_;
   cuda::DeviceBuffer entries_, rows_;
-  Stage stages_[kStages];
+  cuda::CopySlot stages_[kStages];
   int next_ = 0;
   std::uint32_t num_rows_ = 0;
   std::vector<std::int32_t> sent_;  // the tables that are there

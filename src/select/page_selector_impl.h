@@ -33,7 +33,6 @@ class PageSelector::Impl {
   std::size_t statistics_bytes() const { return layer_bytes() * options_.num_layers; }
 
  protected:
-  std::size_t layer_lists() const { return std::size_t{1} * options_.max_requests * options_.num_kv_heads; }
   std::int32_t budget_pages() const { return options_.budget_tokens / kSelectPageTokens; }
   // Of layer 0, without codes before they are where the device reads them: those of layer l num_kv_heads * l further.
   abi::PageStatsView stats_{};

@@ -175,20 +175,19 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
   const int team_warps = teams ? 2 : 1;
   const int rows = teams ? 32 : 8;
+  const char* const name = teams ? "warp_teams" : "warp_per_worker";
   if (need.group > rows) {
-    return unsupported("{} query heads a KV head, the {} kernel takes up to {}", need.group,
-                       teams ? "teams'" : "warps'", rows);
+    return unsupported("{} query heads a KV head, {} takes up to {}", need.group, name, rows);
   }
-  if (teams && !machine.hopper) return unsupported("teams of warps are for sm_90a, not {}", need.arch);
+  if (teams && !machine.hopper) return unsupported("warp_teams is for sm_90a, not {}", need.arch);
   if (teams && need.head_dim > 128) {
-    return unsupported("head_dim {}, a team of warps has registers for up to 128", need.head_dim);
+    return unsupported("head_dim {}, warp_teams has registers for up to 128", need.head_dim);
   }
   if (need.batch_invariant || need.transforms_kv || need.checked) {
-    return unsupported("the warps' kernel has no chunks of fixed bounds, no key and value hooks and no checks");
+    return unsupported("{} has no chunks of fixed bounds, no key and value hooks and no checks", name);
   }
   AttentionChoice choice;
   choice.header = "kernels/attention/warp_per_worker/kernel.cuh";
-  choice.teams = teams;
   const bool int4 = need.kv_dtype == abi::KvDType::kI4;
   const int warps = consumer_warps_of(machine, need.head_dim);
   choice.threads = warps * 32;
@@ -235,16 +234,14 @@ Result<AttentionChoice> choose_warp_per_worker_attention(const AttentionNeed& ne
 Result<AttentionChoice> choose_low_batch_attention(const AttentionNeed& need) {
   FOVEA_RETURN_IF_ERROR(check(need));
   FOVEA_ASSIGN_OR_RETURN(const Machine machine, machine_of(need.arch));
-  if (need.group > 8)
-    return unsupported("{} query heads a KV head, the kernel for few pairs takes up to 8", need.group);
+  if (need.group > 8) return unsupported("{} query heads a KV head, low_batch takes up to 8", need.group);
   const bool fp8 = need.kv_dtype == abi::KvDType::kF8E4M3 && !need.token_scales;
   if ((need.kv_dtype != need.q_dtype && !fp8) || (need.head_dim != 64 && need.head_dim != 128)) {
     return unsupported(
-        "the kernel for few pairs reads KV of the queries' type or fp8 without a scale a token, and head dims 64 and "
-        "128");
+        "low_batch reads KV of the queries' type or fp8 without a scale a token, and head dims 64 and 128");
   }
   if (need.batch_invariant || need.transforms_kv || need.transforms_q || need.checked) {
-    return unsupported("the kernel for few pairs has no chunks of fixed bounds, no hooks on its inputs and no checks");
+    return unsupported("low_batch has no chunks of fixed bounds, no hooks on its inputs and no checks");
   }
   AttentionChoice choice;
   choice.header = "kernels/attention/low_batch/kernel.cuh";

@@ -33,7 +33,6 @@ struct AttentionNeed {
 struct AttentionChoice {
   std::string header;                               // kernel source, below src/
   std::string shared_header;                        // that of plans which share runs, launched alike; empty: the same
-  bool teams = false;                               // workers are teams of two warps
   bool tma = false;                                 // pages come by TMA, else they are gathered
   int box_tokens = 16;                              // TMA: tokens a box
   bool box_panels = true;                           // TMA: a box has all panels of its rows; else one

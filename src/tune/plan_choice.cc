@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/status.h"
+
 namespace fovea::tune {
 namespace {
 
@@ -101,7 +103,7 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
   if (facts.bit_mask) return general(PlanReason::kBitMask);
   if (facts.given && !facts.selected) return general(PlanReason::kGivenRows);
   if (menu.asked.has_value()) {
-    // The kernel of warps has a form for more rows.
+    // warp_teams is warp_per_worker for more rows.
     const bool teams = *menu.asked == PlanKernel::kWarpPerWorker && facts.most_rows > 8;
     const PlanKernel asked = teams && menu.has(PlanKernel::kWarpTeams) ? PlanKernel::kWarpTeams : *menu.asked;
     if (menu.has(asked) && can_run(asked, facts)) return {asked, PlanReason::kAsked};
@@ -117,6 +119,17 @@ PlanChoice choose_apart(const KernelMenu& menu, const PlanFacts& facts) {
     return general(one_is_long(menu, facts) ? PlanReason::kOneLong : PlanReason::kBetween);
   }
   return general(menu.has(PlanKernel::kLowBatch) ? PlanReason::kBetween : PlanReason::kAlone);
+}
+
+Result<AttentionChoice> choose_kernel(PlanKernel kernel, const AttentionNeed& need) {
+  switch (kernel) {
+    case PlanKernel::kWarpPerWorker: return choose_warp_per_worker_attention(need);
+    case PlanKernel::kWarpTeams: return choose_warp_per_worker_attention(need, true);
+    case PlanKernel::kLowBatch: return choose_low_batch_attention(need);
+    case PlanKernel::kPrefill: return choose_prefill_attention(need);
+    case PlanKernel::kGeneral: break;
+  }
+  return choose_attention(need);
 }
 
 std::string bytes_text(std::int64_t bytes) {
@@ -137,19 +150,24 @@ std::string_view kernel_name(PlanKernel kernel) {
   return "?";
 }
 
-KernelMenu kernel_menu(const AttentionNeed& need) {
-  KernelMenu menu;
-  menu.kv_dtype = need.kv_dtype;
-  menu.num_sms = need.num_sms;
-  menu.head_dim = need.head_dim;
-  if (const auto general = choose_attention(need); general.ok()) menu.shared_kernel = !general->shared_header.empty();
-  if (const auto warps = choose_warp_per_worker_attention(need); !warps.ok())
-    menu.no_warp_per_worker = warps.status().message();
-  if (const auto teams = choose_warp_per_worker_attention(need, true); !teams.ok())
-    menu.no_warp_teams = teams.status().message();
-  if (const auto few = choose_low_batch_attention(need); !few.ok()) menu.no_low_batch = few.status().message();
-  if (const auto prefill = choose_prefill_attention(need); !prefill.ok()) menu.no_prefill = prefill.status().message();
-  return menu;
+Result<KernelChoices> choose_kernels(const AttentionNeed& need) {
+  FOVEA_ASSIGN_OR_RETURN(AttentionChoice general, choose_kernel(PlanKernel::kGeneral, need));
+  KernelChoices choices;
+  choices.menu.kv_dtype = need.kv_dtype;
+  choices.menu.num_sms = need.num_sms;
+  choices.menu.head_dim = need.head_dim;
+  choices.menu.shared_kernel = !general.shared_header.empty();
+  choices.kernels.emplace_back(PlanKernel::kGeneral, std::move(general));
+  for (const PlanKernel kernel :
+       {PlanKernel::kWarpPerWorker, PlanKernel::kWarpTeams, PlanKernel::kLowBatch, PlanKernel::kPrefill}) {
+    Result<AttentionChoice> choice = choose_kernel(kernel, need);
+    if (choice.ok()) {
+      choices.kernels.emplace_back(kernel, *std::move(choice));
+    } else {
+      choices.menu.why_not(kernel) = choice.status().message();
+    }
+  }
+  return choices;
 }
 
 bool is_profitable(PlanKernel kernel, const KernelMenu& menu, const PlanFacts& facts) {
@@ -191,8 +209,11 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
         return fmt::format("requests share runs, {} are read instead of {}{}", bytes_text(*facts.shared_bytes),
                            bytes_text(facts.kv_bytes),
                            menu.shared_kernel ? ", by the kernel for shared runs" : "; no kernel of its own for that");
-      case PlanReason::kGivenRows: return "block rows as given, which only it runs";
-      case PlanReason::kBitMask: return "a mask of bits, which only it tests";
+      case PlanReason::kGivenRows:
+        return facts.selected ? "block rows of one query token each; of the decode kernels low_batch alone runs them, "
+                                "for few pairs"
+                              : "block rows as given, which no decode kernel runs";
+      case PlanReason::kBitMask: return "a mask of bits, which no decode kernel tests";
       case PlanReason::kLongQueries:
         if (choice.kernel == PlanKernel::kPrefill) {
           return fmt::format("up to {} query tokens a request, {} rows under a KV head: wide tiles", facts.most_q,
@@ -208,12 +229,15 @@ std::string describe(const KernelMenu& menu, const PlanFacts& facts, const PlanC
       case PlanReason::kManyPairs: return pairs + ", enough for every warp to have work of its own";
       case PlanReason::kOneLong: return pairs + ", more than a third of them one request's";
       case PlanReason::kBetween:
-        if (!menu.no_warp_per_worker.empty())
-          return fmt::format("{}, more than {}; {}", pairs, most_low_batch_pairs(menu), menu.no_warp_per_worker);
+        if (!menu.has(PlanKernel::kWarpPerWorker)) {
+          return fmt::format("{}, more than {}; {}", pairs, most_low_batch_pairs(menu),
+                             menu.why_not(PlanKernel::kWarpPerWorker));
+        }
         if (pairs_alike(menu, facts)) return pairs + ", alike and of some length: CTAs are as busy as warps";
-        return fmt::format("{}, below the {} from where warps is faster", pairs, least_warps_pairs(menu));
+        return fmt::format("{}, below the {} from which warp_per_worker is faster", pairs, least_warps_pairs(menu));
       case PlanReason::kAlone:
-        return menu.no_warp_per_worker + (menu.no_low_batch.empty() ? "" : "; " + menu.no_low_batch);
+        return menu.why_not(PlanKernel::kWarpPerWorker) +
+               (menu.has(PlanKernel::kLowBatch) ? "" : "; " + menu.why_not(PlanKernel::kLowBatch));
     }
     return "?";
   }();

@@ -2,14 +2,18 @@
 // configured for an object's options; this chooses among those that the options allow, batch by batch. Pure functions,
 // called by attention/plan_chooser.h with every plan, and for words by Attention::explain() and `fovea plan explain`.
 //
-// Another kernel is a value of PlanKernel, a predicate in is_profitable() and a line in choose_plan_kernel().
+// Another kernel is a value of PlanKernel, its name in kernel_name(), its configuration in choose_kernel(), what it
+// runs in can_run(), when it is faster in is_profitable(), and its place in the order of choose_apart().
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tune/attention_choice.h"
 
@@ -30,24 +34,22 @@ struct KernelMenu {
   abi::KvDType kv_dtype = abi::KvDType::kBF16;
   int num_sms = 132;
   int head_dim = 128;
-  std::optional<PlanKernel> asked;  // wherever it can run the plan
-  bool shared_kernel = false;       // plans that share runs have a kernel of their own
-  // Why the options rule a kernel out; empty: it is there.
-  std::string no_warp_per_worker, no_low_batch, no_prefill, no_warp_teams;
+  std::optional<PlanKernel> asked;     // wherever it can run the plan
+  bool shared_kernel = false;          // plans that share runs have a kernel of their own
+  std::array<std::string, 6> missing;  // by PlanKernel: why the options rule it out; empty: it is there
 
-  bool has(PlanKernel kernel) const {
-    switch (kernel) {
-      case PlanKernel::kGeneral: return true;
-      case PlanKernel::kWarpPerWorker: return no_warp_per_worker.empty();
-      case PlanKernel::kLowBatch: return no_low_batch.empty();
-      case PlanKernel::kPrefill: return no_prefill.empty();
-      case PlanKernel::kWarpTeams: return no_warp_teams.empty();
-    }
-    return false;
-  }
+  std::string& why_not(PlanKernel kernel) { return missing[static_cast<std::size_t>(kernel)]; }
+  const std::string& why_not(PlanKernel kernel) const { return missing[static_cast<std::size_t>(kernel)]; }
+  bool has(PlanKernel kernel) const { return why_not(kernel).empty(); }
 };
-// Without what declared maxima say; see is_profitable().
-KernelMenu kernel_menu(const AttentionNeed& need);
+
+// The kernels that serve a need, that for all plans first. Without what declared maxima say; see is_profitable().
+// kUnsupported: not even that for all plans does.
+struct KernelChoices {
+  KernelMenu menu;
+  std::vector<std::pair<PlanKernel, AttentionChoice>> kernels;
+};
+Result<KernelChoices> choose_kernels(const AttentionNeed& need);
 
 // What the choice looks at of a batch.
 struct PlanFacts {
@@ -73,14 +75,14 @@ enum class PlanReason : std::uint8_t {
   kCannotReplay,  // the kernel that a graph captured cannot run this plan: refuse it
   kAsked,         // decode_kernel says so
   kShares,        // runs of several requests are read once
-  kGivenRows,     // block rows, which only it runs
-  kBitMask,       // a mask of bits, which only it tests
+  kGivenRows,     // block rows, which no kernel for decode runs, or low_batch alone
+  kBitMask,       // a mask of bits, which no kernel for decode tests
   kLongQueries,   // several query tokens a request
   kFewPairs,      // pairs that a device runs at once: latency counts
   kFewRows,       // a few tiles of rows a request under a KV head: a team of warps each
   kManyPairs,     // enough pairs and bytes that every warp has work of its own
   kOneLong,       // one request has much of the work: its parts must be divided among CTAs
-  kBetween,       // too few pairs for a warp each, and no kernel for few
+  kBetween,       // too few pairs for a warp each, and too many for low_batch
   kAlone,         // the options leave no other kernel
 };
 

@@ -11,7 +11,7 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20, kGiB = kMiB << 10;
 KernelMenu menu_of(abi::KvDType kv_dtype = abi::KvDType::kBF16) {
   AttentionNeed need;
   need.kv_dtype = kv_dtype;
-  return kernel_menu(need);
+  return choose_kernels(need)->menu;
 }
 
 PlanFacts decode(std::int64_t pairs, std::int64_t kv_bytes, std::int64_t longest_bytes = 0) {
@@ -47,7 +47,7 @@ void expect(const Expected& e) {
 TEST(PlanChoiceTest, DecodeByPairsAndBytes) {
   const KernelMenu bf16 = menu_of(), fp8 = menu_of(abi::KvDType::kF8E4M3), int4 = menu_of(abi::KvDType::kI4);
   KernelMenu d96 = menu_of();
-  d96.no_low_batch = "head dims 64 and 128";
+  d96.why_not(PlanKernel::kLowBatch) = "head dims 64 and 128";
   const auto general = PlanKernel::kGeneral, warps = PlanKernel::kWarpPerWorker, few = PlanKernel::kLowBatch;
   for (const Expected& e : {
            Expected{"one request", bf16, decode(8, kMiB, kMiB), few, PlanReason::kFewPairs},
@@ -222,9 +222,9 @@ TEST(PlanChoiceTest, TheCallerMayAsk) {
   KernelMenu menu = menu_of();
   menu.asked = PlanKernel::kWarpPerWorker;
   expect({"few pairs", menu, decode(1, kMiB), PlanKernel::kWarpPerWorker, PlanReason::kAsked});
-  menu.no_warp_per_worker = "head_dim";
+  menu.why_not(PlanKernel::kWarpPerWorker) = "head_dim";
   expect({"which there is not", menu, decode(1, kMiB), PlanKernel::kLowBatch, PlanReason::kFewPairs});
-  menu.no_warp_per_worker.clear();
+  menu.why_not(PlanKernel::kWarpPerWorker).clear();
   PlanFacts drafts = decode(1, kMiB);
   drafts.decode = false;
   expect({"drafts", menu, drafts, PlanKernel::kWarpPerWorker, PlanReason::kAsked});
@@ -235,9 +235,9 @@ TEST(PlanChoiceTest, TheCallerMayAsk) {
 TEST(PlanChoiceTest, TheMenuSaysWhatOptionsRuleOut) {
   AttentionNeed need;
   need.group = 12;
-  const KernelMenu menu = kernel_menu(need);
-  EXPECT_NE(menu.no_warp_per_worker.find("12 query heads"), std::string::npos);
-  EXPECT_NE(menu.no_low_batch.find("12 query heads"), std::string::npos);
+  const KernelMenu menu = choose_kernels(need)->menu;
+  EXPECT_NE(menu.why_not(PlanKernel::kWarpPerWorker).find("12 query heads"), std::string::npos);
+  EXPECT_NE(menu.why_not(PlanKernel::kLowBatch).find("12 query heads"), std::string::npos);
   expect({"group of 12", menu, decode(1, kMiB), PlanKernel::kGeneral, PlanReason::kAlone});
   EXPECT_NE(describe(menu, decode(1, kMiB), {}).find("12 query heads"), std::string::npos);
 }

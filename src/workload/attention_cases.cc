@@ -326,6 +326,18 @@ double MeasuredCase::flops() const {
   return 4.0 * qo_heads * head_dim * pairs;
 }
 
+AttentionOptions MeasuredCase::options() const {
+  AttentionOptions o;
+  o.num_qo_heads = qo_heads;
+  o.num_kv_heads = kv_heads;
+  o.head_dim = head_dim;
+  o.q_dtype = q_dtype;
+  o.kv_dtype = kv_dtype;
+  o.page_tokens = page_tokens;
+  o.softcap = softcap;
+  return o;
+}
+
 PagedBatch MeasuredCase::batch(std::uint64_t seed) const {
   PagedBatch batch = !runs.empty() ? forest_batch(q_lens, kv_lens, runs, run_of, page_tokens, PageOrder::kRandom, seed)
                      : tree.empty()

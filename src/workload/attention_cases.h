@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fovea/attention.h"
 #include "fovea/dtype.h"
 #include "fovea/status.h"
 #include "workload/paged_batch.h"
@@ -59,6 +60,8 @@ struct MeasuredCase {
   double flops() const;     // of both products, over the pairs that the mask lets through
   // Pages in random order (in a prefix tree: sequential inside a node).
   PagedBatch batch(std::uint64_t seed) const;
+  // What an Attention is made with but for its maxima and the tensor of sinks.
+  AttentionOptions options() const;
 };
 
 // The suites there are, in the order in which they run.

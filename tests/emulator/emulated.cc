@@ -15,6 +15,7 @@
 
 #include "abi/attention_args.h"
 #include "attention/attention_batch.h"
+#include "attention/cuda_executor.h"
 #include "attention/paged_attention.h"
 #include "base/half.h"
 #include "base/status.h"
@@ -33,24 +34,15 @@ T checked(Result<T> result) {
 
 std::string words_of(const Status& status) { return status.ok() ? "" : status.to_string(); }
 
+// divides: cases are small, and what makes cuts rare on a device is left out, so that plans have many.
 PlannerOptions planner_options_of(const Instantiation& i, const tune::AttentionChoice& choice, bool divides) {
-  AttentionConfig config;
-  config.options = i.config.options;
-  PlannerOptions p = planner_options(config);
-  p.num_workers = choice.num_workers;
-  p.shared_rounds = choice.shared_rounds;
-  p.shared_tile_rows = choice.shared_tile_rows;
-  p.shared_balance_rows = choice.shared_balance_rows;
-  p.tile_rows = choice.tile_rows;
-  p.tile_tokens = choice.tile_tokens;
-  p.block_tokens = choice.block_tokens;
-  p.longest_first = choice.longest_first && !divides;
-  p.cost_balance_rows = choice.cost_balance_rows;
-  // Cases are small: what makes cuts rare on a device is left out where plans are to have many.
-  p.shared_part_bytes = divides ? 4096 : choice.shared_part_bytes;
-  p.cost_item_bytes = divides ? 1024 : choice.cost_item_bytes;
-  p.cost_divide_bytes = divides ? 0 : choice.cost_divide_bytes;
-  p.least_part_bytes = divides ? 2048 : choice.least_part_bytes;
+  PlannerOptions p = planner_options({i.config.options, {}, {}}, choice);
+  if (!divides) return p;
+  p.longest_first = false;
+  p.shared_part_bytes = 4096;
+  p.cost_item_bytes = 1024;
+  p.cost_divide_bytes = 0;
+  p.least_part_bytes = 2048;
   return p;
 }
 
@@ -160,8 +152,7 @@ Verdict Emulated::Impl::run(const AttentionCase& c, const Circumstances& how) {
     verdict.wrong = words_of(planner.plan(batch));
   }
   if (!verdict.wrong.empty()) return verdict;
-  const bool warps = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kTeams;
-  const WorkerStarts starts = warps ? WorkerStarts::kWarps : WorkerStarts::kItems;
+  const WorkerStarts starts = worker_starts(instantiation.kernel);
   std::vector<std::byte> plan(max_device_plan_bytes(planner, false, starts));
   plan.resize(checked(pack_device_plan(planner.view(), plan, {}, starts)));
   verdict.divided = planner.stats().split_rows > 0;

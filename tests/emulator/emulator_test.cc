@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "base/half.h"
 #include "base/thread_pool.h"
@@ -21,6 +22,8 @@
 
 namespace fovea::emulator_test {
 namespace {
+
+using tune::PlanKernel;
 
 int env(const char* name, int otherwise) {
   const char* const value = std::getenv(name);
@@ -57,10 +60,11 @@ Circumstances circumstances(std::uint64_t seed) {
 testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed) {
   testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
   if (instantiation.config.budget_pages > 0) return spec;
-  const bool teams = instantiation.kind == KernelKind::kTeams;
-  const bool decode = instantiation.kind == KernelKind::kWarps || instantiation.kind == KernelKind::kFew || teams;
-  const bool prefills = instantiation.kind == KernelKind::kPrefill;
-  const bool shares = (instantiation.kind == KernelKind::kTrees || (prefills && seed % 3 == 1)) && seed % 4 != 0;
+  const PlanKernel kernel = instantiation.kernel;
+  const bool teams = kernel == PlanKernel::kWarpTeams;
+  const bool decode = kernel == PlanKernel::kWarpPerWorker || kernel == PlanKernel::kLowBatch || teams;
+  const bool prefills = kernel == PlanKernel::kPrefill;
+  const bool shares = (instantiation.shared || (prefills && seed % 3 == 1)) && seed % 4 != 0;
   if (prefills) {  // few requests, or one that is divided
     const std::size_t requests = std::min<std::size_t>(spec.kv_lens.size(), seed % 3 == 0 ? 1 : 3);
     spec.kv_lens.resize(requests);
@@ -86,7 +90,8 @@ testing::CaseSpec spec_of(const Instantiation& instantiation, std::uint64_t seed
 
 // Some cases of the kernels that run all plans come without pages.
 testing::AttentionCase case_of(const Instantiation& instantiation, std::uint64_t seed) {
-  const bool all_plans = instantiation.kind == KernelKind::kCtas || instantiation.kind == KernelKind::kPrefill;
+  const bool prefills = instantiation.kernel == PlanKernel::kPrefill;
+  const bool all_plans = prefills || (instantiation.kernel == PlanKernel::kGeneral && !instantiation.shared);
   const AttentionOptions& o = instantiation.config.options;
   const bool by_pages = o.kv_dtype == DType::kI8 || o.kv_dtype == DType::kI4 || o.kv_token_scales;
   if (!all_plans || by_pages || instantiation.config.budget_pages > 0 || seed % 4 != 2) {
@@ -97,18 +102,18 @@ testing::AttentionCase case_of(const Instantiation& instantiation, std::uint64_t
   testing::CaseSpec spec = gpu_test::random_spec(config, seed);
   for (std::size_t r = 0; r < spec.kv_lens.size(); ++r) {
     spec.kv_lens[r] = std::min(spec.kv_lens[r], 330);
-    spec.q_lens[r] = std::min({spec.q_lens[r], spec.kv_lens[r], instantiation.kind == KernelKind::kPrefill ? 140 : 40});
+    spec.q_lens[r] = std::min({spec.q_lens[r], spec.kv_lens[r], prefills ? 140 : 40});
   }
   return gpu_test::make_case(config, spec);
 }
 
 // One request, whose pairs are divided as a rule, because there are few of them.
 testing::AttentionCase long_case_of(const Instantiation& instantiation, std::uint64_t seed) {
-  const KernelKind kind = instantiation.kind;
+  const PlanKernel kernel = instantiation.kernel;
   testing::CaseSpec spec = gpu_test::random_spec(instantiation.config, seed);
   const int most = instantiation.config.budget_pages * instantiation.config.options.page_tokens;
   spec.kv_lens = {most > 0 ? most : 600};
-  spec.q_lens = {most > 0 || kind == KernelKind::kWarps || kind == KernelKind::kFew ? 1 : 3};
+  spec.q_lens = {most > 0 || kernel == PlanKernel::kWarpPerWorker || kernel == PlanKernel::kLowBatch ? 1 : 3};
   spec.shared_tokens = 0;
   if (spec.mask == abi::MaskKind::kBits || spec.mask == abi::MaskKind::kWindow) spec.mask = abi::MaskKind::kCausal;
   return testing::make_case(spec);
@@ -153,7 +158,7 @@ TEST(Emulator, KernelsAgreeWithTheOracle) {
 TEST(Emulator, RowsOfNaNQueriesAreNaN) {
   constexpr std::uint64_t kSeeds = 8;
   std::mutex mutex;
-  std::map<KernelKind, int> divided, whole;  // cases
+  std::map<std::pair<PlanKernel, bool>, int> divided, whole;  // cases, by kernel and whether it is that of shared runs
   on_threads(instantiations().size(), [&](std::size_t i) {
     const Instantiation& instantiation = instantiations()[i];
     if (!is_wanted(instantiation.name)) return;
@@ -163,15 +168,14 @@ TEST(Emulator, RowsOfNaNQueriesAreNaN) {
       gpu_test::plant_nan(c, seed / 2);
       const Verdict verdict = emulated.run(c, circumstances(seed));
       const std::lock_guard lock(mutex);
-      ++(verdict.divided ? divided : whole)[instantiation.kind];
+      ++(verdict.divided ? divided : whole)[{instantiation.kernel, instantiation.shared}];
       EXPECT_EQ(verdict.wrong, "") << instantiation.name << " seed " << seed << ": " << c.describe();
     }
   });
   if (std::getenv("FOVEA_EMULATOR_ONLY") != nullptr) return;
-  for (const auto kind : {KernelKind::kCtas, KernelKind::kTrees, KernelKind::kWarps, KernelKind::kTeams,
-                          KernelKind::kFew, KernelKind::kPrefill}) {
-    EXPECT_GT(divided[kind], 0) << static_cast<int>(kind);
-    EXPECT_GT(whole[kind], 0) << static_cast<int>(kind);
+  for (const Instantiation& i : instantiations()) {
+    EXPECT_GT((divided[{i.kernel, i.shared}]), 0) << i.name;
+    EXPECT_GT((whole[{i.kernel, i.shared}]), 0) << i.name;
   }
 }
 

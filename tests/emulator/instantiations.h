@@ -9,15 +9,14 @@
 #include "core/plan/planner.h"
 #include "jit/kernel_source.h"
 #include "tests/gpu/agreement.h"
-#include "tune/attention_choice.h"
+#include "tune/plan_choice.h"
 
 namespace fovea::emulator_test {
 
-enum class KernelKind { kCtas, kTrees, kWarps, kTeams, kFew, kPrefill };
-
 struct Instantiation {
   std::string name;  // a C identifier; its translation unit's
-  KernelKind kind = KernelKind::kCtas;
+  tune::PlanKernel kernel = tune::PlanKernel::kGeneral;
+  bool shared = false;  // that of its plans which share runs (prefix_forest)
   std::string arch = "sm_90a";
   gpu_test::Configuration config;
 };

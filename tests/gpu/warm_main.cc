@@ -69,14 +69,7 @@ std::vector<AttentionOptions> wanted_options(const std::string& use, Place& plac
     cases = sweep_cases(seed != nullptr ? std::strtoull(seed, nullptr, 10) : 1, kCases, kMostSweepBytes);
   }
   for (const MeasuredCase& c : cases) {
-    AttentionOptions o;
-    o.num_qo_heads = c.qo_heads;
-    o.num_kv_heads = c.kv_heads;
-    o.head_dim = c.head_dim;
-    o.q_dtype = c.q_dtype;
-    o.kv_dtype = c.kv_dtype;
-    o.page_tokens = c.page_tokens;
-    o.softcap = c.softcap;
+    AttentionOptions o = c.options();
     if (c.sinks) o.sinks = cpu_tensor(per_head, DType::kF32, c.qo_heads);
     all.push_back(o);
   }

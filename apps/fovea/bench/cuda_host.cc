@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "bench/device_case.h"
 #include "cuda/module.h"
-#include "jit/attention_spec.h"
+#include "jit/cache_spec.h"
 #include "jit/compiler.h"
 #include "workload/lengths.h"
 
@@ -92,8 +92,7 @@ Status bench_calls(const CudaBench& bench, BenchReport& report) {
                          cuda::DeviceBuffer::create(bench.device(), slots.size() * sizeof(slots[0])));
   FOVEA_RETURN_IF_ERROR(
       cuda::copy_to_device(bench.device(), there.data(), slots.data(), there.size_bytes(), bench.stream()));
-  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::kernel_source("fovea_empty", bench.device().info().arch(),
-                                                                            "kernels/limits/read_limit.cuh", {}));
+  FOVEA_ASSIGN_OR_RETURN(const jit::KernelSource source, jit::read_source({.arch = bench.device().info().arch()}));
   FOVEA_ASSIGN_OR_RETURN(const cuda::Function empty, cuda_kernel(bench.device(), source, "fovea_empty"));
   cuda::LaunchConfig config;
   config.stream = bench.stream();

@@ -21,14 +21,7 @@ constexpr int kMostCalls = 400;
 }  // namespace
 
 AttentionOptions options_of(const MeasuredCase& c, const PagedBatch& batch) {
-  AttentionOptions o;
-  o.num_qo_heads = c.qo_heads;
-  o.num_kv_heads = c.kv_heads;
-  o.head_dim = c.head_dim;
-  o.q_dtype = c.q_dtype;
-  o.kv_dtype = c.kv_dtype;
-  o.page_tokens = c.page_tokens;
-  o.softcap = c.softcap;
+  AttentionOptions o = c.options();
   o.max_requests = batch.num_requests();
   o.max_rows = std::max(batch.num_rows(), 1);
   o.max_pages_per_request = batch.stride;

@@ -213,12 +213,10 @@ CuResult cuDeviceGetName(char* name, int bytes, CuDevice) {
 CuResult cuDeviceGetAttribute(int* value, CuDeviceAttribute attribute, CuDevice) {
   FAKE_BEGIN(false);
   switch (attribute) {
-    case kCuClockRate: *value = 1980000; break;
     case kCuMultiprocessorCount: *value = kMultiprocessors; break;
     case kCuL2CacheSize: *value = 50 << 20; break;
     case kCuComputeMajor: *value = 9; break;
     case kCuComputeMinor: *value = 0; break;
-    case kCuSharedPerMultiprocessor: *value = 233472; break;
     case kCuSharedPerBlockOptin: *value = 232448; break;
     default: return kInvalidValue;
   }
@@ -361,11 +359,6 @@ CuResult cuStreamSynchronize(CuStream stream) {
   run_until(stream_of(stream), stream_of(stream).given);
   return 0;
 }
-CuResult cuStreamWaitEvent(CuStream, CuEvent event, unsigned) {
-  FAKE_BEGIN();
-  run_until(*static_cast<FakeEvent*>(event));
-  return 0;
-}
 CuResult cuStreamIsCapturing(CuStream stream, int* status) {
   FAKE_BEGIN();
   *status = stream_of(stream).capture != nullptr ? 1 : 0;
@@ -420,10 +413,6 @@ CuResult cuEventRecord(CuEvent event, CuStream stream) {
   *static_cast<FakeEvent*>(event) = {true, &stream_of(stream), stream_of(stream).given};
   return 0;
 }
-CuResult cuEventQuery(CuEvent) {
-  FAKE_BEGIN();
-  return 0;
-}
 CuResult cuEventSynchronize(CuEvent event) {
   FAKE_BEGIN();
   run_until(*static_cast<FakeEvent*>(event));
@@ -459,24 +448,8 @@ CuResult cuModuleGetFunction(CuFunction* function, CuModule, const char* name) {
   *function = const_cast<std::string*>(&*g_functions.insert(name).first);
   return 0;
 }
-CuResult cuFuncGetAttribute(int* value, CuFunctionAttribute attribute, CuFunction) {
-  FAKE_BEGIN();
-  switch (attribute) {
-    case kCuMaxThreadsPerBlock: *value = 1024; break;
-    case kCuStaticSharedBytes: *value = 64; break;
-    case kCuLocalBytes: *value = 0; break;
-    case kCuNumRegisters: *value = 32; break;
-    default: return kInvalidValue;
-  }
-  return 0;
-}
 CuResult cuFuncSetAttribute(CuFunction, CuFunctionAttribute, int) {
   FAKE_BEGIN();
-  return 0;
-}
-CuResult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* ctas, CuFunction, int threads, std::size_t) {
-  FAKE_BEGIN();
-  *ctas = 2048 / std::max(threads, 1);
   return 0;
 }
 CuResult cuOccupancyMaxActiveClusters(int* clusters, CuFunction, const CuLaunchConfig* config) {
@@ -501,7 +474,6 @@ CuResult cuLaunchKernelEx(const CuLaunchConfig* config, CuFunction function, voi
     const CuLaunchAttribute& attribute = config->attributes[i];
     if (attribute.id == kCuLaunchClusterDimension) std::copy_n(attribute.value.cluster, 3, launch.cluster);
     if (attribute.id == kCuLaunchProgrammaticSerialization) launch.programmatic = attribute.value.flag == 1;
-    if (attribute.id == kCuLaunchCooperative) launch.cooperative = attribute.value.flag == 1;
   }
   state().launch = launch;
   if (const auto kernel = state().kernels.find(*static_cast<const std::string*>(function));

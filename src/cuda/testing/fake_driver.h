@@ -38,7 +38,6 @@ struct Launch {
   std::uint32_t smem_bytes = 0;
   std::uint32_t cluster[3] = {};
   bool programmatic = false;
-  bool cooperative = false;
 };
 
 // A kernel of a test: called by a launch with the parameters, which are the launch's for that long. What it returns is

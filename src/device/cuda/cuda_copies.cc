@@ -36,9 +36,8 @@ std::int64_t element_bytes(DType dtype) { return dtype_bits(dtype) / 8; }
 Result<WeightCopies> WeightCopies::create(const cuda::Device& device, cuda::StreamHandle stream, int num_threads) {
   WeightCopies copies(device, stream, num_threads);
   copies.slots_.resize(4);
-  for (CopySlot& slot : copies.slots_) {
-    FOVEA_ASSIGN_OR_RETURN(slot.memory, cuda::PinnedBuffer::create(device, kSlotBytes));
-    FOVEA_ASSIGN_OR_RETURN(slot.copied, cuda::Event::create(device));
+  for (cuda::CopySlot& slot : copies.slots_) {
+    FOVEA_ASSIGN_OR_RETURN(slot, cuda::CopySlot::create(device, kSlotBytes));
   }
   return copies;
 }
@@ -48,7 +47,7 @@ Status WeightCopies::copy(void* to, DType dtype, const void* from, DType from_dt
   constexpr std::int64_t kGrain = 1 << 18;
   for (std::int64_t done = 0; done < elements; done += most) {
     const std::int64_t count = std::min(most, elements - done);
-    CopySlot& slot = slots_[next_];
+    cuda::CopySlot& slot = slots_[next_];
     next_ = (next_ + 1) % slots_.size();
     FOVEA_RETURN_IF_ERROR(slot.copied.synchronize());
     const auto* source = static_cast<const std::byte*>(from) + done * element_bytes(from_dtype);
@@ -72,9 +71,8 @@ Status ArrayCopies::reserve(std::size_t bytes) {
   if (bytes <= memory_.size_bytes()) return ok_status();
   FOVEA_RETURN_IF_ERROR(cuda::synchronize(device_, stream_));
   FOVEA_ASSIGN_OR_RETURN(cuda::DeviceBuffer memory, cuda::DeviceBuffer::create(device_, bytes));
-  for (CopySlot& slot : slots_) {
-    FOVEA_ASSIGN_OR_RETURN(slot.memory, cuda::PinnedBuffer::create(device_, bytes));
-    FOVEA_ASSIGN_OR_RETURN(slot.copied, cuda::Event::create(device_));
+  for (cuda::CopySlot& slot : slots_) {
+    FOVEA_ASSIGN_OR_RETURN(slot, cuda::CopySlot::create(device_, bytes));
   }
   memory_ = std::move(memory);
   return ok_status();
@@ -89,7 +87,7 @@ Status ArrayCopies::copy(std::span<const std::span<const std::int32_t>> arrays,
     bytes += (array.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   FOVEA_RETURN_IF_ERROR(reserve(bytes));
-  CopySlot& slot = slots_[next_];
+  cuda::CopySlot& slot = slots_[next_];
   next_ = (next_ + 1) % kSlots;
   FOVEA_RETURN_IF_ERROR(slot.copied.synchronize());
   places.clear();

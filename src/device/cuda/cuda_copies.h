@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "cuda/copy_slot.h"
 #include "cuda/memory.h"
-#include "cuda/stream.h"
 #include "fovea/status.h"
 #include "fovea/tensor_view.h"
 
 namespace fovea {
-
-// Page-locked memory that a copy reads; the copy that used it last must be over before it is written again.
-struct CopySlot {
-  cuda::PinnedBuffer memory;
-  cuda::Event copied;
-};
 
 // From tensors of the host to memory of the device, converted on the way. For loading: keeps a pool of threads, whose
 // copies into page-locked memory run beside those to the device.
@@ -41,7 +35,7 @@ class WeightCopies {
   cuda::Device device_;
   cuda::StreamHandle stream_;
   std::unique_ptr<ThreadPool> pool_;
-  std::vector<CopySlot> slots_;
+  std::vector<cuda::CopySlot> slots_;
   std::size_t next_ = 0;
 };
 
@@ -62,7 +56,7 @@ class ArrayCopies {
   cuda::Device device_;
   cuda::StreamHandle stream_;
   cuda::DeviceBuffer memory_;
-  CopySlot slots_[kSlots];
+  cuda::CopySlot slots_[kSlots];
   std::size_t next_ = 0;
 };
 

@@ -218,7 +218,7 @@ class CudaDevice final : public Device {
   cuda::DeviceBuffer quantized_from_;  // a matrix before it becomes e4m3
   Fp8Scratch fp8_;
   cuda::PinnedBuffer read_;
-  CopySlot reads_[2];  // begun in turn
+  cuda::CopySlot reads_[2];  // begun in turn
   std::size_t begun_ = 0, ended_ = 0;
   std::vector<std::shared_ptr<const cuda::DeviceBuffer>> held_;
   // Matrices by where they lay on the host: an embedding that is also the output matrix is copied once.
@@ -363,11 +363,10 @@ Status CudaDevice::begin_read(const TensorView& tensor) {
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   if (begun_ - ended_ == std::size(reads_)) return internal_error("{} reads are open, at most", std::size(reads_));
-  CopySlot& slot = reads_[begun_ % std::size(reads_)];
+  cuda::CopySlot& slot = reads_[begun_ % std::size(reads_)];
   const std::size_t bytes = bytes_of(tensor.num_elements(), tensor.dtype);
   if (bytes > slot.memory.size_bytes() || slot.memory.size_bytes() == 0) {
-    FOVEA_ASSIGN_OR_RETURN(slot.copied, cuda::Event::create(device_));
-    FOVEA_ASSIGN_OR_RETURN(slot.memory, cuda::PinnedBuffer::create(device_, std::max(bytes, kLeastReadBytes)));
+    FOVEA_ASSIGN_OR_RETURN(slot, cuda::CopySlot::create(device_, std::max(bytes, kLeastReadBytes)));
   }
   if (bytes > 0) {
     FOVEA_RETURN_IF_ERROR(cuda::copy_to_host(device_, slot.memory.data(), tensor.data, bytes, stream_.handle()));
@@ -380,7 +379,7 @@ Status CudaDevice::begin_read(const TensorView& tensor) {
 Result<const void*> CudaDevice::end_read() {
   if (begun_ == ended_) return internal_error("no read is open");
   // It ends, whatever fails: the next one is another's.
-  const CopySlot& slot = reads_[ended_++ % std::size(reads_)];
+  const cuda::CopySlot& slot = reads_[ended_++ % std::size(reads_)];
   const cuda::ScopedContext context(device_);
   FOVEA_RETURN_IF_ERROR(context.status());
   FOVEA_RETURN_IF_ERROR(slot.copied.synchronize());

@@ -244,7 +244,7 @@ std::uint64_t ModelRunner::replay_key() const {
   // What a device captured for one runner has the addresses of that one's buffers.
   std::uint64_t key = hash_combine(hash_combine(number_, some_draw_ ? 2 : 1), tokens_.size());
   for (const AttentionGroup& attention : attention_) {
-    key = hash_combine(key, static_cast<std::uint64_t>(attention.op->run_kind()));
+    key = hash_combine(key, attention.op->run_kind());
   }
   if (selection_ != nullptr) {
     const std::uint64_t selecting = selection_->replay_key();

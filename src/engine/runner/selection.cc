@@ -291,7 +291,7 @@ std::uint64_t Selection::replay_key() const {
   std::uint64_t key = 2;
   for (const Group& group : groups_) {
     if (group.attention != nullptr) {
-      key = hash_combine(key, static_cast<std::uint64_t>(group.attention->run_kind()));
+      key = hash_combine(key, group.attention->run_kind());
     }
   }
   return key;

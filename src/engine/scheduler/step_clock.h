@@ -32,7 +32,6 @@ class StepClock final : public Pause {
     const double by = kStep * seconds_;
     overrun_ = std::max(0.0, overrun_ + (now_() - end_ > overrun_ ? by : -by / kInBalance));
   }
-  double overrun() const { return overrun_; }
 
  private:
   static constexpr double kFirstOverrun = 0.15;  // of a step

@@ -12,7 +12,7 @@ namespace {
 constexpr double kForget = 0.07;     // of what was measured, with each measurement: the latest 15 or so count
 constexpr double kInertia = 1e-3;    // of what was measured: how much rates resist, so that the idle ones stay
 constexpr int kSweeps = 10;          // over the rates, to solve for them
-constexpr double kMostError = 1.0;   // of what was foretold: what was waited for something else is not learned
+constexpr double kMostError = 1.0;   // of what was foretold
 constexpr double kMostExcess = 1.0;  // beyond it the machine is too unsteady for a bound
 constexpr double kLeastExcess = 0.02;
 // In balance when one step of 30 is over, and in proportion: a steady machine loses little of a stretch's room.
@@ -34,18 +34,21 @@ constexpr std::int32_t kLeastChunk = 128;
 constexpr double kOfTarget = 0.85;
 constexpr double kChunkSteps = 12.0;  // steps that such a chunk takes, at most
 
+// What is learned of a time: what was waited for something else is not.
+double capped(double seconds, double foretold) { return std::min(seconds, (1.0 + kMostError) * foretold); }
+
 // Amounts near 1 where each part matters, so that errors are spread over the rates in proportion.
-std::array<double, 3> decode_amounts(const StepWork& work) {
+RateFit::Amounts decode_amounts(const StepWork& work) {
   return {1.0, static_cast<double>(work.decode_rows) / 32, static_cast<double>(work.decode_kv) / 32768};
 }
-std::array<double, 3> prompt_amounts(double fixed, double tokens, double pairs) {
+RateFit::Amounts prompt_amounts(double fixed, double tokens, double pairs) {
   return {fixed * kFixedAmount, tokens / 128, pairs / (128 * 8192)};
 }
-std::array<double, 3> prompt_amounts(const StepWork& work, double fixed) {
+RateFit::Amounts prompt_amounts(const StepWork& work, double fixed) {
   return prompt_amounts(fixed, static_cast<double>(work.prompt_tokens), static_cast<double>(work.prompt_pairs));
 }
 // A step without decodes, or one that holds none of a prompt, has no fixed part of its own.
-std::array<double, 3> prompt_amounts(const StepWork& work) {
+RateFit::Amounts prompt_amounts(const StepWork& work) {
   return prompt_amounts(work, work.prompt_tokens > 0 && work.decode_rows > 0 ? 1.0 : 0.0);
 }
 
@@ -61,19 +64,17 @@ void StepWork::add_decode(std::int64_t rows, std::int64_t kv) {
   decode_kv += kv;
 }
 
-template <std::size_t N>
-double RateFit<N>::predict(const Amounts& amounts) const {
+double RateFit::predict(const Amounts& amounts) const {
   return std::inner_product(amounts.begin(), amounts.end(), rates_.begin(), 0.0);
 }
 
-template <std::size_t N>
-void RateFit<N>::observe(const Amounts& amounts, double value, double scale) {
+void RateFit::observe(const Amounts& amounts, double value, double scale) {
   if (!(scale > 0.0)) return;  // a time of nothing says nothing, and would be of infinite weight
   const double weight = 1.0 / (scale * scale);
   double inertia = std::numeric_limits<double>::min();
-  for (std::size_t i = 0; i < N; ++i) {
+  for (std::size_t i = 0; i < amounts.size(); ++i) {
     values_[i] += weight * amounts[i] * value - kForget * values_[i];
-    for (std::size_t j = 0; j < N; ++j) {
+    for (std::size_t j = 0; j < amounts.size(); ++j) {
       products_[i][j] += weight * amounts[i] * amounts[j] - kForget * products_[i][j];
     }
     inertia += kInertia * products_[i][i];
@@ -81,7 +82,7 @@ void RateFit<N>::observe(const Amounts& amounts, double value, double scale) {
   // Coordinate descent: with one rate after the other at its best, none below zero.
   const Amounts before = rates_;
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
-    for (std::size_t i = 0; i < N; ++i) {
+    for (std::size_t i = 0; i < amounts.size(); ++i) {
       const double others =
           std::inner_product(rates_.begin(), rates_.end(), products_[i].begin(), 0.0) - rates_[i] * products_[i][i];
       rates_[i] = std::max(0.0, (values_[i] - others + inertia * before[i]) / (products_[i][i] + inertia));
@@ -99,7 +100,7 @@ void StepPacer::observe(const StepWork& work, double seconds) {
   // Noise is a share of the whole step, not of its prompts: a few tokens' time is known badly.
   const bool known = work.prompt_tokens > 0 ? prompt_.measured() : decode_.measured();
   const double scale = known ? foretold : seconds;
-  const double learned = std::min(seconds, foretold + (known ? kMostError * foretold : seconds));
+  const double learned = known ? capped(seconds, foretold) : seconds;
   if (work.prompt_tokens == 0) {
     decode_.observe(decode_amounts(work), learned, scale);
     measure_after_ = other_streams(work) ? kMeasureFirst : std::min(2 * measure_after_, kMeasureLast);
@@ -109,13 +110,17 @@ void StepPacer::observe(const StepWork& work, double seconds) {
   }
   if (work.decode_rows > 0) {
     ++since_alone_;
-    trusted_ = std::max(static_cast<double>(work.prompt_tokens), kTrustKept * trusted_);
+    trust(work.prompt_tokens);
     excess_ = std::clamp(excess_ * (seconds > (1.0 + excess_) * foretold ? kExcessUp : kExcessDown), kLeastExcess,
                          kMostExcess);
   } else if (trusted_ > 0.0) {
     return;  // long chunks alone run at other rates than those beside decodes
   }
   prompt_.observe(prompt_amounts(work), std::max(learned - decode_.predict(decode_amounts(work)), 0.0), scale);
+}
+
+void StepPacer::trust(std::int64_t prompt_tokens) {
+  trusted_ = std::max(static_cast<double>(prompt_tokens), kTrustKept * trusted_);
 }
 
 bool StepPacer::other_streams(const StepWork& decodes) const {
@@ -165,14 +170,11 @@ std::int32_t StepPacer::chunk_tokens(double step_seconds, std::int64_t position,
 }
 
 void StepPacer::observe_chunk(const StepWork& work, double seconds) {
-  trusted_ = std::max(static_cast<double>(work.prompt_tokens), kTrustKept * trusted_);
+  trust(work.prompt_tokens);
   const auto amounts = prompt_amounts(work, 0.0);
   const double foretold = prompt_.predict(amounts);
   const bool known = foretold > 0.0;
-  prompt_.observe(amounts, known ? std::min(seconds, (1.0 + kMostError) * foretold) : seconds,
-                  known ? foretold : seconds);
+  prompt_.observe(amounts, known ? capped(seconds, foretold) : seconds, known ? foretold : seconds);
 }
-
-template class RateFit<3>;
 
 }  // namespace fovea

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace fovea {
@@ -32,10 +31,9 @@ struct StepWork {
 
 // Rates, none negative, fitted to sums of rates times amounts: recursive least squares that forget. Rates move by as
 // little as explains what was measured lately, so those that it says nothing about stay as they are.
-template <std::size_t N>
 class RateFit {
  public:
-  using Amounts = std::array<double, N>;
+  using Amounts = std::array<double, 3>;
   double predict(const Amounts& amounts) const;
   // `scale`: of the error that measuring `value` has.
   void observe(const Amounts& amounts, double value, double scale);
@@ -44,7 +42,7 @@ class RateFit {
  private:
   Amounts rates_{};
   // The normal equations: sums of products of amounts, and of amounts and values.
-  std::array<Amounts, N> products_{};
+  std::array<Amounts, 3> products_{};
   Amounts values_{};
   bool measured_ = false;
 };
@@ -52,7 +50,7 @@ class RateFit {
 class StepPacer {
  public:
   // Seconds, and times what decodes alone take; 0: no such limit.
-  explicit StepPacer(double target, double stretch = 0.0) : target_(target), stretch_(stretch) {}
+  StepPacer(double target, double stretch) : target_(target), stretch_(stretch) {}
 
   // Prompt tokens for a step that already holds `decodes`, at most `most`; the furthest prompt stands at `position`.
   // At least one: prompts go on however slow the machine is, for half of the time if decodes alone take the target (of
@@ -71,11 +69,13 @@ class StepPacer {
   double predict(const StepWork& work) const;
 
  private:
-  static constexpr double kLeastShare =
-      0.05;  // of what decodes alone take: prompts get it where noise eats the stretch
+  // Of what decodes alone take: prompts get it where noise eats the stretch.
+  static constexpr double kLeastShare = 0.05;
 
   // More or fewer by a quarter than in the latest step without prompts.
   bool other_streams(const StepWork& decodes) const;
+  // A chunk of so many tokens was computed beside decodes.
+  void trust(std::int64_t prompt_tokens);
   // Whether what decodes alone take must be measured (again).
   bool must_measure(const StepWork& decodes) const;
   // Tokens from `position` on that take so long, at most `limit`, in a step that holds `fixed` (1 or 0) the fixed part.
@@ -83,8 +83,8 @@ class StepPacer {
 
   double target_;
   double stretch_;
-  RateFit<3> decode_;
-  RateFit<3> prompt_;
+  RateFit decode_;
+  RateFit prompt_;
   double excess_ = 0.1;             // measured over foretold, less 1, exceeded by about one step of 30
   double trusted_ = 0.0;            // prompt tokens of late steps beside decodes: the most, forgotten slowly
   std::int64_t alone_rows_ = 0;     // of the latest step without prompts

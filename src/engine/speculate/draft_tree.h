@@ -1,6 +1,6 @@
-// DraftTree: draft tokens that may come after the latest token of a sequence, made by NgramDrafter, verified together
-// in one step. Several may follow the same token; a tree without such branches is a chain. Used by the scheduler, the
-// runner and the engine.
+// DraftTree: draft tokens that may come after the latest token of a sequence, verified together in one step. Several
+// may follow the same token; a tree without such branches is a chain. Made by NgramDrafter, on other ranks by
+// StepReader; used by the scheduler, the runner and the engine.
 #pragma once
 
 #include <cstdint>

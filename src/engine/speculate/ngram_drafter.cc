@@ -114,7 +114,7 @@ float NgramDrafter::trust(std::int32_t length) const {
 }
 
 DraftTree NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t most, bool branches,
-                              std::span<const std::int32_t> sure) {
+                              std::span<const std::int32_t> forced) {
   match_ = 0;
   if (pause_ > 0) {
     --pause_;
@@ -122,7 +122,7 @@ DraftTree NgramDrafter::draft(std::span<const std::int32_t> tokens, std::int32_t
   }
   const std::int32_t room = std::clamp(most, 0, kMostTokens);
   if (room == 0) return {};
-  if (!sure.empty()) return chain_of(sure.first(std::min(sure.size(), static_cast<std::size_t>(room))));
+  if (!forced.empty()) return chain_of(forced.first(std::min(forced.size(), static_cast<std::size_t>(room))));
   const std::vector<Match> matches = find_matches(tokens);
   if (matches.empty()) return {};
   match_ = matches.front().length;

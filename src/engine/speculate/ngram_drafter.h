@@ -26,9 +26,10 @@ class NgramDrafter {
   static constexpr std::int32_t kFirstPause = 8;
 
   // At most `most` draft tokens after `tokens` and kMostTokens, best first, each behind its parent: a chain, if not
-  // `branches`; a chain of `sure`, where somebody else knows better; none in a pause. Once a step.
+  // `branches`; the first of `forced`, tokens that a grammar leaves no choice of, where there are any; none in a pause.
+  // Once a step.
   DraftTree draft(std::span<const std::int32_t> tokens, std::int32_t most, bool branches,
-                  std::span<const std::int32_t> sure = {});
+                  std::span<const std::int32_t> forced = {});
   // What became of the latest draft: these of its tokens were verified, and `last` of them is the end of those that
   // were accepted (-1: none was).
   void verified(std::span<const DraftNode> tree, std::int32_t last);
@@ -44,7 +45,7 @@ class NgramDrafter {
   float trust(std::int32_t length) const;
 
   std::array<Record, kLengths> records_{};
-  std::int32_t match_ = 0;     // tokens of the latest draft's match; 0: it was somebody else's
+  std::int32_t match_ = 0;     // tokens of the latest draft's match; 0: it had none, or was of forced tokens
   std::int32_t failures_ = 0;  // drafts in a row of which nothing was accepted
   std::int32_t pause_ = 0;     // steps left without a draft
   std::int32_t next_pause_ = kFirstPause;

@@ -157,16 +157,16 @@ TEST(NgramDrafter, TrustsLongMatchesMore) {
 }
 
 TEST(NgramDrafter, TakesWhatSomebodyElseIsSureOf) {
-  const Tokens loop(50, 7), sure = {1, 2, 3, 4, 5, 6, 7, 8};
+  const Tokens loop(50, 7), forced = {1, 2, 3, 4, 5, 6, 7, 8};
   NgramDrafter drafter;
-  const DraftTree draft = drafter.draft(loop, 100, true, sure);
+  const DraftTree draft = drafter.draft(loop, 100, true, forced);
   EXPECT_EQ(branches(draft), (std::vector<Tokens>{{1, 2, 3, 4, 5, 6}}));
   EXPECT_TRUE(is_chain(draft));
   EXPECT_EQ(draft.back().acceptance, 1.0f);
-  EXPECT_EQ(branches(drafter.draft(loop, 2, true, sure)), (std::vector<Tokens>{{1, 2}}));
-  EXPECT_TRUE(drafter.draft(loop, 0, true, sure).empty());
+  EXPECT_EQ(branches(drafter.draft(loop, 2, true, forced)), (std::vector<Tokens>{{1, 2}}));
+  EXPECT_TRUE(drafter.draft(loop, 0, true, forced).empty());
   for (int i = 0; i < 3; ++i) drafter.verified(draft, -1);
-  EXPECT_TRUE(drafter.draft(loop, 100, true, sure).empty());
+  EXPECT_TRUE(drafter.draft(loop, 100, true, forced).empty());
 }
 
 TEST(NgramDrafter, StopsForLongerAndLongerWhereItIsWrong) {

@@ -36,7 +36,6 @@ class BpeModel {
   bool has_id(std::int32_t id) const { return id_to_token(id).data() != nullptr; }
   // One more than the largest id.
   std::int32_t id_limit() const { return static_cast<std::int32_t>(tokens_.size()); }
-  bool byte_fallback() const { return byte_fallback_; }
 
  private:
   struct Merge {

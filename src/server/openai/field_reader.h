@@ -1,5 +1,6 @@
 // Reads the fields of a JSON request body; keeps the first error, with the field's name, so that callers read on
-// without checking each. A null counts as absent everywhere, because clients send nulls. Used by api_request.cc.
+// without checking each. A null counts as absent everywhere, because clients send nulls. Used by the
+// parsers of request bodies.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What parsers of calls share: text that goes on as content until a tag begins. Used by the parsers beside this file.
+// What parsers of calls share: text that goes on as content until a tag begins, and where JSON ends. Used by the
+// parsers beside this file.
 #pragma once
 
 #include <algorithm>
@@ -33,5 +34,24 @@ inline std::string text_before(std::string* held, std::string_view tag, bool* fo
   held->erase(0, end);
   return text;
 }
+
+// What of a JSON text that comes character by character is open.
+struct OpenJson {
+  int depth = 0;  // objects and arrays
+  bool in_string = false, escaped = false;
+
+  void step(char c) {
+    if (in_string) {
+      in_string = escaped || c != '"';
+      escaped = !escaped && c == '\\';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+};
 
 }  // namespace fovea::server

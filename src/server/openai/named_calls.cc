@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/openai/held_text.h"
-
 namespace fovea::server {
 namespace {
 
@@ -82,13 +80,12 @@ bool NamedCallParser::name_step() {
   delta.name = name;
   held_.erase(0, opened + at + kArguments.size());
   where_ = Where::kArguments;
-  depth_ = 0;
-  in_string_ = escaped_ = false;
+  open_ = {};
   return true;
 }
 
 bool NamedCallParser::arguments_step() {
-  if (depth_ == 0) {
+  if (open_.depth == 0) {
     drop_space(&held_);
     if (held_.empty()) return false;
     if (held_.front() != '{') {  // none
@@ -98,20 +95,12 @@ bool NamedCallParser::arguments_step() {
     }
   }
   for (std::size_t i = 0; i < held_.size(); ++i) {
-    const char c = held_[i];
-    if (in_string_) {
-      in_string_ = escaped_ || c != '"';
-      escaped_ = !escaped_ && c == '\\';
-    } else if (c == '"') {
-      in_string_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if ((c == '}' || c == ']') && --depth_ == 0) {
-      arguments(std::string_view(held_).substr(0, i + 1));
-      held_.erase(0, i + 1);
-      where_ = Where::kText;
-      return true;
-    }
+    open_.step(held_[i]);
+    if (open_.depth > 0) continue;
+    arguments(std::string_view(held_).substr(0, i + 1));
+    held_.erase(0, i + 1);
+    where_ = Where::kText;
+    return true;
   }
   arguments(held_);
   held_.clear();

@@ -37,8 +37,7 @@ class NamedCallParser {
   std::string held_;
   int num_calls_ = 0;
   // Of the arguments that are being read.
-  int depth_ = 0;
-  bool in_string_ = false, escaped_ = false;
+  OpenJson open_;
 };
 
 }  // namespace fovea::server

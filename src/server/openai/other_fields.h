@@ -1,5 +1,5 @@
 // Fields of a request that no parser has read: accepted where they cannot change the answer, else refused by name.
-// Called by api_request.cc after it has read what it knows.
+// Called by the parsers of request bodies after they have read what they know.
 #pragma once
 
 #include <initializer_list>

@@ -1,5 +1,5 @@
 // The form that a request asks of its answer: response_format, structured_outputs, and the fields of vLLM and SGLang
-// that mean the same. Called by api_request.cc.
+// that mean the same. Called by the parsers of request bodies.
 #pragma once
 
 #include <nlohmann/json.hpp>

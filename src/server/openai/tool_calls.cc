@@ -113,8 +113,8 @@ void ToolCallParser::between_step(char c) {
 void ToolCallParser::begin_call() {
   where_ = Where::kCall;
   part_ = Part::kKey;
-  depth_ = 0;
-  in_string_ = escaped_ = known_ = has_arguments_ = sent_arguments_ = quoted_ = false;
+  open_ = {};
+  known_ = has_arguments_ = sent_arguments_ = quoted_ = false;
   key_.clear();
   value_.clear();
   pending_.clear();
@@ -133,11 +133,11 @@ void ToolCallParser::call_step(char c) {
     give_up();
     return;
   }
-  if (depth_ == 0) {  // the brace that opens it
-    depth_ = 1;
+  if (open_.depth == 0) {  // the brace that opens it
+    open_.depth = 1;
     return;
   }
-  if (!in_string_ && depth_ == 1 && (c == '}' || c == ',')) {
+  if (!open_.in_string && open_.depth == 1 && (c == '}' || c == ',')) {
     end_value();
     if (where_ == Where::kCall && c == '}') end_call();
     return;
@@ -146,7 +146,7 @@ void ToolCallParser::call_step(char c) {
 }
 
 void ToolCallParser::object_step(char c) {
-  if (part_ == Part::kColon || (part_ == Part::kKey && !in_string_)) {
+  if (part_ == Part::kColon || (part_ == Part::kKey && !open_.in_string)) {
     if (is_space(c)) return;
     const char expected = part_ == Part::kColon ? ':' : '"';
     if (c != expected && !known_) {
@@ -162,20 +162,12 @@ void ToolCallParser::object_step(char c) {
     if (is_space(c)) return;
     begin_value(c);
   }
-  const bool was_in_string = in_string_;
-  if (in_string_) {
-    in_string_ = escaped_ || c != '"';
-    escaped_ = !escaped_ && c == '\\';
-  } else if (c == '"') {
-    in_string_ = true;
-  } else if (c == '{' || c == '[') {
-    ++depth_;
-  } else if (c == '}' || c == ']') {
-    depth_ = std::max(depth_ - 1, 1);
-  }
+  const bool was_in_string = open_.in_string;
+  open_.step(c);
+  open_.depth = std::max(open_.depth, 1);  // what closes too much closes no call
   if (part_ == Part::kKey) {
     key_ += c;
-    if (was_in_string && !in_string_) part_ = Part::kColon;
+    if (was_in_string && !open_.in_string) part_ = Part::kColon;
   } else if (part_ != Part::kOther) {
     value_ += c;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/openai/held_text.h"
 #include "server/openai/tool_format.h"
 
 namespace fovea::server {
@@ -62,8 +63,7 @@ class ToolCallParser {
   int num_calls_ = 0;
   // Of the call that is being read.
   Part part_ = Part::kKey;
-  int depth_ = 0;
-  bool in_string_ = false, escaped_ = false;
+  OpenJson open_;
   bool known_ = false;           // its name came and is that of a tool
   bool has_arguments_ = false;   // their key came
   bool sent_arguments_ = false;  // some of them went on

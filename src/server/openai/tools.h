@@ -1,5 +1,5 @@
 // Tools of a chat: the fields tools, tool_choice and parallel_tool_calls, calls and results in messages, and the
-// grammar that forces calls. Called by api_request.cc and Service.
+// grammar that forces calls. Called by the parsers of request bodies, Service and forced_calls.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>
