@@ -101,7 +101,9 @@ void read_sampling(FieldReader& fields, const RequestLimits& limits, GenerationP
   SamplingParams& sampling = params->sampling;
   sampling = limits.defaults;
   fields.number("temperature", 0.0, 100.0, &sampling.temperature);
-  fields.number("top_p", 0.0, 1.0, &sampling.top_p);
+  if (fields.number("top_p", 0.0, 1.0, &sampling.top_p) && sampling.top_p <= 0.0f) {
+    fields.fail("top_p", "top_p is 0, expected more than 0 and at most 1");
+  }
   // -1 is another way to say off.
   fields.integer("top_k", std::int32_t{-1}, kMaxTokens, &sampling.top_k);
   sampling.top_k = std::max(sampling.top_k, 0);
