@@ -73,7 +73,7 @@ def write_model(folder):
 def learn_keys(options, folder):
     """What page selection knows of random weights' keys; documents need no length for that."""
     subprocess.run([options.fovea, "profile", "keys", "--device", options.device, "--model", folder, "--load-format", "dummy",
-                    "--context", "2048", "--documents", "2", "--out", os.path.join(folder, KEYS)], check=True, timeout=options.seconds)
+                    "--context", "2048", "--documents", "2", "--out", os.path.join(folder, KEYS)], check=True, stdout=sys.stderr, timeout=options.seconds)
 
 
 def run(options, model, folder, name, setting):

@@ -432,6 +432,7 @@ bool run_head(const ItemArgs& args) {
       const float* q = scratch.q + static_cast<size_t>(first) * head_dim;
       multiply(q, scratch.s_block);
       if (two_halves) {
+        static_assert(2 * kRowsPerPass <= kMaxRowsAtOnce);
         float* const rest = scratch.s_block + kRowsPerPass * kBlockTokens;
         multiply(q + head_dim / 2, rest);
         add_logits(rest, count * kBlockTokens, scratch.s_block);

@@ -2,6 +2,7 @@
 // is for people.
 #include "engine/model/key_codes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -38,7 +39,13 @@ Status read_head(const Json& head, std::int32_t head_dim, abi::KeyCode* out) {
   FOVEA_RETURN_IF_ERROR(read_numbers(head, "channels", 0, head_dim - 1, channels));
   FOVEA_RETURN_IF_ERROR(read_numbers(head, "mean", -65504, 65504, out->mean));
   FOVEA_RETURN_IF_ERROR(read_numbers(head, "step", 1e-6, 65504, out->step));
-  for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) out->channel[i] = static_cast<std::uint8_t>(channels[i]);
+  for (std::int32_t i = 0; i < abi::kCodeChannels; ++i) {
+    out->channel[i] = static_cast<std::uint8_t>(channels[i]);
+    const bool twice = std::find(channels, channels + i, channels[i]) != channels + i;
+    if (twice || static_cast<float>(out->channel[i]) != channels[i]) {
+      return data_loss("\"channels\"[{}] is {}, expected whole numbers, each once", i, channels[i]);
+    }
+  }
   return ok_status();
 }
 

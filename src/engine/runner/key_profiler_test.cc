@@ -204,6 +204,31 @@ TEST_P(KeyProfilerTest, CodesAreThoseOfAllThatWasRead) {
   }
 }
 
+TEST(KeyCodes, AFileThatNamesAChannelTwiceOrHalfIsRefused) {
+  const TwoLayers model;
+  KeyCodes codes;
+  codes.num_kv_heads = kHeads;
+  abi::KeyCode code{};
+  for (std::uint8_t i = 0; i < abi::kCodeChannels; ++i) {
+    code.channel[i] = i;
+    code.step[i] = 1.0f;
+  }
+  codes.codes.assign(kLayers * kHeads, code);
+  const std::string file = ::testing::TempDir() + "key_codes_test.json", text = to_json(codes, "m");
+  const auto read = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    EXPECT_TRUE(write_file_atomic(file, changed).ok());
+    return read_key_codes(file, model.config()).status();
+  };
+  EXPECT_TRUE(read("[0, 1", "[0, 1").ok());
+  for (const char* wrong : {"[1, 1", "[0.5, 1", "[-1, 1", "[40, 1"}) {
+    const Status status = read("[0, 1", wrong);
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << wrong;
+    EXPECT_NE(status.message().find("layer 0, KV head 0: \"channels\""), std::string::npos) << status.message();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, KeyProfilerTest, ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 

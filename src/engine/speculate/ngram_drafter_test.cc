@@ -156,7 +156,7 @@ TEST(NgramDrafter, TrustsLongMatchesMore) {
   EXPECT_EQ(chain(text, 3).size(), 3u);
 }
 
-TEST(NgramDrafter, TakesWhatSomebodyElseIsSureOf) {
+TEST(NgramDrafter, TakesForcedTokens) {
   const Tokens loop(50, 7), forced = {1, 2, 3, 4, 5, 6, 7, 8};
   NgramDrafter drafter;
   const DraftTree draft = drafter.draft(loop, 100, true, forced);
