@@ -90,7 +90,7 @@ std::int64_t warp_smem_bytes(const AttentionNeed& need, int warps, int team_warp
 }
 
 // Bytes of kernels/attention/low_batch/finish.cuh's SharedMemory, at most: the kernel asserts it.
-std::int64_t few_smem_bytes(const AttentionNeed& need, int warps) {
+std::int64_t low_batch_smem_bytes(const AttentionNeed& need, int warps) {
   const std::int64_t outputs = std::int64_t{need.group} * (need.head_dim + 4) * 4;
   const std::int64_t states = 8 * 8;
   const std::int64_t record = 240;
@@ -248,7 +248,7 @@ Result<AttentionChoice> choose_low_batch_attention(const AttentionNeed& need) {
   const int warps = need.head_dim > 64 ? 12 : 16;  // as many as the registers of an SM are enough for
   choice.threads = warps * 32;
   choice.box_tokens = 16;
-  choice.smem_bytes = few_smem_bytes(need, warps);
+  choice.smem_bytes = low_batch_smem_bytes(need, warps);
   choice.programmatic_launch = machine.hopper;
   choice.num_workers = choice.ctas = need.num_sms;
   choice.tile_rows = 16;

@@ -206,8 +206,9 @@ class Checker {
     const std::size_t named = schema.contains("properties") && required != schema.end() ? required->size() : 0;
     if (least->get<std::uint64_t>() <= named + 1) return ok_status();
     return invalid_argument(
-        "{}: \"minProperties\" is {}, which keys without a name in \"properties\" could meet by repeating one; name "
-        "{} of them as \"required\" \"properties\"",
+        "{}: \"minProperties\" is {}, which keys that are not in \"properties\" could meet by repeating one; list {} "
+        "of "
+        "them in \"properties\" and \"required\"",
         path, least->get<std::uint64_t>(), least->get<std::uint64_t>() - 1);
   }
 

@@ -64,7 +64,7 @@ TEST(JsonSchema, RefusesByName) {
       // A key that comes twice is one property.
       {R"({"type":"object","patternProperties":{"^z$":{}},"minProperties":2})", "repeating"},
       {R"({"type":"object","minProperties":2})", "minProperties\" is 2"},
-      {R"({"type":"object","properties":{"a":{}},"additionalProperties":true,"minProperties":2})", "name 1"},
+      {R"({"type":"object","properties":{"a":{}},"additionalProperties":true,"minProperties":2})", "list 1"},
       {R"({"type":"object","properties":{"a":{}},"required":["a","b"]})", "schema.required names \"b\""},
       {R"({"type":"object","required":["b"],"additionalProperties":{"type":"null"}})", "required names \"b\""},
       {R"({"enum":[]})", "enum"},
