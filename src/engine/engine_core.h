@@ -115,16 +115,20 @@ class EngineCore final : public Engine {
     std::vector<StepItem> items{};  // without a sequence: it has ended since, or was taken back
     bool followed = false;          // the next one was launched too: this one is committed, and its logits are gone
     bool draws_on_host = false;     // one of its tokens: its logits must stay
+    bool has_prompts = false;
+    StepWork work{};  // what its time depends on
     double begin = 0.0;
   };
   std::vector<std::int32_t> forced_tokens(Choice& choice) const;
   void run_step();
-  const Step& schedule();
+  const Step& schedule(bool ahead);
   // Why no step may be launched before the results of this one are read, or null: all that decides about it.
   const char* why_not_ahead(const Flight& flight);
   bool may_run_ahead(const Flight& flight);
   Status launch(const Step& step, std::span<const std::int32_t> token_rows);
-  // The step behind this one, from tokens that the device has and we do not; becomes flight_.
+  // Of what was scheduled.
+  Flight flight_of(const Step& step) const;
+  // The step behind this one, from tokens that the device has and we do not; becomes flight_, if there is any.
   Status launch_ahead(Flight& flight);
   // While the device computes: what grammars allow next.
   void prepare_masks(const Flight& flight);

@@ -17,7 +17,7 @@ void EngineCore::sample_items(const Flight& flight) {
     auto& choice = *static_cast<Choice*>(item.sequence);
     // A choice may have ended in this loop, with its request.
     if (choice.state != SequenceState::kRunning) continue;
-    if (flight.followed && runner_->best(first) == abi::kDrawOnHost) {
+    if (flight.followed && item.sample && runner_->best(first) == abi::kDrawOnHost) {
       take_back(choice);
       next_draws_on_host_ = true;
       continue;

@@ -140,6 +140,28 @@ TEST_F(CudaOverlap, StormsOfArrivalsAndCancels) {
   }
 }
 
+// Prompts of several chunks: those behind the first are launched before it is over, as is what is admitted meanwhile.
+TEST_F(CudaOverlap, StormsOfPromptsInChunks) {
+  for (const char* const golden : {"llama31", "mistral"}) {
+    SCOPED_TRACE(golden);
+    prepare_cuda(golden);
+    ASSERT_TRUE(write_file_atomic(path_, config_of(golden)).ok());
+    options_.max_running = 6;
+    options_.chunk_tokens = 24;
+    expect_the_same(asks(8, 30));
+  }
+}
+
+TEST_F(CudaOverlap, ChunksOfOnePromptOverlap) {
+  options_.chunk_tokens = 24;
+  std::vector<Ask> one(1);
+  for (int t = 0; t < 200; ++t) one[0].request.prompt.push_back(t % 128);
+  one[0].request.sampling.max_tokens = 1;
+  one[0].request.sampling.temperature = 0.0f;
+  expect_the_same(one);
+  EXPECT_GE(stats_.steps_ahead, 200u / 24 - 1);
+}
+
 // With too few pages for those that run: the last are retracted, and the prefix cache gives up what it holds.
 TEST_F(CudaOverlap, StormsOutOfPages) {
   options_.max_running = 12;
@@ -260,12 +282,25 @@ TEST_F(CudaOverlap, StopStringsAndTextAreThoseOfOneStepAfterTheOther) {
   EXPECT_EQ(texts(true, stop), cut);
 }
 
-// What fails between two steps ends those that run with the reason; later ones find nothing wrong in the cache.
+// What fails between two steps ends those that run with the reason; later ones find nothing wrong in the cache, where
+// chunks of prompts that failed had been published.
 TEST_F(CudaOverlap, FaultsWhileAStepIsAheadEndRequestsAndNothingElse) {
   const std::vector<Tokens> expected = tokens_of(answers(false));
+  struct Fault {
+    const char* function;
+    bool in_prompts;
+  };
+  std::vector<Fault> faults;
   for (const char* function : {"cuLaunchKernelEx", "cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoDAsync_v2",
                                "cuMemcpyDtoHAsync_v2", "cuEventSynchronize", "cuEventRecord"}) {
-    SCOPED_TRACE(function);
+    faults.push_back({function, false});
+    if (function != std::string("cuGraphLaunch")) faults.push_back({function, true});
+  }
+  for (const auto [function, in_prompts] : faults) {
+    SCOPED_TRACE(::testing::Message() << function << (in_prompts ? " in prompts" : ""));
+    options_.chunk_tokens = in_prompts ? 24 : 64;
+    options_.max_running = 8;
+    const std::size_t failing = in_prompts ? 0 : 5, tokens_before = in_prompts ? 1 : 5;
     prepare_cuda("llama31");
     fake::state().late = true;
     // A kernel is launched by itself where nothing was captured.
@@ -284,7 +319,9 @@ TEST_F(CudaOverlap, FaultsWhileAStepIsAheadEndRequestsAndNothingElse) {
                                  [&, i](const GenerationEvent& event) {
                                    const std::lock_guard lock(mutex);
                                    tokens[i].insert(tokens[i].end(), event.tokens.begin(), event.tokens.end());
-                                   if (fails && i == 5 && tokens[i].size() == 5) fake::state().failures[function] = 13;
+                                   if (fails && i == failing && tokens[i].size() == tokens_before) {
+                                     fake::state().failures[function] = 13;
+                                   }
                                    finishes[i] = event.finish;
                                    if (event.finish == FinishReason::kNone) return;
                                    if (event.finish == FinishReason::kError) {

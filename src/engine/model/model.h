@@ -79,7 +79,7 @@ class LayerSelection {
 // One forward: tokens of all requests one after another (prefill chunks and decodes mixed).
 struct ForwardBatch {
   std::span<const std::int32_t> tokens;  // [T]
-  // [T], or empty: token i is latest[token_rows[i]] instead, which lies in the device's memory.
+  // [T], or empty: token i is latest[token_rows[i]] instead, which lies in the device's memory; -1: it is tokens[i].
   std::span<const std::int32_t> token_rows;
   const std::int32_t* latest = nullptr;
   std::span<const std::int32_t> positions;   // [T]

@@ -495,7 +495,8 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
   // Rows that follow one another are copied at once: all of them, but where sequences have ended in between.
   for (std::size_t begin = 0, end = 0; begin < batch.token_rows.size(); begin = end) {
     const std::span<const std::int32_t> rows = batch.token_rows;
-    for (end = begin + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
+    for (end = begin + 1; end < rows.size() && rows[begin] >= 0 && rows[end] == rows[end - 1] + 1;) ++end;
+    if (rows[begin] < 0) continue;
     auto* const tokens = const_cast<std::int32_t*>(arrays_[kTokens]);  // of our own upload
     FOVEA_RETURN_IF_ERROR(
         device_.copy(tokens + begin, batch.latest + rows[begin], (end - begin) * sizeof(std::int32_t)));

@@ -54,7 +54,7 @@ class ModelRunner {
   // device may be left there, and best(i) is the token of row i.
   Status run(const Step& step);
   // The two halves of run(). A second step may be launched before the first is collected, where why_not_ahead() is
-  // null: one of a token each, whose i-th token is what row token_rows[i] of the first gives; what stands for it in the
+  // null: its i-th token is what row token_rows[i] of the first gives, where that is not -1; what stands for it in the
   // sequence does not count. The first is then collected without logits: they are the second's. An item without a
   // sequence is one whose results nobody wants any more.
   const char* why_not_ahead() const;

@@ -50,7 +50,11 @@ bool Scheduler::make_room_for_decodes() {
     const PageAllocator& pages = *groups_[g].pages;
     std::int32_t needed = 0;  // as reserve() will
     for (const Sequence* sequence : running_) {
-      const std::int32_t position = sequence->computed + 1;
+      const auto item = std::find_if(step_.items.begin(), step_.items.end(),
+                                     [&](const StepItem& other) { return other.sequence == sequence; });
+      const bool computes = item != step_.items.end();
+      if (computes ? !item->sample : sequence->remaining() != 1) continue;
+      const std::int32_t position = sequence->computed + (computes ? item->count : 0);
       const auto row = rows_.row(sequence->slot, static_cast<std::int32_t>(g));
       const bool begins = position % options_.page_tokens == 0;
       needed += begins || pages.holders(row[position / options_.page_tokens]) > 1 ? 1 : 0;
@@ -62,11 +66,15 @@ bool Scheduler::make_room_for_decodes() {
 }
 
 void Scheduler::take_back(Sequence* sequence) {
-  FOVEA_CHECK(sequence->state == SequenceState::kRunning && sequence->remaining() <= 1 &&
-              sequence->computed > sequence->prompt_length);
+  FOVEA_CHECK(sequence->state == SequenceState::kRunning && sequence->remaining() <= 1 && sequence->computed > 0);
   leave_step(sequence);
   if (sequence->remaining() == 1) sequence->tokens.pop_back();
   --sequence->computed;
+}
+
+void Scheduler::take_back_to(Sequence* sequence, std::int32_t begin) {
+  leave_step(sequence);
+  sequence->computed = std::min(sequence->computed, begin);
 }
 
 void Scheduler::remove(Sequence* sequence) {
@@ -83,20 +91,20 @@ void Scheduler::remove(Sequence* sequence) {
   sequence->state = SequenceState::kDone;
 }
 
-const Step& Scheduler::schedule() {
+const Step& Scheduler::schedule(bool ahead) {
   step_ = {};
   work_ = {};
   ++step_number_;
   retracted_now_ = false;
   begin_restores();
-  schedule_decodes();
+  schedule_decodes(!ahead);
   add_drafts();
   // Whoever just gave up pages would get them back at once.
   if (!retracted_now_) admit();
-  schedule_prefills();
+  schedule_prefills(!ahead);
   if (step_.items.empty() && !running_.empty() && is_restoring()) {  // they keep pages that are needed
     end_all_restores();
-    schedule_prefills();
+    schedule_prefills(!ahead);
   }
   return step_;
 }
@@ -144,17 +152,18 @@ std::int32_t Scheduler::room_for_prompts() const {
   return paced < room ? std::min(room, std::max(unit, paced / unit * unit)) : room;
 }
 
-void Scheduler::schedule_decodes() {
+void Scheduler::schedule_decodes(bool may_retract) {
   // running_ is in order and only its end is retracted, so indices before i stay.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence* sequence = running_[i];
     if (sequence->remaining() != 1) continue;
     bool ready = reserve(sequence, 1) == 1;
-    while (!ready && running_.back() != sequence) {
+    while (!ready && may_retract && running_.back() != sequence) {
       retract(running_.back());
       ready = reserve(sequence, 1) == 1;
     }
     if (!ready) {
+      if (!may_retract) continue;
       retract(sequence);
       break;
     }
@@ -193,7 +202,7 @@ void Scheduler::add_drafts() {
   }
 }
 
-void Scheduler::schedule_prefills() {
+void Scheduler::schedule_prefills(bool may_retract) {
   std::vector<Sequence*> prompts;
   for (Sequence* sequence : running_) {
     if (sequence->remaining() > 1) prompts.push_back(sequence);
@@ -229,7 +238,7 @@ void Scheduler::schedule_prefills() {
     }
     std::int32_t room = reserve(sequence, share[i]);
     // Decodes will free pages when they end; only when nothing else can run must somebody give way.
-    while (room == 0 && step_.items.empty() && running_.back() != sequence) {
+    while (room == 0 && may_retract && step_.items.empty() && running_.back() != sequence) {
       retract(running_.back());
       room = reserve(sequence, share[i]);
     }
@@ -281,13 +290,13 @@ void Scheduler::end_part(bool whole) {
   chunk_.begun = true;
 }
 
-void Scheduler::observe(double seconds) {
-  if (chunk_.sequence == nullptr || !chunk_.begun) return pacer_.observe(work_, seconds);
-  chunk_.seconds += std::max(seconds - pacer_.predict(work_), 0.1 * seconds);
+void Scheduler::observe(const StepWork& work, double seconds) {
+  if (chunk_.sequence == nullptr || !chunk_.begun) return pacer_.observe(work, seconds);
+  chunk_.seconds += std::max(seconds - pacer_.predict(work), 0.1 * seconds);
   if (!chunk_.whole) return;
-  StepWork work;
-  work.add_prompt(chunk_.sequence->computed - chunk_.count, chunk_.count);
-  pacer_.observe_chunk(work, chunk_.seconds);
+  StepWork of_chunk;
+  of_chunk.add_prompt(chunk_.sequence->computed - chunk_.count, chunk_.count);
+  pacer_.observe_chunk(of_chunk, chunk_.seconds);
   chunk_ = {};
 }
 

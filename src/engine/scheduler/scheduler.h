@@ -101,22 +101,24 @@ class Scheduler {
   // After sampling.
   void append_token(Sequence* sequence, std::int32_t token) { sequence->tokens.push_back(token); }
 
-  // The next step; empty when nothing can run. Items hold pages for their tokens.
-  const Step& schedule();
+  // The next step; empty when nothing can run. Items hold pages for their tokens. Nobody gives up pages for a step that
+  // is `ahead` of what the one before gives: it is empty where prompts alone would need that.
+  const Step& schedule(bool ahead = false);
+  // Of that step, without a chunk that may be left: what its time depends on.
+  const StepWork& work() const { return work_; }
   // The chunk that may be left was computed to its end, or was left.
   void end_part(bool whole);
-  // The step's forward is done: its tokens' KV is in the pages. Draft tokens do not count. Or `ahead`, of a step of
-  // decodes: it is enqueued before all that follows; each sequence may be taken back by its token, whose window stays.
+  // The step's forward is done: its tokens' KV is in the pages. Draft tokens do not count. Or `ahead`: it is enqueued
+  // before all that follows; each sequence may be taken back by its token, whose window stays.
   void commit(bool ahead = false);
   // Behind commit(true): the sequence leaves the step that was scheduled since; its latest token, where it has one that
   // is not computed, is unknown, and the one before is computed again.
   void take_back(Sequence* sequence);
-  // Whether another sequence may run in the next step.
-  bool may_admit() const {
-    return !waiting_.empty() && static_cast<std::int32_t>(running_.size()) < options_.max_running;
-  }
-  // While a step of decodes is not committed: whether those running will find pages in the step behind it without
-  // taking any from somebody; the cache gives up what is missing.
+  // Behind commit(true), of a step that failed: nothing from token `begin` on was computed. What was published of it
+  // stays in the cache, for the caller to flush.
+  void take_back_to(Sequence* sequence, std::int32_t begin);
+  // While a step is not committed: whether those that decode in the step behind it will find pages without taking any
+  // from somebody; the cache gives up what is missing.
   bool make_room_for_decodes();
   // What a draft token to verify takes, as a share of a step that verifies none, as far as earlier steps have shown;
   // nothing where there was none.
@@ -124,8 +126,9 @@ class Scheduler {
   // The token appended last is what one of the step's draft tokens was: its KV is in the pages too, where the next
   // token's belongs. Draft tokens that are not accepted are written over.
   void accept_draft(Sequence* sequence) { ++sequence->computed; }
-  // How long that step took, for the sizes of later ones.
-  void observe(double seconds);
+  // How long a step of that work took, for the sizes of later ones; and how long one will take, as far as known.
+  void observe(const StepWork& work, double seconds);
+  double predict(const StepWork& work) const { return pacer_.predict(work); }
 
   // Whether a request waits for its prefix to come back; then an empty step is no fault.
   bool is_restoring() const { return !restores_.empty(); }
@@ -162,9 +165,9 @@ class Scheduler {
   // Leading tokens, of `count`, whose KV any request that starts with them computes alike.
   std::int32_t shareable(const Sequence& sequence, std::int32_t count) const;
   std::span<const std::int32_t> matchable(const Sequence& sequence) const;
-  void schedule_decodes();
+  void schedule_decodes(bool may_retract);
   void add_drafts();
-  void schedule_prefills();
+  void schedule_prefills(bool may_retract);
   // Prompt tokens that fit into the step beside the decodes it holds.
   std::int32_t room_for_prompts() const;
   // How many of the next `count` tokens' logits are wanted, the last one's for sampling aside.

@@ -150,7 +150,7 @@ class Simulation {
     latest_prompt_tokens_ = 0;
     for (const StepItem& item : step.items) latest_prompt_tokens_ += item.count > 1 ? item.count : 0;
     scheduler_->commit();
-    scheduler_->observe(seconds);
+    scheduler_->observe(scheduler_->work(), seconds);
     ++steps_;
     for (const auto& [sequence, token] : sampled) {
       const Tokens& tokens = sequence->tokens;
