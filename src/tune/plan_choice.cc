@@ -20,9 +20,11 @@ bool low_batch_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   return facts.pairs <= most_low_batch_pairs(menu);
 }
 
-// A request with much of the work is divided among many CTAs, whose parts meet last.
+// A request with much of the work is divided among many CTAs, whose parts meet last. Beside many others their pairs, a
+// few us each, take longer (409 requests of 100 tokens beside a long one under 40 heads: 643 us against 293).
 bool one_is_long(const KernelMenu& menu, const PlanFacts& facts) {
-  return abi::kv_bits(menu.kv_dtype) == 16 && 3 * facts.longest_bytes > facts.kv_bytes && facts.kv_bytes >= 256 * kMiB;
+  return abi::kv_bits(menu.kv_dtype) == 16 && 3 * facts.longest_bytes > facts.kv_bytes &&
+         facts.kv_bytes >= 256 * kMiB && facts.pairs <= 16 * std::int64_t{menu.num_sms};
 }
 
 // A warp each for whole pairs: no item waits for a CTA. Below so many pairs most of them are divided.
@@ -42,11 +44,13 @@ bool warp_per_worker_profitable(const KernelMenu& menu, const PlanFacts& facts) 
 
 // More rows than the kernels for decode take, in one or two tiles of 32. KV of 8 and 4 bits is converted once a team
 // and slice, by the other kernels for every 16 rows (us, general kernel beside it: fp8, 28 rows, 116 requests of 495 76
-// and 150, 33 of 34k 562 and 780; 60 rows, 815 of 704 535 and 548; but 28 rows, 27 of 27k 121 and 109). Of 16-bit KV
+// and 150, 33 of 34k 562 and 780; 60 rows, 815 of 704 535 and 548; but 28 rows, 27 of 27k 121 and 109; 8 rows of two
+// tokens, 310 of 814 212 and 309). Of 16-bit KV
 // only many short requests (13 rows, 37 requests of 158 under 32 heads 54 and 100, of 6,814 under 8 242 and 238).
 bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
-  if (facts.most_rows <= 8 || facts.most_rows > 64) return false;
-  return abi::kv_bits(menu.kv_dtype) < 16 || (facts.most_rows <= 16 && facts.pairs >= 4 * menu.num_sms);
+  const bool converts = abi::kv_bits(menu.kv_dtype) < 16;
+  if (facts.most_rows <= (converts && !facts.decode ? 1 : 8) || facts.most_rows > 64) return false;
+  return converts || (facts.most_rows <= 16 && facts.pairs >= 4 * menu.num_sms);
 }
 
 // Up to a block of 16 rows the general kernel reads as fast as this one or faster, but at head dims whose stages are
@@ -55,7 +59,9 @@ bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
 // is converted for a tile of rows as a whole: from 33 rows on, where teams of warps have two tiles (us beside the best
 // of the others: fp8, 35 rows, 4 of 63k 219 and 369, 63 rows, 373 of 660 84 and 167, 64 rows, one of 1M 148 and 412;
 // int8, 60 rows, 3 of 169k 110 and 184; but 28 rows, 4 of 163k 642 and 592), unless there is little to read, or most
-// requests have few rows (a prompt beside 63 decodes 858 and 534, which was not understood).
+// requests have few rows (a prompt beside 63 decodes 858 and 534, which was not understood). A few tokens of many
+// requests of some length go to it as well, whose items the warpgroups take by turns (5 tokens, 192 requests of 705
+// under 32 heads 399 and 633).
 bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   const int bits = abi::kv_bits(menu.kv_dtype);
   if (bits < 16) {
@@ -65,7 +71,9 @@ bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
     return facts.flops >= 256 * facts.kv_bytes ||
            (facts.kv_bytes >= 16 * kMiB && 5 * facts.flops >= 2 * of_byte * facts.kv_bytes);
   }
-  return facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
+  const bool short_drafts = facts.most_q > 1 && facts.most_rows <= 8 && facts.pairs >= 8 * std::int64_t{menu.num_sms} &&
+                            2 * facts.kv_bytes < facts.pairs * kMiB && 16 * facts.kv_bytes >= facts.pairs * kMiB;
+  return short_drafts || facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
 }
 
 // Whether reading common runs once is faster than each request by itself, by how long both take on one H200 in us; MB a

@@ -69,6 +69,7 @@ TEST(PlanChoiceTest, DecodeByPairsAndBytes) {
            Expected{"D96, 32 of 2k", d96, decode(256, kGiB / 5, 6 * kMiB), warps, PlanReason::kManyPairs},
            Expected{"D96, one request", d96, decode(8, kGiB / 5, kGiB / 5), general, PlanReason::kBetween},
            Expected{"one long", bf16, decode(512, kGiB, kGiB / 2), general, PlanReason::kOneLong},
+           Expected{"one long beside many", bf16, decode(16400, kGiB, kGiB / 2), warps, PlanReason::kManyPairs},
            Expected{"a third of one", bf16, decode(512, kGiB, kGiB / 3), warps, PlanReason::kManyPairs},
        }) {
     expect(e);
@@ -104,6 +105,10 @@ TEST(PlanChoiceTest, FewRowsGoToTeams) {
   expect({"drafts", menu, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.most_rows = 8;
   expect({"of MHA", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.kv_bytes = facts.pairs * 180'000;  // of 700 tokens
+  expect({"of MHA, longer", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  expect({"of MHA, fp8", menu_of(abi::KvDType::kF8E4M3), facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.kv_bytes = 5352 * 27000;
   facts.most_rows = 17;
   expect({"more than a block of rows", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
   facts.most_rows = 16;

@@ -112,8 +112,15 @@ const std::vector<Fault>& faults() {
        "  if (!FAULT) __syncthreads();\n",
        "ctas_fp8"},
       {"logits of a tile are used before wgmma has made them", "kernels/attention/prefill/kernel.cuh",
-       "  ptx::wgmma_wait<1>();\n  ptx::wgmma_settle(sums.s);\n",
-       "  if (!FAULT) ptx::wgmma_wait<1>();\n  ptx::wgmma_settle(sums.s);\n", "prefill_tma"},
+       "  ptx::wgmma_wait<1>();\n  end_logits(shared, group, tile == 1, sums);\n",
+       "  if (!FAULT) ptx::wgmma_wait<1>();\n  end_logits(shared, group, tile == 1, sums);\n", "prefill_tma"},
+      {"a warpgroup trusts the parity of a ring whose tiles it did not see come", "kernels/attention/prefill/kernel.cuh",
+       "    wait_left(shared, 0, group);\n", "    if (!FAULT) wait_left(shared, 0, group);\n",
+       "prefill_tma"},
+      {"keys are given back before their scales are read", "kernels/attention/prefill/kernel.cuh",
+       "  if (!kPoolScales || group.split() || !last) release(", "  if (FAULT || !kPoolScales || group.split() || !last) release(",
+       "prefill_int8", "  if (kPoolScales && !group.split()) release(",
+       "  if (!FAULT && kPoolScales && !group.split()) release("},
       {"a row of a tile sees a token too many", "kernels/attention/prefill/queries.cuh",
        "          high = abi::clamp_token(last + 1, run.begin, run.end);\n",
        "          high = abi::clamp_token(last + (FAULT ? 2 : 1), run.begin, run.end);\n", "prefill_wide"},
@@ -122,7 +129,7 @@ const std::vector<Fault>& faults() {
        "    if (!done) start_over(args, shared, group, item, tile, scale, sums);\n"
        "    if (FAULT && !done) {\n"
        "      pack(sums.s, sums.p);\n"
-       "      multiply_tile(shared, group, Operands::of(shared, slots), false, sums);\n"
+       "      multiply_tile(shared, group, Operands::of(shared, slots), tile, false, sums);\n"
        "      continue;\n"
        "    }\n",
        "prefill_tma"},

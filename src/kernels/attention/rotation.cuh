@@ -24,10 +24,11 @@ __device__ __forceinline__ void rotate(float (&x)[kCount], uint32_t lane) {
   }
 #pragma unroll
   for (uint32_t half = kFirstLane; half <= kLastLane; half *= 2) {
+    const float sign = lane & half ? -1.0f : 1.0f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float other = __shfl_xor_sync(~0u, x[i], half);
-      x[i] = lane & half ? other - x[i] : other + x[i];
+      x[i] = fmaf(x[i], sign, other);
     }
   }
   constexpr float kRootHalf = 0.70710678118654752f;

@@ -8,6 +8,17 @@
 
 namespace fovea::attention::prefill {
 
+// What a warpgroup has of an item.
+enum class Opened : uint32_t {
+  kBoth = 0,   // 64 rows, the other warpgroup has the rest
+  kAlone = 1,  // all, which are up to 64: the other one is at items before or behind
+  kSplit,      // all rows, and every other tile
+  kOthers,     // nothing: the other one is alone with it
+  kEmpty,      // rows, but there are no tokens
+  kNothing,    // neither
+  kEnd,        // there is no item
+};
+
 // One warpgroup: who it is, and which tile of the rings it takes next: values are one of its tiles behind keys while a
 // tile's logits become P, and two while the outputs of the one before are under way.
 struct Group {
@@ -15,13 +26,27 @@ struct Group {
   uint32_t warp;  // of the group
   uint32_t lane;
   uint32_t q_use = 0, k_use = 0;
-  uint32_t base = 0;  // the item's first tile
-  bool shares = false;
+  uint32_t base = 0;  // the item's first tile, where items are split
+  // What it has of the item, who takes the next one of up to 64 rows (they go by turns), whether no outputs of the item
+  // were issued, and whether an item was passed before it, and how often before: one register, for few are left.
+  uint32_t bits = 0;
 
-  // Both warpgroups have the item's rows, this one every other tile.
-  __device__ __forceinline__ bool split() const { return kSplits && shares; }
+  __device__ __forceinline__ void take(Opened share) { bits = (bits & ~3u) | static_cast<uint32_t>(share) | 8; }
+  __device__ __forceinline__ bool both() const { return (bits & 3) == static_cast<uint32_t>(Opened::kBoth); }
+  __device__ __forceinline__ bool alone() const { return (bits & 3) == static_cast<uint32_t>(Opened::kAlone); }
+  __device__ __forceinline__ bool split() const { return kSplits && (bits & 2) != 0; }
+  // Of a warp that has read a tile: who is alone with an item arrives for the other warpgroup too.
+  __device__ __forceinline__ uint32_t arrivals() const { return 1 + (bits & 1); }
+  __device__ __forceinline__ uint32_t next_alone() const { return bits >> 2 & 1; }
+  __device__ __forceinline__ void turn() { bits ^= 4; }
+  __device__ __forceinline__ bool fresh() const { return (bits & 8) != 0; }
+  __device__ __forceinline__ void end_fresh() { bits &= ~8u; }
+  __device__ __forceinline__ void pass() { bits = (bits | 16) + 32; }
+  __device__ __forceinline__ bool passed() const { return (bits & 16) != 0; }
+  __device__ __forceinline__ void end_passed() { bits &= ~16u; }
+  __device__ __forceinline__ uint32_t passes() const { return bits >> 5; }
   // Whose 64 rows, and the first of the warp's.
-  __device__ __forceinline__ uint32_t rows_index() const { return split() ? 0 : index; }
+  __device__ __forceinline__ uint32_t rows_index() const { return both() ? index : 0; }
   __device__ __forceinline__ uint32_t first_row() const { return rows_index() * kGroupRows + warp * 16; }
   // From one of its tiles to the next.
   __device__ __forceinline__ uint32_t step() const { return split() ? 2 : 1; }
@@ -134,19 +159,26 @@ __device__ __forceinline__ void find_hooked(const abi::AttentionArgs& args, cons
   }
 }
 
-// Whether both warpgroups have the rows of an item.
-__device__ __forceinline__ bool is_split(uint32_t rows, uint32_t tiles) {
-  return kSplits && rows <= kGroupRows && tiles >= kLeastSplitTiles;
+// The warp has read a tile.
+template <int kSlots>
+__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, const Group& group) {
+  __syncwarp();
+  ptx::mbarrier_arrive_warp(ptx::smem_address(&ring.empty[use % kSlots]), group.arrivals(), group.lane);
 }
 
-// Item n: whether there is one, and whether the group has rows and tokens of it.
-enum class Opened {
-  kEnd,      // no item
-  kNothing,  // neither rows nor tokens
-  kEmpty,    // rows, but no tokens
-  kPassed,   // tokens, but no rows: the other warpgroup's
-  kWorks,
-};
+// A group that passes an item does not see its tiles come: it may be rounds ahead of a ring, whose barriers tell one
+// round from the next alone. Items of up to 64 rows go by turns, so that it passes one at a time: behind its tiles of
+// K, or of V, the ring is where the group believes it to be.
+__device__ __forceinline__ void tell_left(Memory& shared, uint32_t ring, const Group& group) {
+  __syncwarp();
+  if (group.alone() && group.lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&shared.left[ring][group.index]));
+}
+__device__ __forceinline__ void wait_left(const Memory& shared, uint32_t ring, const Group& group) {
+  if (!group.passed()) return;
+  ptx::mbarrier_wait(ptx::smem_address(&shared.left[ring][group.index ^ 1]), (group.passes() & 1) ^ 1);
+}
+
+// Item n: what the group has of it.
 __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
                                             uint32_t n, Item& item) {
   const RingSlot<kRecords> slot(n);
@@ -156,21 +188,10 @@ __device__ __forceinline__ Opened open_item(const abi::AttentionArgs& args, cons
   const uint32_t rows = record.item.row_count * header_here(args)->counts.group;
   item.nth = n;
   item.tiles = Tiles::of(run_of(args, record)).count;
-  if (is_split(rows, item.tiles)) return Opened::kWorks;
-  if (rows <= group.index * kGroupRows) return item.tiles != 0 ? Opened::kPassed : Opened::kNothing;
-  return item.tiles != 0 ? Opened::kWorks : Opened::kEmpty;
-}
-
-__device__ __forceinline__ bool splits(const abi::AttentionArgs& args, const Memory& shared, const Item& item) {
-  if constexpr (!kSplits) return false;
-  return is_split(record_of(shared, item).item.row_count * header_here(args)->counts.group, item.tiles);
-}
-
-// Whether there is an item n, whose rows the group has for itself.
-__device__ __forceinline__ bool has_rows_of(const abi::AttentionArgs& args, const Memory& shared, const Group& group,
-                                            uint32_t n) {
-  Item item;
-  return open_item(args, shared, group, n, item) == Opened::kWorks && !splits(args, shared, item);
+  if (item.tiles == 0) return rows > group.index * kGroupRows ? Opened::kEmpty : Opened::kNothing;
+  if (rows > kGroupRows) return Opened::kBoth;
+  if (kSplits && item.tiles >= kLeastSplitTiles) return Opened::kSplit;
+  return group.index == group.next_alone() ? Opened::kAlone : Opened::kOthers;
 }
 
 __device__ __forceinline__ abi::MaskKind mask_of(const ItemRecord& record) {

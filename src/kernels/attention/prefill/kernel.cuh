@@ -20,12 +20,13 @@ inline constexpr uint32_t kTurnBarrier = 3;   // of both warpgroups: one waits f
 inline constexpr uint32_t kSplitBarrier = 5;  // of both, at the end of an item that they split
 
 // The warpgroups take turns at issuing products, one turn each for every tile of keys: while one multiplies, the other
-// is at its softmax (FlashAttention-3, section 3.1). Left alone, waiting for tiles brings both in step.
+// is at its softmax (FlashAttention-3, section 3.1). Left alone, waiting for tiles brings both in step. Who is alone
+// with an item takes none.
 __device__ __forceinline__ void wait_turn(const Group& group) {
-  ptx::barrier_sync(kTurnBarrier + group.index, kGroups * kGroupThreads);
+  if (!group.alone()) ptx::barrier_sync(kTurnBarrier + group.index, kGroups * kGroupThreads);
 }
 __device__ __forceinline__ void pass_turn(const Group& group) {
-  ptx::barrier_arrive(kTurnBarrier + (group.index ^ 1), kGroups * kGroupThreads);
+  if (!group.alone()) ptx::barrier_arrive(kTurnBarrier + (group.index ^ 1), kGroups * kGroupThreads);
 }
 
 // Where the products of a tile find their matrices: low words of descriptors, the same in all lanes.
@@ -33,7 +34,6 @@ struct Operands {
   uint32_t q, k, v;
 
   // Of the logits of the k_use-th tile, and of the outputs of the group's tile before it: which slots those are in. One
-  // shuffle tells the compiler that all that follows is for the uniform datapath.
   __device__ __forceinline__ static uint32_t find(const Group& group, uint32_t q_use, uint32_t k_use) {
     // Of two slots each, values are in the other one.
     const uint32_t slots =
@@ -131,7 +131,7 @@ struct Sums {
 template <int kSlots>
 __device__ __forceinline__ void pass_tile(const TileBarriers<kSlots>& ring, uint32_t use, const Group& group) {
   wait_full(ring, use);
-  release(ring, use, group.lane);
+  release(ring, use, group);
 }
 
 // Lets the keys in front of the group's next tile pass.
@@ -146,21 +146,31 @@ __device__ __forceinline__ void wait_values(const Memory& shared, const Group& g
 // Until no outputs are under way: their values and P are free then.
 __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& group, bool multiplies) {
   ptx::wgmma_wait<0>();
-  if (multiplies) release(shared.v_ring, group.k_use - 2 * group.step(), group.lane);
+  if (multiplies) release(shared.v_ring, group.k_use - 2 * group.step(), group);
   if (group.split() && group.k_use - 2 != group.base) pass_tile(shared.v_ring, group.k_use - 3, group);
 }
 
+// Until the logits of the group's next tile are there; with their scales an item's last keys are kept until those are
+// read, behind which the other warpgroup may let the ring go round.
+__device__ __forceinline__ void end_logits(const Memory& shared, Group& group, bool last, Sums& sums) {
+  ptx::wgmma_settle(sums.s);
+  if (!kPoolScales || group.split() || !last) release(shared.k_ring, group.k_use, group);
+  group.k_use += group.step();
+}
+__device__ __forceinline__ void end_keys(Memory& shared, const Group& group) {
+  if (kPoolScales && !group.split()) release(shared.k_ring, group.k_use - 1, group);
+  tell_left(shared, 0, group);
+}
+
 // The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
-__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, bool fresh,
-                                              Sums& sums) {
+__device__ __forceinline__ void multiply_tile(const Memory& shared, Group& group, const Operands& at, uint32_t tile,
+                                              bool fresh, Sums& sums) {
   wait_turn(group);
   issue_logits(at, sums.s);
   issue_outputs(at, sums.p, sums.state, fresh);
   pass_turn(group);
   ptx::wgmma_wait<1>();
-  ptx::wgmma_settle(sums.s);
-  release(shared.k_ring, group.k_use, group.lane);
-  group.k_use += group.step();
+  end_logits(shared, group, tile == 1, sums);
 }
 
 // The logits of the warp's rows and a tile that they see whole once more, by the warp's own products of keys in global
@@ -249,7 +259,7 @@ __device__ __forceinline__ void run_plain_tiles(const abi::AttentionArgs& args, 
     ptx::wgmma_settle(sums.s);
     pack(sums.s, sums.p);
     if constexpr (kSplits) at = Operands::of(shared, slots);
-    multiply_tile(shared, group, at, false, sums);
+    multiply_tile(shared, group, at, tile, false, sums);
   }
 }
 
@@ -302,29 +312,6 @@ __device__ __forceinline__ void end_split(Memory& shared, const Group& group, co
   ptx::barrier_sync(kGroupBarrier + group.index, kGroupThreads);  // outputs go through the same memory
 }
 
-// A warpgroup without rows of the item lets its tiles pass.
-__device__ __forceinline__ void pass_tiles(const Memory& shared, Group& group, uint32_t count) {
-  if constexpr (kSplits) {
-    group.shares = false;
-    group.k_use = group.base;
-    group.base += count;
-  }
-  wait_full(shared.q_ring, group.q_use);
-  release(shared.q_ring, group.q_use++, group.lane);
-  for (uint32_t j = 0; j <= count; ++j) {
-    if (j < count) {
-      wait_full(shared.k_ring, group.k_use);
-      wait_turn(group);
-      pass_turn(group);
-      release(shared.k_ring, group.k_use++, group.lane);
-    }
-    if (j == 0) continue;
-    const uint32_t v_use = group.k_use - (j < count ? 2 : 1);
-    wait_full(shared.v_ring, v_use);
-    release(shared.v_ring, v_use, group.lane);
-  }
-}
-
 __device__ __forceinline__ void release_record(Memory& shared, uint32_t n, uint32_t lane) {
   if constexpr (kConverts) asm volatile("" : "+r"(n));  // what follows from it would be kept from tile to tile
   __syncwarp();
@@ -346,11 +333,21 @@ __device__ __forceinline__ void close(const Running& now, uint32_t lane, State& 
 __device__ __forceinline__ bool next_item(const abi::AttentionArgs& args, Memory& shared, Group& group, uint32_t n,
                                           Item& item) {
   for (;; ++n) {
+    group.take(Opened::kBoth);  // as rows of empty items are
     const Opened opened = open_item(args, shared, group, n, item);
-    if (opened == Opened::kWorks) return true;
     if (opened == Opened::kEnd) return false;
-    if (opened == Opened::kPassed) pass_tiles(shared, group, item.tiles);
-    if (opened == Opened::kEmpty) end_nothing(args, shared, group, item);
+    if (opened == Opened::kAlone || opened == Opened::kOthers) group.turn();
+    if (opened == Opened::kOthers) {
+      group.pass();
+      ++group.q_use;
+      group.k_use += item.tiles;
+      group.base += item.tiles;
+    } else if (opened == Opened::kEmpty) {
+      end_nothing(args, shared, group, item);
+    } else if (opened != Opened::kNothing) {
+      group.take(opened);
+      return true;
+    }
     release_record(shared, n, group.lane);
   }
 }
@@ -367,10 +364,10 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
   Item item{};
   for (uint32_t n = 0; next_item(args, shared, group, n, item); n = item.nth + 1) {
     Sums sums;
-    group.shares = splits(args, shared, item);
     const uint32_t first = group.split() ? group.index : 0;  // of the item's tiles
     if constexpr (kSplits) group.k_use = group.base + first;
     // 1. The first logits of an item, with nothing beside them.
+    wait_left(shared, 0, group);
     wait_full(shared.q_ring, group.q_use);
     pass_keys(shared, group);
     wait_full(shared.k_ring, group.k_use);
@@ -380,18 +377,19 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     find_hooked(args, shared, group, item);
     clear(sums.state);
     ptx::wgmma_wait<0>();
-    ptx::wgmma_settle(sums.s);
-    release(shared.k_ring, group.k_use, group.lane);
-    group.k_use += group.step();
+    end_logits(shared, group, item.tiles == 1, sums);
     for (uint32_t tile = item.tiles - 1 - first;;) {
       // 2. Tiles that all rows see whole.
       if (!Variant::kHasLogit && !scale.negative) run_plain_tiles(args, shared, group, item, factor, tile, sums);
       // 3. A tile that a mask divides, the item's last, or any.
       const bool last = tile < group.step();
       prepare_logits(args, shared, group, item, tile, scale, sums.s);
+      if (last) end_keys(shared, group);
       float alpha[2];
       const bool moved = exponentiate_below_max(sums.s, sums.now, factor.here(shared, group), alpha);
-      end_outputs(shared, group, tile + 1 + first != item.tiles);
+      const bool fresh = group.fresh();
+      if (fresh) wait_left(shared, 1, group);
+      end_outputs(shared, group, !fresh);
       settle(sums.state);
       if (moved) scale_outputs(sums.state, alpha);
       pack(sums.s, sums.p);
@@ -402,8 +400,9 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
         clear_values(shared, group, run, token);
       }
       if (last) {
-        if (kQuerySlots == 1 || group.split() || !is_direct(shared, item)) break;
-        if (!has_rows_of(args, shared, group, item.nth + 1)) break;
+        if (kQuerySlots == 1 || !group.both() || !is_direct(shared, item)) break;
+        Item next;
+        if (open_item(args, shared, group, item.nth + 1, next) != Opened::kBoth) break;
         wait_full(shared.q_ring, group.q_use + 1);
       }
       const Operands at = Operands::of(shared, group, group.q_use + (last ? 1 : 0), group.k_use);
@@ -411,40 +410,43 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       wait_full(shared.k_ring, group.k_use);
       wait_values(shared, group);
       if (!last) {
-        multiply_tile(shared, group, at, tile + 1 + first == item.tiles, sums);
+        multiply_tile(shared, group, at, tile, fresh, sums);
+        group.end_fresh();
         tile -= kSplits ? group.step() : 1;  // the step alone would spill at head dim 64
         continue;
       }
       // 4. The rows of an item behind which another one follows, while that one's first logits are under way.
       wait_turn(group);
-      issue_outputs(at, sums.p, sums.state, item.tiles == 1);
+      issue_outputs(at, sums.p, sums.state, fresh);
       issue_logits(at, sums.s);
       pass_turn(group);
       ptx::wgmma_wait<1>();
       settle(sums.state);
-      release(shared.v_ring, group.k_use - 1, group.lane);
+      release(shared.v_ring, group.k_use - 1, group);
       close(sums.now, group.lane, sums.state);
       write_rows(args, shared, group, item, sums.state);
-      release(shared.q_ring, group.q_use++, group.lane);
+      release(shared.q_ring, group.q_use++, group);
       release_record(shared, item.nth, group.lane);
       group.base += item.tiles;
       (void)open_item(args, shared, group, item.nth + 1, item);
+      group.take(Opened::kBoth);
       find_hooked(args, shared, group, item);
       tile = item.tiles - 1;
       sums.now = Running();
       ptx::wgmma_wait<0>();
-      ptx::wgmma_settle(sums.s);
-      release(shared.k_ring, group.k_use++, group.lane);
+      end_logits(shared, group, item.tiles == 1, sums);
     }
     // 5. The last outputs, and their rows.
     wait_values(shared, group);
-    issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state, item.tiles == 1);
+    issue_outputs(Operands::of(shared, group, group.q_use, group.k_use), sums.p, sums.state, group.fresh());
     ptx::wgmma_wait<0>();
     settle(sums.state);
-    release(shared.v_ring, group.k_use - group.step(), group.lane);
+    release(shared.v_ring, group.k_use - group.step(), group);
     close(sums.now, group.lane, sums.state);
     if (group.split()) end_split(shared, group, item, sums.state);
     group.base += item.tiles;
+    tell_left(shared, 1, group);
+    group.end_passed();
     if (group.split() && group.index == 1) {
       // The first warpgroup has all of the rows.
     } else if (is_direct(shared, item)) {
@@ -452,7 +454,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     } else {
       end_parts(args, shared, group, item, sums.state);
     }
-    release(shared.q_ring, group.q_use++, group.lane);
+    release(shared.q_ring, group.q_use++, group);
     release_record(shared, item.nth, group.lane);
   }
   if (group.index == 0) wait_turn(group);  // the last turn of the second
@@ -476,6 +478,7 @@ __device__ __forceinline__ void init_barriers(Memory& shared, uint32_t thread) {
   } else if (thread < kKvSlots + kQuerySlots + kRecords + kTileLoaders) {
     shared.loaded_items[thread - kKvSlots - kQuerySlots - kRecords] = 0;
   }
+  if (thread >= 96 && thread < 96 + 2 * kGroups) init(shared.left[thread % 2][(thread - 96) / 2], kGroupThreads / 32);
   if (kConverts && thread >= 64 && thread < 64 + 2 * kRawSlots) {
     TileBarriers<kRawSlots>& ring = shared.raw_ring[thread % 2];
     init(ring.full[(thread - 64) / 2], 32);

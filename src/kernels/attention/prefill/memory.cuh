@@ -24,12 +24,6 @@ __device__ __forceinline__ void wait_empty(const TileBarriers<kSlots>& ring, uin
   const RingSlot<kSlots> slot(use);
   ptx::mbarrier_wait(ptx::smem_address(&ring.empty[slot.index]), slot.parity ^ 1);
 }
-// The warp has read it.
-template <int kSlots>
-__device__ __forceinline__ void release(const TileBarriers<kSlots>& ring, uint32_t use, uint32_t lane) {
-  __syncwarp();
-  if (lane == 0) ptx::mbarrier_arrive(ptx::smem_address(&ring.empty[use % kSlots]));
-}
 
 // The rows of a tile of queries, by the warp that loads them.
 struct TileRows {
@@ -50,6 +44,8 @@ struct Memory {
   TileRows rows[kQuerySlots];
   uint64_t record_full[kRecords];
   uint64_t record_empty[kRecords];
+  // [K, V][warpgroup]: it has read all tiles of its latest item alone.
+  uint64_t left[2][kGroups];
   // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.
   alignas(16) uint64_t row_offsets[2][kTma ? 2 : kBlockTokens];
   uint32_t loaded_items[kTileLoaders];  // items whose loads are all on their way

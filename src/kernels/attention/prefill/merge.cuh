@@ -89,7 +89,9 @@ struct Chunk {
 
 // Blocks of 16 columns that are merged in one pass, and parts whose values are on their way: as many as registers are
 // enough for beside the loop of tiles, which keeps most at head dim 128.
-inline constexpr uint32_t kMergeBlocks = kHeadDim == 128 ? 4 : kBlocks < 8 ? kBlocks : 8;
+inline constexpr uint32_t kMergeBlocks = kHeadDim == 128 || (kConverts && kHeadDim == 192) ? 4
+                                         : kBlocks < 8                                    ? kBlocks
+                                                                                          : 8;
 inline constexpr uint32_t kMergeParts = kMergeBlocks <= 4 && kTma ? 4 : 2;
 
 // Adds columns of the parts of a chunk, in their order. count: the most parts that a row of the warp has in it.
@@ -136,18 +138,20 @@ __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk 
 __device__ __forceinline__ void merge_part(const abi::AttentionArgs& args, const Work& work, const Row& row,
                                            const RowParts& parts, uint32_t lane) {
   const bool by_runs = parts.count > kMergeFan;
-  bool counted = parts.count != 0;
+  uint32_t total = parts.count;  // 0: a run of the row is not whole
 #pragma unroll 1
   for (int step = __any_sync(~0u, by_runs) ? 0 : 1; step < 2; ++step) {
     __syncwarp();
     // 1. Whether the run is whole, or the row.
     const bool of_run = step == 0;
     const uint32_t begin = of_run ? parts.run * kMergeFan : 0;
-    const uint32_t count = of_run ? min(parts.count - begin, kMergeFan) : by_runs ? parts.runs() : parts.count;
+    const uint32_t count = of_run    ? min(total - begin, kMergeFan)
+                           : by_runs ? (total + kMergeFan - 1) / kMergeFan
+                                     : total;
     const uint32_t counter =
         of_run ? parts.run_counter + parts.run * work.group : parts.merge * work.group + parts.in_group;
-    const bool due = count_last(args.shared_counters + counter, count, of_run ? by_runs : counted, lane);
-    if (!of_run || by_runs) counted = due;
+    const bool due = count_last(args.shared_counters + counter, count, of_run ? by_runs : total != 0, lane);
+    if (by_runs && !due) total = 0;
     const uint32_t mine = due ? count : 0;
     const uint32_t most_parts = __reduce_max_sync(~0u, mine);
     if (most_parts == 0) continue;

@@ -96,7 +96,9 @@ __device__ __forceinline__ void find_limits(const abi::AttentionArgs& args, cons
       if (token[i] < record.item.row_count) {
         high = run.end;
         if (by_position) {
-          const long long last = static_cast<long long>(position[i]) - block_row.position_base;
+          int32_t own = position[i];
+          asm volatile("" : "+r"(own));  // widened ahead, those of all rows would spill
+          const long long last = static_cast<long long>(own) - block_row.position_base;
           high = abi::clamp_token(last + 1, run.begin, run.end);
           if (window) low = abi::clamp_token(last - block_row.window_left, run.begin, run.end);
         }
@@ -155,7 +157,7 @@ __device__ __forceinline__ void load_queries(const abi::AttentionArgs& args, Mem
       TileRows& tile_rows = shared.rows[slot];
 #pragma unroll
       for (uint32_t i = 0; i < kQueryRows; ++i) {
-        if (i / 2 * kGroupRows >= row_count * group) break;  // the group lets the tiles pass
+        if (i / 2 * kGroupRows >= row_count * group) break;  // one warpgroup alone has the item
         const uint32_t q_head = record.head * group + (i * 32 + lane - token[i] * group);
         const bool there = token[i] < row_count;
         const long long unit = (static_cast<long long>(q_row[i]) * args.q_row_stride + q_head * args.q_head_stride) / 8;
