@@ -88,11 +88,12 @@ struct Chunk {
 };
 
 // Blocks of 16 columns that are merged in one pass, and parts whose values are on their way: as many as registers are
-// enough for beside the loop of tiles, which keeps most at head dim 128.
-inline constexpr uint32_t kMergeBlocks = kHeadDim == 128 || (kConverts && kHeadDim == 192) ? 4
-                                         : kBlocks < 8                                    ? kBlocks
-                                                                                          : 8;
-inline constexpr uint32_t kMergeParts = kMergeBlocks <= 4 && kTma ? 4 : 2;
+// enough for.
+inline constexpr uint32_t kMergeBlocks = kBlocks == 16 ? 8 : kBlocks % 4 == 0 ? 4 : kBlocks;
+inline constexpr uint32_t kMergeParts = kMergeBlocks <= 4 && !kConverts ? 4 : 2;
+// All loads are asked for at once, of some part where there is none: what is loaded under a condition is moved once
+// more, and takes twice the registers. But where outputs are rotated rows of 256, what follows would spill.
+inline constexpr bool kLoadsAny = kHeadDim != 256 || !kPoolRotated;
 
 // Adds columns of the parts of a chunk, in their order. count: the most parts that a row of the warp has in it.
 __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk chunk, uint32_t count, float most,
@@ -114,21 +115,20 @@ __device__ __forceinline__ void add_chunk(const abi::AttentionArgs& args, Chunk 
 #pragma unroll
     for (uint32_t i = 0; i < kMergeParts; ++i) {
       weight[i] = __shfl_sync(~0u, own_weight, (lane & ~3u) + in_round + i);
-      const float4* const from =
-          prefix_forest::part_at(args, __shfl_sync(~0u, own_part, (lane & ~3u) + in_round + i), lane) + 4 * block;
+      const uint32_t part = __shfl_sync(~0u, own_part, (lane & ~3u) + in_round + i);
+      const float4* const from = prefix_forest::part_at(args, weight[i] != 0.0f ? part : 0, lane) + 4 * block;
 #pragma unroll
       for (uint32_t b = 0; b < kMergeBlocks; ++b) {
         o[i][b] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (weight[i] != 0.0f && block + b < kBlocks) o[i][b] = __ldcg(from + 4 * b);
+        if (kLoadsAny || weight[i] != 0.0f) o[i][b] = __ldcg(from + 4 * b);
       }
     }
 #pragma unroll
     for (uint32_t i = 0; i < kMergeParts; ++i) {
+      if (weight[i] == 0.0f) continue;
       sum += weight[i];
 #pragma unroll
-      for (uint32_t b = 0; b < kMergeBlocks; ++b) {
-        add(values[b], weight[i], o[i][b]);
-      }
+      for (uint32_t b = 0; b < kMergeBlocks; ++b) add(values[b], weight[i], o[i][b]);
     }
   }
 }
@@ -187,7 +187,6 @@ __device__ __forceinline__ void merge_part(const abi::AttentionArgs& args, const
       float4* const at = prefix_forest::part_at(args, list[0] + parts.in_group, lane) + 4 * block;
 #pragma unroll
       for (uint32_t b = 0; b < kMergeBlocks; ++b) {
-        if (block + b >= kBlocks) break;
         const float4 v = {values[b].x * factor, values[b].y * factor, values[b].z * factor, values[b].w * factor};
         if (of_run) {
           at[4 * b] = v;
