@@ -62,8 +62,8 @@ inline constexpr int kTileConverters = 2;  // of K, and of V
 inline constexpr int kConverterWarps = kConverts ? 2 * kTileConverters : 0;
 inline constexpr int kCtaThreads = kGroupThreads * (kGroups + 1) + 32 * kConverterWarps;
 inline constexpr int kLoadRegisters = !kConverts || (kHeadDim == 256 && kPoolScales) ? 40
-                                      : kHeadDim == 128 && !kPoolScales               ? 56
-                                                                                      : 48;
+                                      : kHeadDim == 128 && !kPoolScales              ? 56
+                                                                                     : 48;
 inline constexpr int kComputeRegisters = kConverts ? 256 - kLoadRegisters : 232;
 
 // Rows as they are stored.
