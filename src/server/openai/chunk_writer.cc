@@ -80,6 +80,13 @@ void comma(std::string* out) {
   if (!out->empty()) out->push_back(',');
 }
 
+// A member of an object behind others; nothing where they were not asked for.
+void append_ids(std::string* out, std::string_view name, const std::vector<std::int32_t>* tokens) {
+  if (tokens == nullptr) return;
+  fmt::format_to(std::back_inserter(*out), ",\"{}\":", name);
+  append_token_ids(out, *tokens);
+}
+
 }  // namespace
 
 std::string_view finish_reason_json(FinishReason reason, bool called) {
@@ -105,11 +112,7 @@ void append_usage(std::string* out, const Usage& usage) {
 }
 
 void append_token_ids(std::string* out, const std::vector<std::int32_t>& tokens) {
-  out->push_back('[');
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    fmt::format_to(std::back_inserter(*out), "{}{}", i == 0 ? "" : ",", tokens[i]);
-  }
-  out->push_back(']');
+  fmt::format_to(std::back_inserter(*out), "[{}]", fmt::join(tokens, ","));
 }
 
 std::string prompt_logprobs_json(const Engine& engine, const PromptScores& scores, std::int32_t top) {
@@ -247,12 +250,12 @@ void ChunkWriter::append_delta(std::string* out, const Delta& delta) const {
     *out += with_ids ? delta.logprobs_json : "null";
     *out += ",\"finish_reason\":";
     *out += finish_reason_json(finish, delta.called);
-    if (with_ids && delta.token_ids != nullptr) {
-      *out += ",\"token_ids\":";
-      append_token_ids(out, *delta.token_ids);
-    }
-    out->push_back('}');
-    close(out);
+    const bool completion = kind_ == ApiKind::kCompletion;
+    if (with_ids && completion) append_ids(out, "prompt_token_ids", delta.prompt_ids);
+    if (with_ids) append_ids(out, "token_ids", delta.token_ids);
+    *out += "}]";
+    if (with_ids && !completion) append_ids(out, "prompt_token_ids", delta.prompt_ids);
+    out->append(suffix_, 1);
   };
   if (kind_ == ApiKind::kCompletion) {
     open(out);
@@ -336,10 +339,8 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
     out += ",\"finish_reason\":";
     out += finish_reason_json(choice.finish, !choice.calls.empty());
     if (!chat && !choice.prompt_logprobs_json.empty()) out += ",\"prompt_logprobs\":" + choice.prompt_logprobs_json;
-    if (choice.token_ids != nullptr) {
-      out += ",\"token_ids\":";
-      append_token_ids(&out, *choice.token_ids);
-    }
+    if (!chat) append_ids(&out, "prompt_token_ids", choice.prompt_ids);
+    append_ids(&out, "token_ids", choice.token_ids);
     out.push_back('}');
   }
   out += "],\"usage\":";
@@ -347,6 +348,7 @@ std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created
   if (chat && !choices.empty() && !choices[0].prompt_logprobs_json.empty()) {
     out += ",\"prompt_logprobs\":" + choices[0].prompt_logprobs_json;
   }
+  if (chat && !choices.empty()) append_ids(&out, "prompt_token_ids", choices[0].prompt_ids);
   out.push_back('}');
   return out;
 }

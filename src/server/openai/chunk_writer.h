@@ -84,15 +84,16 @@ struct ToolCall {
 // One piece of one choice.
 struct Delta {
   std::int32_t index = 0;
-  bool first = false;                                    // chat: carries the role
-  std::string_view text;                                 // new text
-  std::string_view reasoning;                            // chat: in place of text
-  const ToolCall* call = nullptr;                        // chat: in place of text
-  int call_index = 0;                                    // which of the choice's calls that is
-  bool called = false;                                   // the choice called tools
-  std::string_view logprobs_json = "null";               // object or null
-  FinishReason finish = FinishReason::kNone;             // with kNone, finish_reason is null
-  const std::vector<std::int32_t>* token_ids = nullptr;  // extension return_token_ids
+  bool first = false;                                     // chat: carries the role
+  std::string_view text;                                  // new text
+  std::string_view reasoning;                             // chat: in place of text
+  const ToolCall* call = nullptr;                         // chat: in place of text
+  int call_index = 0;                                     // which of the choice's calls that is
+  bool called = false;                                    // the choice called tools
+  std::string_view logprobs_json = "null";                // object or null
+  FinishReason finish = FinishReason::kNone;              // with kNone, finish_reason is null
+  const std::vector<std::int32_t>* token_ids = nullptr;   // extension return_token_ids
+  const std::vector<std::int32_t>* prompt_ids = nullptr;  // the same, with the first piece
 };
 
 class ChunkWriter {
@@ -111,7 +112,6 @@ class ChunkWriter {
 
  private:
   void open(std::string* out) const { out->append(prefix_); }
-  void close(std::string* out) const { out->append(suffix_); }
 
   ApiKind kind_;
   std::string prefix_, suffix_;
@@ -127,6 +127,7 @@ struct FinishedChoice {
   std::string prompt_logprobs_json;  // empty: none
   FinishReason finish = FinishReason::kStop;
   const std::vector<std::int32_t>* token_ids = nullptr;
+  const std::vector<std::int32_t>* prompt_ids = nullptr;
 };
 
 std::string whole_answer(ApiKind kind, std::string_view id, std::int64_t created_unix_s, std::string_view model,

@@ -88,7 +88,10 @@ Generation::Generation(Engine& engine, ServerMetrics& metrics, GenerationSpec sp
     }
   }
   left_ = choices_.size();
-  for (const GenerateRequest& request : spec_.requests) scores_.push_back({request.prompt.front(), {}, {}, {}});
+  for (const GenerateRequest& request : spec_.requests) {
+    scores_.push_back({request.prompt.front(), {}, {}, {}});
+    if (spec_.params.return_token_ids) prompts_.push_back(request.prompt);
+  }
 }
 
 void Generation::start() {
@@ -297,7 +300,13 @@ void Generation::stream_choice(std::size_t index, Choice& choice) {
     delta.logprobs_json = logprobs;
   }
   if (ends) delta.finish = choice.finish;
-  if (ids) delta.token_ids = &choice.tokens;
+  if (ids) {
+    delta.token_ids = &choice.tokens;
+    // Of a chat, which has one prompt, with the first chunk of all.
+    if (!choice.started && (spec_.kind == ApiKind::kCompletion || !std::exchange(told_prompt_, true))) {
+      delta.prompt_ids = &prompts_[static_cast<std::size_t>(choice.prompt)];
+    }
+  }
   chunk_.clear();
   if (choice.parser) {
     stream_pieces(delta, choice, &chunk_);
@@ -441,7 +450,10 @@ void Generation::answer_whole_locked() {
                                                              spec_.params.prompt_logprobs);
       }
       finished.finish = choice.finish;
-      if (spec_.params.return_token_ids) finished.token_ids = &choice.tokens;
+      if (spec_.params.return_token_ids) {
+        finished.token_ids = &choice.tokens;
+        finished.prompt_ids = &prompts_[static_cast<std::size_t>(choice.prompt)];
+      }
       out.push_back(std::move(finished));
     }
   }

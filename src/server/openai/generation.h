@@ -106,13 +106,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   std::mutex mutex_;  // guards the rest
   std::vector<Choice> choices_;
-  std::vector<PromptScores> scores_;  // of each prompt, where asked for
-  std::size_t left_ = 0;              // choices that still run
-  bool admitted_ = false;             // every prompt is submitted: the head of a stream may be sent
+  std::vector<PromptScores> scores_;                // of each prompt, where asked for
+  std::vector<std::vector<std::int32_t>> prompts_;  // their tokens, where asked for
+  std::size_t left_ = 0;                            // choices that still run
+  bool admitted_ = false;                           // every prompt is submitted: the head of a stream may be sent
   bool ended_ = false;
-  std::string chunk_;     // of the event at hand; here to keep its memory
-  std::string early_;     // chunks that came before admission
-  std::string logprobs_;  // of text that the parser holds back, for spec_.answer
+  bool told_prompt_ = false;  // with a chat's first chunk
+  std::string chunk_;         // of the event at hand; here to keep its memory
+  std::string early_;         // chunks that came before admission
+  std::string logprobs_;      // of text that the parser holds back, for spec_.answer
   std::string stop_text_;
   Usage usage_;
   // Written under the lock, read without.

@@ -544,8 +544,25 @@ TEST_F(ServiceTest, ReturnsTokenIds) {
   start();
   const json body = json::parse(post("/v1/completions", R"({"prompt":"hi","return_token_ids":true})").body);
   EXPECT_EQ(body["choices"][0]["token_ids"], json::array({104, 105}));
+  const json prompt = json::array({104, 105});
+  EXPECT_EQ(body["choices"][0]["prompt_token_ids"], prompt);
+  const auto pieces = stream("/v1/completions", R"({"prompt":["hi","ho"],"stream":true,"return_token_ids":true})");
+  std::map<int, json> prompts;
+  for (const std::string& data : pieces) {
+    if (data == "[DONE]") continue;
+    const json choice = json::parse(data)["choices"][0];
+    if (choice.contains("prompt_token_ids")) {
+      EXPECT_TRUE(prompts.emplace(choice["index"].get<int>(), choice["prompt_token_ids"]).second) << "twice";
+    }
+  }
+  EXPECT_EQ(prompts, (std::map<int, json>{{0, prompt}, {1, json::array({104, 111})}}));
+  const json chat = json::parse(post("/v1/chat/completions", chat_body(R"(,"return_token_ids":true)")).body);
+  EXPECT_FALSE(chat["prompt_token_ids"].empty());
+  EXPECT_FALSE(chat["choices"][0].contains("prompt_token_ids"));
   const auto events = stream("/v1/chat/completions", chat_body(R"(,"stream":true,"return_token_ids":true)"));
   EXPECT_EQ(json::parse(events[0])["choices"][0]["token_ids"], json::array({104}));
+  EXPECT_EQ(json::parse(events[0])["prompt_token_ids"], chat["prompt_token_ids"]);
+  EXPECT_FALSE(json::parse(events[1]).contains("prompt_token_ids"));
 }
 
 TEST_F(ServiceTest, PublishesMetrics) {
