@@ -205,6 +205,7 @@ void EngineCore::loop() {
         if (parts_.device->group() != nullptr) parts_.device->group()->end(status_of(error));
         fail_all(status_of(error));
         leave_flights();
+        scheduler_->flush_cache();  // prompts of a step that was followed may be in it, computed or not
       }
     }
     erase_ended();

@@ -41,7 +41,10 @@ const char* EngineCore::why_not_ahead(const Flight& flight) {
   // Its copies of pages count on steps that are over when the next begins.
   if (tier_ != nullptr) return "pages are kept beyond the cache";
   if (parts_.options.speculate != "off") return "the next tokens are drafted";
-  if (flight.draws_on_host) return "a token is left to the host";
+  // Of this step, or of the next, whose logits must stay.
+  if (flight.draws_on_host || next_draws_on_host_) return "a token is left to the host";
+  // It has no prompts for that; the step behind it would have none either, for the same reason.
+  if (scheduler_->measures_decodes()) return "decodes alone are measured";
   if (flight.has_prompts && scheduler_->predict(flight.work) > kMostAheadSeconds) return "the step takes long";
   std::size_t end = 0;
   for (const StepItem& item : flight.items) {

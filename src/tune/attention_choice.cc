@@ -317,7 +317,7 @@ Result<AttentionChoice> choose_prefill_attention(const AttentionNeed& need) {
   const int kv_slots = converts ? 3 : 2;
   const std::int64_t fixed = row_bytes * (128 * query_slots + 2 * kv_slots * tokens) + 16 * 240 + 2592 * query_slots +
                              1024 + (choice.tma ? 0 : 16 * tokens) + (converts ? 1024 * query_slots + 2048 : 0) +
-                             (has_token_scales(need) ? 32 * tokens : 0);
+                             (has_token_scales(need) ? 64 * tokens : 0);
   const std::int64_t of_raw =
       2 * (std::int64_t{tokens} * need.head_dim * bits / 8 + (has_token_scales(need) ? 4 * tokens : 0) + 16);
   const int raw_slots =

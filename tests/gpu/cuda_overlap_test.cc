@@ -234,6 +234,38 @@ TEST_F(CudaOverlap, TokensThatTheDeviceLeavesToTheHostAreDrawnByIt) {
   }
 }
 
+// The same token every time, while another stream's steps follow each other: the next step is not followed, so that the
+// host finds its logits.
+TEST_F(CudaOverlap, WhatTheDeviceLeavesToTheHostWaitsForNobody) {
+  std::vector<Ask> all(2);
+  for (int t = 0; t < 30; ++t) {
+    for (Ask& ask : all) ask.request.prompt.push_back(t % 128);
+  }
+  all[0].request.sampling.temperature = 0.0f;
+  all[0].request.sampling.max_tokens = 200;
+  all[1].request.sampling.temperature = 0.9f;
+  all[1].request.sampling.max_tokens = 20;
+  for (Ask& ask : all) {
+    ask.request.sampling.ignore_eos = true;
+    ask.request.sampling.has_seed = true;
+  }
+  auto refusals = std::make_shared<int>(0);
+  fake::state().kernels["fovea_draw"] = [refusals, draw = fake::state().kernels["fovea_draw"]](void** p) {
+    const auto args = *static_cast<const abi::DrawArgs*>(p[0]);
+    return [refusals, args, rows = fake::state().launch.grid[0], draw = draw(p)] {
+      draw();
+      for (std::uint32_t i = 0; i < rows; ++i) {
+        if (args.draws[i].inverse_temperature == 0.0f || args.draws[i].u_low % 2 == 0) continue;
+        args.best[i] = abi::kDrawOnHost;
+        ++*refusals;
+      }
+    };
+  };
+  expect_the_same(all);
+  EXPECT_GT(*refusals, 3);
+  EXPECT_LE(*refusals, 3 * 2 * 20);  // three runs, each token twice at most
+}
+
 // Text is cut where it would be else, by stop strings too.
 TEST_F(CudaOverlap, StopStringsAndTextAreThoseOfOneStepAfterTheOther) {
   if (embedded_needle().empty()) GTEST_SKIP() << "a build without the model";

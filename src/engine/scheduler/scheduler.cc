@@ -48,16 +48,17 @@ void Scheduler::leave_step(const Sequence* sequence) {
 bool Scheduler::make_room_for_decodes() {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const PageAllocator& pages = *groups_[g].pages;
-    std::int32_t needed = 0;  // as reserve() will
-    for (const Sequence* sequence : running_) {
-      const auto item = std::find_if(step_.items.begin(), step_.items.end(),
-                                     [&](const StepItem& other) { return other.sequence == sequence; });
-      const bool computes = item != step_.items.end();
-      if (computes ? !item->sample : sequence->remaining() != 1) continue;
-      const std::int32_t position = sequence->computed + (computes ? item->count : 0);
-      const auto row = rows_.row(sequence->slot, static_cast<std::int32_t>(g));
+    std::int32_t needed = 0;
+    const auto decode = [&](const Sequence& sequence, std::int32_t position) {  // as reserve() will
+      const auto row = rows_.row(sequence.slot, static_cast<std::int32_t>(g));
       const bool begins = position % options_.page_tokens == 0;
       needed += begins || pages.holders(row[position / options_.page_tokens]) > 1 ? 1 : 0;
+    };
+    for (const StepItem& item : step_.items) {
+      if (item.sample) decode(*item.sequence, item.sequence->computed + item.count);
+    }
+    for (const Sequence* sequence : running_) {
+      if (sequence->last_step != step_number_ && sequence->remaining() == 1) decode(*sequence, sequence->computed);
     }
     const std::int32_t missing = needed - pages.num_free();
     if (missing > 0 && (cache_.evictable(g) < missing || cache_.evict(g, missing) < missing)) return false;
@@ -95,7 +96,7 @@ const Step& Scheduler::schedule(bool ahead) {
   step_ = {};
   work_ = {};
   ++step_number_;
-  retracted_now_ = false;
+  retracted_now_ = measures_decodes_ = false;
   begin_restores();
   schedule_decodes(!ahead);
   add_drafts();
@@ -137,7 +138,7 @@ std::int32_t Scheduler::chunk_unit(const Sequence& sequence) {
   return sequence.sparse.prompt_budget ? SparseSetting::kPromptBlock : kChunkUnit;
 }
 
-std::int32_t Scheduler::room_for_prompts() const {
+std::int32_t Scheduler::room_for_prompts() {
   const std::int32_t room = options_.chunk_tokens - step_.num_tokens;
   if (work_.decode_rows == 0) return room;
   std::int32_t position = 0;
@@ -148,7 +149,8 @@ std::int32_t Scheduler::room_for_prompts() const {
     unit = std::max(unit, chunk_unit(*sequence));
   }
   const std::int32_t paced = pacer_.prompt_tokens(work_, position, room);
-  if (paced == 0) return 0;
+  measures_decodes_ = paced == 0;
+  if (measures_decodes_) return 0;
   return paced < room ? std::min(room, std::max(unit, paced / unit * unit)) : room;
 }
 

@@ -117,6 +117,8 @@ class Scheduler {
   // Behind commit(true), of a step that failed: nothing from token `begin` on was computed. What was published of it
   // stays in the cache, for the caller to flush.
   void take_back_to(Sequence* sequence, std::int32_t begin);
+  // Whether the latest step was left without prompts, so that the pacer learns what decodes alone take.
+  bool measures_decodes() const { return measures_decodes_; }
   // While a step is not committed: whether those that decode in the step behind it will find pages without taking any
   // from somebody; the cache gives up what is missing.
   bool make_room_for_decodes();
@@ -169,7 +171,7 @@ class Scheduler {
   void add_drafts();
   void schedule_prefills(bool may_retract);
   // Prompt tokens that fit into the step beside the decodes it holds.
-  std::int32_t room_for_prompts() const;
+  std::int32_t room_for_prompts();
   // How many of the next `count` tokens' logits are wanted, the last one's for sampling aside.
   static std::int32_t scores_of(const Sequence& sequence, std::int32_t count);
   static std::int32_t chunk_unit(const Sequence& sequence);
@@ -227,6 +229,7 @@ class Scheduler {
   std::int32_t prompt_room_ = 0;
   std::uint64_t step_number_ = 0;
   bool retracted_now_ = false;
+  bool measures_decodes_ = false;
   std::uint64_t retractions_ = 0;
 };
 

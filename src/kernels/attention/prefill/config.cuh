@@ -78,7 +78,9 @@ inline constexpr float kValueFactor = kPoolScales ? 2.0f : 1.0f;
 inline constexpr bool kSplits = kConverts && kHeadDim != 112 && kHeadDim != 256;
 inline constexpr uint32_t kLeastSplitTiles = 4;
 static_assert(!kSplits || kKvSlots > 2);
-inline constexpr int kScaleSlots = 4;  // tiles whose keys' scales are kept: a softmax reads them when K's slot is free
+// Tiles whose keys' scales are kept: a softmax reads them when K's slot is free, once more where it starts over, when
+// both warpgroups have let the next tile of an item that they split go.
+inline constexpr int kScaleSlots = 8;
 
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kQueryBf16 == kMmaBf16 || kConverts) && !kChecked);
 static_assert(kHeadDim == 64 || kHeadDim == 80 || kHeadDim == 96 || kHeadDim == 112 || kHeadDim == 128 ||
