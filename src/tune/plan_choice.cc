@@ -45,8 +45,8 @@ bool warp_per_worker_profitable(const KernelMenu& menu, const PlanFacts& facts) 
 // More rows than the kernels for decode take, in one or two tiles of 32. KV of 8 and 4 bits is converted once a team
 // and slice, by the other kernels for every 16 rows (us, general kernel beside it: fp8, 28 rows, 116 requests of 495 76
 // and 150, 33 of 34k 562 and 780; 60 rows, 815 of 704 535 and 548; but 28 rows, 27 of 27k 121 and 109; 8 rows of two
-// tokens, 310 of 814 212 and 309). Of 16-bit KV
-// only many short requests (13 rows, 37 requests of 158 under 32 heads 54 and 100, of 6,814 under 8 242 and 238).
+// tokens, 310 of 814 212 and 309). Of 16-bit KV only many short requests (13 rows, 37 requests of 158 under 32 heads 54
+// and 100, of 6,814 under 8 242 and 238).
 bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   const bool converts = abi::kv_bits(menu.kv_dtype) < 16;
   if (facts.most_rows <= (converts && !facts.decode ? 1 : 8) || facts.most_rows > 64) return false;

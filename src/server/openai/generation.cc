@@ -362,7 +362,7 @@ void Generation::stream_pieces(const Delta& delta, Choice& choice, std::string* 
     choice.started = true;
     writer_.append_delta(bytes, one);
     one.logprobs_json = "null";  // they go with the first
-    one.token_ids = nullptr;
+    one.token_ids = one.prompt_ids = nullptr;
   }
 }
 

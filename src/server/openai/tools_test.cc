@@ -121,14 +121,17 @@ TEST_F(ToolsTest, SendsLogprobsAndTokensOfWhatItHoldsBack) {
   start_with(answer);
   const auto events = stream("/v1/chat/completions",
                              body(std::string(kTools) + R"(,"stream":true,"logprobs":true,"return_token_ids":true)"));
-  std::size_t logprobs = 0, tokens = 0;
+  std::size_t logprobs = 0, tokens = 0, prompts = 0;
   for (std::size_t i = 0; i + 1 < events.size(); ++i) {
-    const json one = json::parse(events[i])["choices"][0];
+    const json chunk = json::parse(events[i]);
+    const json& one = chunk["choices"][0];
+    prompts += chunk.contains("prompt_token_ids") ? 1 : 0;
     if (!one["logprobs"].is_null()) logprobs += one["logprobs"]["content"].size();
     if (one.contains("token_ids")) tokens += one["token_ids"].size();
   }
   EXPECT_EQ(logprobs, answer.size());
   EXPECT_EQ(tokens, answer.size());
+  EXPECT_EQ(prompts, 1u);
 }
 
 TEST_F(ToolsTest, LeavesContentWhereThereIsNoCall) {

@@ -159,7 +159,7 @@ __device__ __forceinline__ void end_logits(const Memory& shared, Group& group, b
 }
 __device__ __forceinline__ void end_keys(Memory& shared, const Group& group) {
   if (kPoolScales && !group.split()) release(shared.k_ring, group.k_use - 1, group);
-  tell_left(shared, 0, group);
+  tell_left(shared, kKeys, group);
 }
 
 // The logits of the next tile, then the outputs of this one, whose operands are there; until the logits are.
@@ -367,7 +367,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     const uint32_t first = group.split() ? group.index : 0;  // of the item's tiles
     if constexpr (kSplits) group.k_use = group.base + first;
     // 1. The first logits of an item, with nothing beside them.
-    wait_left(shared, 0, group);
+    wait_left(shared, kKeys, group);
     wait_full(shared.q_ring, group.q_use);
     pass_keys(shared, group);
     wait_full(shared.k_ring, group.k_use);
@@ -388,7 +388,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
       float alpha[2];
       const bool moved = exponentiate_below_max(sums.s, sums.now, factor.here(shared, group), alpha);
       const bool fresh = group.fresh();
-      if (fresh) wait_left(shared, 1, group);
+      if (fresh) wait_left(shared, kValues, group);
       end_outputs(shared, group, !fresh);
       settle(sums.state);
       if (moved) scale_outputs(sums.state, alpha);
@@ -445,7 +445,7 @@ __device__ __forceinline__ void run_group(const abi::AttentionArgs& args, Memory
     close(sums.now, group.lane, sums.state);
     if (group.split()) end_split(shared, group, item, sums.state);
     group.base += item.tiles;
-    tell_left(shared, 1, group);
+    tell_left(shared, kValues, group);
     group.end_passed();
     if (group.split() && group.index == 1) {
       // The first warpgroup has all of the rows.

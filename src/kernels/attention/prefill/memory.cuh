@@ -34,6 +34,8 @@ struct TileRows {
   uint32_t plain_begin[kGroups], plain_end[kGroups];
 };
 
+inline constexpr uint32_t kKeys = 0, kValues = 1;
+
 struct Memory {
   alignas(1024) uint8_t q[kQuerySlots][kBlockRows * kTileRowBytes];
   alignas(1024) uint8_t k[kKvSlots][kBlockTokens * kTileRowBytes];
@@ -44,7 +46,7 @@ struct Memory {
   TileRows rows[kQuerySlots];
   uint64_t record_full[kRecords];
   uint64_t record_empty[kRecords];
-  // [K, V][warpgroup]: it has read all tiles of its latest item alone.
+  // [kKeys, kValues][warpgroup]: it has read all tiles of its latest item alone.
   uint64_t left[2][kGroups];
   // Where rows of a tile of K, and of V, begin in the pool: bytes behind the head's first row. Of loaders by rows.
   alignas(16) uint64_t row_offsets[2][kTma ? 2 : kBlockTokens];
