@@ -116,6 +116,8 @@ std::vector<Instantiation> make_all() {
       [](Instantiation& i) { i.config.options.kv_token_scales = true; });
   add(make("prefill_int8", kPrefill, 128, kBf16, DType::kI8, 16, {2, 4}),
       [](Instantiation& i) { i.config.options.kv_rotated = true; });
+  // Scales a token where no item is split: long ones are one warpgroup's alone.
+  add(make("prefill_int8_d112", kPrefill, 112, kBf16, DType::kI8, 16, {2, 3}), plain);
   add(make("prefill_int8_d192", kPrefill, 192, kBf16, DType::kI8, 3, {1, 12}), plain);
   add(make("prefill_int4", kPrefill, 128, kBf16, DType::kI4, 1, {2, 3}), plain);
   add(make("prefill_int4_d64", kPrefill, 64, kBf16, DType::kI4, 32, {1, 16}),

@@ -78,9 +78,12 @@ inline constexpr float kValueFactor = kPoolScales ? 2.0f : 1.0f;
 inline constexpr bool kSplits = kConverts && kHeadDim != 112 && kHeadDim != 256;
 inline constexpr uint32_t kLeastSplitTiles = 4;
 static_assert(!kSplits || kKvSlots > 2);
-// Tiles whose keys' scales are kept: a softmax reads them when K's slot is free, once more where it starts over, when
-// both warpgroups have let the next tile of an item that they split go.
-inline constexpr int kScaleSlots = 8;
+// Tiles whose keys' scales are kept: a softmax reads them when K's slot is free. Where items are split, once more when
+// it starts over behind the next tile; the other warpgroup is then an item alone and what fits into the ring ahead at
+// most, 6 tiles. Elsewhere an item alone may be long, so that its last keys are given back when their scales are read.
+inline constexpr int kScaleSlots = kSplits ? 8 : 4;
+inline constexpr bool kKeepsLastKeys = kPoolScales && !kSplits;
+static_assert(kScaleSlots >= (kSplits ? static_cast<int>(kLeastSplitTiles) - 1 + kKvSlots + 1 : 4));
 
 static_assert(FOVEA_ARCH >= 900 && kElementBits == 16 && (kQueryBf16 == kMmaBf16 || kConverts) && !kChecked);
 static_assert(kHeadDim == 64 || kHeadDim == 80 || kHeadDim == 96 || kHeadDim == 112 || kHeadDim == 128 ||

@@ -154,11 +154,11 @@ __device__ __forceinline__ void end_outputs(const Memory& shared, const Group& g
 // read, behind which the other warpgroup may let the ring go round.
 __device__ __forceinline__ void end_logits(const Memory& shared, Group& group, bool last, Sums& sums) {
   ptx::wgmma_settle(sums.s);
-  if (!kPoolScales || group.split() || !last) release(shared.k_ring, group.k_use, group);
+  if (!kKeepsLastKeys || !last) release(shared.k_ring, group.k_use, group);
   group.k_use += group.step();
 }
 __device__ __forceinline__ void end_keys(Memory& shared, const Group& group) {
-  if (kPoolScales && !group.split()) release(shared.k_ring, group.k_use - 1, group);
+  if (kKeepsLastKeys) release(shared.k_ring, group.k_use - 1, group);
   tell_left(shared, kKeys, group);
 }
 
