@@ -15,7 +15,7 @@ namespace fovea {
 namespace {
 
 // Query tokens of a request, from which on it is a prompt. Any number works that is above what drafts give a request
-// (NgramDrafter::kMostTokens and its own token), so that steps which graphs repeat are one launch.
+// (NgramDrafter::kMostTokens and its own token), so that steps which verify are one launch, whoever has a draft.
 constexpr std::int32_t kLeastPromptTokens = 17;
 
 // Requests [begin, end) of a batch.

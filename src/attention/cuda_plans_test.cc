@@ -332,6 +332,59 @@ TEST_F(CudaPlansTest, DecodesAndPromptsAreTwoLaunches) {
   EXPECT_THAT(invariant->kernel_and_reason(), Not(HasSubstr("prompts: ")));
 }
 
+// As many tokens, and as many decodes among them: the prompts may be others.
+TEST_F(CudaPlansTest, AGraphOfTwoLaunchesServesOtherPrompts) {
+  config_.pools.resize(1);
+  config_.graphs_by_kind = true;
+  config_.least_decode_bytes = 1;
+  const auto attention = make(), reference = make_on_cpu();
+  auto device = cuda::Device::open(0);
+  ASSERT_TRUE(device.ok());
+  const cuda::ScopedContext context(*device);
+  auto stream = cuda::Stream::create(*device);
+  ASSERT_TRUE(stream.ok());
+  std::vector<std::int32_t> q_lens, kv_lens;
+  rows_ = 45;
+  const auto plan = [&](PagedAttention& of, const std::vector<std::int32_t>& q, const std::vector<std::int32_t>& kv) {
+    q_lens = q;
+    kv_lens = kv;
+    RequestBatch requests;
+    requests.num_requests = static_cast<std::int32_t>(q.size());
+    requests.q_lens = q_lens.data();
+    requests.kv_lens = kv_lens.data();
+    requests.page_indices = pages_.data();
+    requests.page_stride = kStride;
+    return of.plan(requests, {stream->handle()});
+  };
+  ASSERT_TRUE(plan(*attention, {1, 1, 26, 17}, {9, 30, 60, 40}).ok());
+  const std::uint64_t kind = attention->run_kind();
+  Output replayed(rows_);
+  auto& calls = fake::state().calls;
+  calls.clear();
+  const auto graph =
+      cuda::Graph::capture(*device, stream->handle(), [&] { return run(*attention, replayed, {stream->handle()}); });
+  ASSERT_TRUE(graph.ok()) << graph.status().to_string();
+  EXPECT_EQ(calls["cuLaunchKernelEx"], 2);
+  struct Batch {
+    std::vector<std::int32_t> q_lens, kv_lens;
+  };
+  for (const auto& [q, kv] : {Batch{{1, 1, 17, 26}, {160, 3, 90, 160}}, {{1, 1, 20, 3, 20}, {64, 128, 20, 40, 155}}}) {
+    ASSERT_TRUE(plan(*attention, q, kv).ok());
+    ASSERT_EQ(attention->run_kind(), kind);
+    ASSERT_TRUE(graph->launch(stream->handle()).ok());
+    Output eager(rows_), output(rows_);
+    ASSERT_TRUE(run(*attention, eager, {stream->handle()}).ok());
+    EXPECT_EQ(eager.out, replayed.out);
+    EXPECT_EQ(eager.lse, replayed.lse);
+    ASSERT_TRUE(plan(*reference, q, kv).ok());
+    ASSERT_TRUE(run(*reference, output).ok());
+    expect_equal(replayed, output);
+  }
+  // The prompts' launch begins at another row.
+  ASSERT_TRUE(plan(*attention, {1, 1, 1, 25, 17}, {9, 30, 42, 60, 40}).ok());
+  EXPECT_NE(attention->run_kind(), kind);
+}
+
 TEST_F(CudaPlansTest, WhatCannotRunIsTold) {
   const auto attention = make();
   batch({1, 1}, {40, 50});
