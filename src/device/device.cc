@@ -135,7 +135,7 @@ Status Device::all_gather(const TensorView&, std::int64_t) {
   return unsupported("the device {} does not compute a model with others", name());
 }
 
-Status Device::replay(std::uint64_t, const std::function<Status()>& enqueue) { return enqueue(); }
+Status Device::replay(const ReplayKey&, const std::function<Status()>& enqueue) { return enqueue(); }
 
 Result<std::unique_ptr<PageLists>> Device::create_page_lists(const PageListsOptions&) {
   return unsupported("the device {} makes no lists of pages in its own memory", name());

@@ -101,6 +101,13 @@ struct KvTarget {
   abi::PageStatsView stats{};
 };
 
+// Names the launches of a step (Device::replay).
+struct ReplayKey {
+  std::uint64_t launches = 0;  // 0: they are nobody else's
+  // One of more than a device keeps graphs of: it keeps the latest, which take no room from those of other keys.
+  bool of_many = false;
+};
+
 // Captured steps that Device::replay keeps, and the device memory that they took.
 struct DeviceGraphs {
   std::int64_t count = 0;
@@ -216,7 +223,7 @@ class Device {
   // Enqueues what `enqueue` does. A device that can captures it under the key, and replays that when the key
   // comes again, without a call: whoever gives a key says that the same operators follow with the same arguments, of
   // the same plans of attention or others of the same PagedAttention::run_kind().
-  virtual Status replay(std::uint64_t key, const std::function<Status()>& enqueue);
+  virtual Status replay(const ReplayKey& key, const std::function<Status()>& enqueue);
   virtual DeviceGraphs graphs() const { return {}; }
 };
 

@@ -113,6 +113,28 @@ TEST_F(CudaEngine, GraphsRepeatStepsOfDecode) {
   EXPECT_EQ(fake::state().calls["cuGraphLaunch"], 0);
 }
 
+// The third prompt of a length is captured, and that and later ones are replayed, where the step is small.
+TEST_F(CudaEngine, GraphsRepeatSmallStepsWithPrompts) {
+  options_.chunk_tokens = 300;
+  options_.prefix_cache = false;
+  for (const auto& [tokens, repeated] : {std::pair(40, true), {256, true}, {257, false}}) {
+    SCOPED_TRACE(tokens);
+    prepare_cuda("llama31");
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      GenerateRequest& request = requests_[i];
+      request.prompt.clear();
+      for (int t = 0; t < tokens; ++t) request.prompt.push_back((t * (3 + static_cast<int>(i)) + 1) % 128);
+      request.sampling.max_tokens = 1;
+    }
+    EngineStats stats;
+    const std::vector<Tokens> ours = tokens_of(run(path_, {}, options_, requests_, false, stats));
+    EXPECT_EQ(stats.device_graphs, repeated ? 1 : 0);
+    EXPECT_EQ(fake::state().calls["cuGraphLaunch"], repeated ? 4 : 0);
+    fake::state().failures["cuGraphInstantiateWithFlags"] = 2;
+    EXPECT_EQ(tokens_of(answers(false)), ours);
+  }
+}
+
 // Counted in graphs and in bytes, of which there is a bound.
 TEST_F(CudaEngine, GraphsSayWhatTheyTake) {
   fake::state().graph_bytes = 4096;
@@ -253,6 +275,26 @@ TEST_F(CudaSelection, PagesAreThoseOfTheRuleWhateverRepeatsTheSteps) {
       for (GenerateRequest& request : requests_) request.sampling.logprobs = -1;
     }
   }
+}
+
+// The same chunk of a prompt, of which more tokens select than in the chunk that was captured.
+TEST_F(CudaSelection, ChunksInWhichMoreTokensSelectAreOtherSteps) {
+  options_.chunk_tokens = 64;
+  options_.prefix_cache = false;
+  requests_.resize(8, requests_[0]);
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    GenerateRequest& request = requests_[i];
+    request.prompt.clear();
+    for (int t = 0; t < 360; ++t) request.prompt.push_back((t * (3 + 2 * static_cast<int>(i)) + t / 7) % 128);
+    request.sparse_prompt_tokens = i < 4 ? 4 : 40;
+    request.sampling.max_tokens = 8;
+  }
+  EngineStats stats;
+  const std::vector<Tokens> ours = tokens(false, stats);
+  EXPECT_GT(fake::state().calls["cuGraphLaunch"], 30);
+  prepare_cuda("llama31");
+  fake::state().failures["cuGraphInstantiateWithFlags"] = 2;
+  EXPECT_EQ(tokens(false, stats), ours);
 }
 
 // Each reads in a step of eight what it reads alone.

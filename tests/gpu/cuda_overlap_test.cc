@@ -152,6 +152,44 @@ TEST_F(CudaOverlap, StormsOfPromptsInChunks) {
   }
 }
 
+// Steps of as many tokens and logits, of which other sequences have other parts: graphs of prompts beside decodes give
+// what kernels give that are launched one by one.
+TEST_F(CudaOverlap, StormsOfPromptsThatGraphsRepeat) {
+  for (const char* const golden : {"llama31", "mistral", "streaming"}) {
+    SCOPED_TRACE(golden);
+    const bool streaming = golden == std::string("streaming");
+    const std::string family = streaming ? "llama31" : golden;
+    prepare_cuda(family);
+    ASSERT_TRUE(write_file_atomic(path_, config_of(family)).ok());
+    const auto half = streaming ? std::optional(profile(32, 0, {{0, 1}, {1, 0}})) : std::nullopt;
+    options_.max_running = 6;
+    options_.chunk_tokens = 24;
+    std::vector<Ask> all = asks(9, 40);
+    for (Ask& ask : all) ask.cancel_at = 0;
+    // Steps that were computed and not launched kernel by kernel. Of more rows than decode, and thus than logits.
+    auto repeated = std::make_shared<int>(0);
+    fake::state().kernels["fovea_embed"] = [repeated, embed = fake::state().kernels["fovea_embed"]](void** p) {
+      const int step = static_cast<const abi::EmbedArgs*>(p[0])->rows > 6 ? 1 : 0;
+      *repeated -= step;
+      return [repeated, step, embed = embed(p)] {
+        embed();
+        *repeated += step;
+      };
+    };
+    fake::state().failures["cuGraphInstantiateWithFlags"] = 2;
+    const auto expected = storm(all, false, false, half);
+    EXPECT_LE(*repeated, 0);  // what was captured did not run
+    fake::state().failures.clear();
+    for (const bool late : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "late " << late);
+      *repeated = 0;
+      const auto answers = storm(all, true, late, half);
+      for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(answers[i], expected[i]) << i;
+      EXPECT_GT(*repeated, 20);
+    }
+  }
+}
+
 TEST_F(CudaOverlap, ChunksOfOnePromptOverlap) {
   options_.chunk_tokens = 24;
   std::vector<Ask> one(1);

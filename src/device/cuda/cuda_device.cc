@@ -171,7 +171,7 @@ class CudaDevice final : public Device {
     FOVEA_RETURN_IF_ERROR(check("rows", rows, 2, DType::kF32));
     return ranks_->all_gather(static_cast<float*>(rows.data), rows.shape[0], rows.strides[0], rows.shape[1], step);
   }
-  Status replay(std::uint64_t key, const std::function<Status()>& enqueue) override {
+  Status replay(const ReplayKey& key, const std::function<Status()>& enqueue) override {
     const cuda::ScopedContext context(device_);
     FOVEA_RETURN_IF_ERROR(context.status());
     return replays_.run(key, enqueue);

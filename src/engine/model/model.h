@@ -92,7 +92,7 @@ struct ForwardBatch {
   LayerSelection* selection = nullptr;                     // or null: every layer runs its group's plan
   std::span<const abi::DrawRow> draws;                     // [logit_rows], or empty; Device::draw behind that
   TensorView best;                                         // i32 [logit_rows], or empty: Device::argmax of the logits
-  std::uint64_t key = 0;  // of Device::replay, or 0: sizes, plans' kinds and logits are those of other forwards with it
+  ReplayKey key;  // of Device::replay: sizes, plans' kinds and logits are those of other forwards with it
 };
 
 class Model {

@@ -501,7 +501,7 @@ Status Transformer::forward(const ForwardBatch& batch, const TensorView& logits)
     FOVEA_RETURN_IF_ERROR(
         device_.copy(tokens + begin, batch.latest + rows[begin], (end - begin) * sizeof(std::int32_t)));
   }
-  if (batch.key == 0) return enqueue(batch, logits);
+  if (batch.key.launches == 0) return enqueue(batch, logits);
   return device_.replay(batch.key, [&] { return enqueue(batch, logits); });
 }
 

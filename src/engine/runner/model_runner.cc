@@ -18,6 +18,10 @@ namespace fovea {
 
 namespace {
 
+// Of a step with prompts that is repeated: the GPU takes longer for more than the host does to launch its kernels one
+// by one, and their sizes come again more rarely.
+constexpr std::size_t kMostTokensRepeated = 256;
+
 // Room for the block rows that plans of requests make too (PlanLimits::max_block_rows and max_covered_rows).
 void raise_to_requests(PlanLimits& limits) {
   limits.max_block_rows = std::max(limits.max_block_rows, 3 * limits.max_requests);
@@ -236,22 +240,25 @@ Status ModelRunner::plan_attention(const Step& step, AttentionGroup& attention, 
   return ok_status();
 }
 
-std::uint64_t ModelRunner::replay_key() const {
-  // Steps of decode alone come again with the same sizes. Draft tokens are tokens among others: what each row sees
-  // stands in the plan.
-  const bool decodes = tokens_.size() == q_lens_.size() + draft_tokens_;
-  if (!options_.repeats_steps || !decodes || logit_rows_.size() != tokens_.size()) return 0;
+// All that the launches depend on: which tokens, positions, slots and rows of logits there are, and what each row sees,
+// lies in arrays and plans, at addresses that follow from the numbers of tokens and of rows of logits.
+ReplayKey ModelRunner::replay_key() const {
+  // Draft tokens are tokens among others.
+  const bool decodes = tokens_.size() == q_lens_.size() + draft_tokens_ && logit_rows_.size() == tokens_.size();
+  if (!options_.repeats_steps || (!decodes && tokens_.size() > kMostTokensRepeated)) return {};
   // What a device captured for one runner has the addresses of that one's buffers.
   std::uint64_t key = hash_combine(hash_combine(number_, some_draw_ ? 2 : 1), tokens_.size());
+  key = hash_combine(key, logit_rows_.size());
   for (const AttentionGroup& attention : attention_) {
     key = hash_combine(key, attention.op->run_kind());
   }
   if (selection_ != nullptr) {
     const std::uint64_t selecting = selection_->replay_key();
-    if (selecting == 0) return 0;
+    if (selecting == 0) return {};
     key = hash_combine(key, selecting);
   }
-  return std::max<std::uint64_t>(key, 1);
+  // Steps of decode come with as many sizes as there are sequences; those with prompts with that times their chunks'.
+  return {.launches = std::max<std::uint64_t>(key, 1), .of_many = !decodes};
 }
 
 Status ModelRunner::read_logits(std::span<const StepItem> items) {

@@ -143,8 +143,8 @@ class ModelRunner {
   Status plan_attention(const Step& step, AttentionGroup& attention, bool same_requests);
   // What the latest forward read: layers that selected have plans of their own.
   void count_bytes();
-  // A number for the launches of the forward, where a device may repeat those of an earlier one; else 0.
-  std::uint64_t replay_key() const;
+  // Of the forward, where a device may repeat the launches of an earlier one.
+  ReplayKey replay_key() const;
   Status launch_here(const Step& step, std::span<const std::int32_t> token_rows);
   Status forward(const Step& step, std::span<const std::int32_t> token_rows);
   // The chunk that may be left, on the runner of chunks: false, it was. Its logits stand behind those of first_row

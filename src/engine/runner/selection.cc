@@ -288,7 +288,7 @@ abi::PageStatsView Selection::statistics(std::int32_t layer, std::size_t range) 
 std::uint64_t Selection::replay_key() const {
   if (queries_.empty()) return 1;
   if (page_lists_ == nullptr) return 0;
-  std::uint64_t key = 2;
+  std::uint64_t key = hash_combine(2, select_rows_.size());
   for (const Group& group : groups_) {
     if (group.attention != nullptr) {
       key = hash_combine(key, group.attention->run_kind());

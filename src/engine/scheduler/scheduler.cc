@@ -9,8 +9,9 @@
 namespace fovea {
 namespace {
 
-constexpr double kAloneSeconds = 0.03;   // of a step with a part of a chunk, once no stream is left
-constexpr std::int32_t kChunkUnit = 16;  // tokens: what attention and products of prompts take at a time
+constexpr double kAloneSeconds = 0.03;  // of a step with a part of a chunk, once no stream is left
+// Tokens: what attention and products of prompts take at a time; and of few sizes, steps come again as graphs.
+constexpr std::int32_t kChunkUnit = 16;
 
 }  // namespace
 

@@ -5,8 +5,8 @@
 // The cost is a sum of rates: of a step, its decode rows and the tokens that they see (fitted to steps without
 // prompts), of holding any prompt at all, of prompt tokens and of pairs of them with what they see (fitted to the rest
 // of the time of the others). The part that does not depend on the tokens matters on a GPU, where a step with prompts
-// is no captured graph and runs other kernels: laid on the tokens of small chunks it would make each look dear, and
-// chunks would stay small.
+// runs other kernels, and is a captured graph only if it is small and has come before: laid on the tokens of small
+// chunks it would make each look dear, and chunks would stay small.
 //
 // A bound by what decodes alone take needs steps without prompts. Where prompts wait at all times, one is left without
 // now and then, and when the number of streams has changed.
