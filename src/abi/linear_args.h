@@ -19,13 +19,12 @@ inline constexpr uint32_t kLinearTilePairs = 4;
 
 // Slices of x that a warp may have: their x lies in its registers, of `blocks` blocks of 8 tokens.
 constexpr uint32_t linear_warp_slices(uint32_t blocks) { return 16 / blocks; }
-// A warp's ring of so many stages, each a piece of some rows of a tile.
+// A warp's ring of so many stages, each a piece of all rows of a tile.
 struct LinearRing {
   uint32_t stages = 3;
-  uint32_t rows = 8;    // 4 or 8 = all of a tile's
   uint32_t slices = 8;  // of weights, a divisor of what a warp may have
 };
-constexpr LinearRing linear_ring(uint32_t blocks) { return {blocks == 1 ? 3u : 2u, 8, 8}; }
+constexpr LinearRing linear_ring(uint32_t blocks) { return {blocks == 1 ? 3u : 2u, 8}; }
 // Tiles of each CTA of a cluster whose parts are kept at once: a cluster is a few tiles ahead of the sums.
 constexpr uint32_t linear_slots(uint32_t blocks, uint32_t split) {
   return blocks == 1 ? (split <= 2 ? 2 : 1) : (split == 1 ? 2 : split == 2 ? 4 : split == 4 ? 2 : 1);
@@ -35,7 +34,7 @@ constexpr uint32_t linear_smem_bytes(const LinearRing& ring, uint32_t blocks, ui
   const uint32_t parts = kLinearWarps * split, slots = linear_slots(blocks, split);
   const uint32_t norms = norm ? kLinearWarps * (linear_warp_slices(blocks) * 64 + 8) + parts * blocks * 32 : 32;
   const uint32_t barriers = kLinearWarps * ring.stages + (1 + split) * slots + 2;
-  return (kLinearWarps * ring.stages * ring.rows * ring.slices * 64 + slots * parts * blocks * 256 + norms +
+  return (kLinearWarps * ring.stages * 2 * kLinearTilePairs * ring.slices * 64 + slots * parts * blocks * 256 + norms +
           8 * barriers + 127) /
          128 * 128;
 }
@@ -107,7 +106,7 @@ struct LinearArgs {
   uint32_t tokens;         // 1 to kLinearMaxTokens, for the batch kernel to kBatchMaxTokens
   uint32_t norm_plus_one;  // 1 | 0
   float norm_eps;
-  uint32_t early;    // tiles before the end at which the next kernel may start
+  uint32_t early;    // tiles before the end at which the next kernel may start; more than there are: at once
   uint32_t f32_out;  // 1: y is fp32, without residual and gate; 0: of x's type
 };
 static_assert(sizeof(LinearArgs) == 32 + 88);

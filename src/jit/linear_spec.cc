@@ -38,7 +38,6 @@ Result<KernelSource> linear_source(const LinearKernelSpec& spec) {
                         {"FOVEA_LINEAR_NORM", spec.norm ? "1" : "0"},
                         {"FOVEA_LINEAR_ACTIVATION", std::to_string(static_cast<int>(spec.activation))},
                         {"FOVEA_LINEAR_STAGES", std::to_string(spec.ring.stages)},
-                        {"FOVEA_LINEAR_STAGE_ROWS", std::to_string(spec.ring.rows)},
                         {"FOVEA_LINEAR_STAGE_SLICES", std::to_string(spec.ring.slices)},
                         {"FOVEA_LINEAR_CTAS", std::to_string(spec.ctas)}});
 }

@@ -2,8 +2,7 @@
 // the numbers that follow, and its shared memory.
 //   FOVEA_ARCH 900, FOVEA_LINEAR_BF16 1 | 0 (halves), FOVEA_LINEAR_FP8 1 | 0 (weights are e4m3), FOVEA_LINEAR_BLOCKS 1
 //   | 2 of 8 tokens, FOVEA_LINEAR_SPLIT (LinearShape::split), FOVEA_LINEAR_NORM 1 | 0, FOVEA_LINEAR_ACTIVATION
-//   (abi::LinearActivation), FOVEA_LINEAR_STAGES, FOVEA_LINEAR_STAGE_ROWS and FOVEA_LINEAR_STAGE_SLICES (LinearRing),
-//   FOVEA_LINEAR_CTAS an SM
+//   (abi::LinearActivation), FOVEA_LINEAR_STAGES and FOVEA_LINEAR_STAGE_SLICES (LinearRing), FOVEA_LINEAR_CTAS an SM
 #pragma once
 
 #include "abi/linear_args.h"
@@ -27,13 +26,13 @@ inline constexpr uint32_t kWeightSlice = abi::linear_weight_slice(kFp8);
 inline constexpr uint32_t kXInSlice = kWeightSlice / abi::kLinearSlice;  // slices of x that a slice of weights meets
 inline constexpr uint32_t kSlices = kXSlices / kXInSlice;
 
-// A stage of a warp's ring: a piece of some rows of a tile, one bulk copy a row. Pieces begin at multiples of 128
+// A stage of a warp's ring: a piece of all rows of a tile. Pieces begin at multiples of 128
 // bytes, for copies to places between them take a third longer; that two rows then meet in a bank costs nothing.
-inline constexpr abi::LinearRing kRing = {FOVEA_LINEAR_STAGES, FOVEA_LINEAR_STAGE_ROWS, FOVEA_LINEAR_STAGE_SLICES};
+inline constexpr abi::LinearRing kRing = {FOVEA_LINEAR_STAGES, FOVEA_LINEAR_STAGE_SLICES};
 inline constexpr uint32_t kPieceBytes = kRing.slices * 64;
-inline constexpr uint32_t kStageBytes = kRing.rows * kPieceBytes;
-inline constexpr uint32_t kRowStages = kTileRows / kRing.rows;  // that are multiplied at once
-static_assert(kTileRows % kRing.rows == 0 && kSlices % kRing.slices == 0 && kStageBytes % 128 == 0);
+inline constexpr uint32_t kStageBytes = kTileRows * kPieceBytes;
+inline constexpr bool kBulk = !kFp8;  // how stages are copied; see weights.cuh
+static_assert(kSlices % kRing.slices == 0 && kStageBytes % 128 == 0);
 
 // Parts of sums of so many tiles wait for the warp that adds them.
 inline constexpr uint32_t kSlots = abi::linear_slots(kBlocks, kSplit);

@@ -13,15 +13,18 @@ using abi::LinearShape;
 
 inline constexpr uint32_t kWeightBytes = 64 / kWeightSlice;
 
-// Row i of tile `tile` of pairs [begin, ..).
-__device__ __forceinline__ uint64_t row_of(const LinearShape& s, uint32_t begin, uint32_t tile, uint32_t i) {
-  const uint64_t pair = begin + tile * abi::kLinearTilePairs + i / 2;
+// Row i of the first tile of pairs [begin, ..).
+__device__ __forceinline__ uint64_t row_of(const LinearShape& s, uint32_t begin, uint32_t i) {
+  const uint64_t pair = begin + i / 2;
   return s.half == 1 ? 2 * pair + i % 2 : pair + i % 2 * static_cast<uint64_t>(s.half);
 }
 __device__ __forceinline__ const uint8_t* bytes_of(const LinearShape& s, uint64_t row, uint32_t slice) {
   return static_cast<const uint8_t*>(s.w) + row * s.k * kWeightBytes + slice * 64;
 }
 
+// Copies are one of a row by each of 8 lanes, in bulk, or 16 bytes of every row by each lane. Bulk copies read faster,
+// but are issued one after the other, some 45 clocks each, which a warp of e4m3 weights has not: its tiles are half as
+// many bytes.
 class WeightStream {
  public:
   // Starts copies of the first stages: weights never change, so no earlier kernel is waited for.
@@ -30,13 +33,18 @@ class WeightStream {
       : pairs_left_(pairs.end - pairs.begin), count_(slices.end - slices.begin), lane_(lane) {
     ring_ = ptx::smem_address(shared.ring[warp]);
     full_ = ptx::smem_address(shared.full[warp]);
-    from_ = bytes_of(s, row_of(s, pairs.begin, 0, lane % kTileRows), slices.begin);
     tile_bytes_ = (s.half == 1 ? kTileRows : abi::kLinearTilePairs) * s.k * kWeightBytes;
-    if (lane == 0) {
-      for (uint32_t i = 0; i < kRing.stages; ++i) ptx::mbarrier_init(full_ + 8 * i, 1);
+    if constexpr (kBulk) {
+      from_ = bytes_of(s, row_of(s, pairs.begin, lane % kTileRows), slices.begin);
+      if (lane == 0) {
+        for (uint32_t i = 0; i < kRing.stages; ++i) ptx::mbarrier_init(full_ + 8 * i, 1);
+      }
+      ptx::fence_mbarrier_init();
+      __syncwarp();
+    } else {
+      from_ = bytes_of(s, row_of(s, pairs.begin, 0), slices.begin) + lane * 16;
+      row_bytes_ = s.half * s.k * kWeightBytes;
     }
-    ptx::fence_mbarrier_init();
-    __syncwarp();
     for (uint32_t i = 0; i < kRing.stages; ++i) copy_stage(i);
   }
 
@@ -45,53 +53,64 @@ class WeightStream {
   // The next pieces of all rows of the tile: begin() waits for them and says where the lane's 16 bytes of their first
   // slice are, slices 64 bytes apart; end() gives their place to the next copies.
   __device__ __forceinline__ uint32_t begin() const {
-    ptx::mbarrier_wait(full_ + 8 * slot_, parity_);
-    uint32_t slot = slot_;
-    if constexpr (kRowStages == 2) {
-      const uint32_t second = slot_ + 1 == kRing.stages ? 0 : slot_ + 1;
-      ptx::mbarrier_wait(full_ + 8 * second, second == 0 ? parity_ ^ 1 : parity_);
-      if (lane_ / 4 >= kRing.rows) slot = second;
+    if constexpr (kBulk) {
+      ptx::mbarrier_wait(full_ + 8 * slot_, parity_);
+    } else {
+      ptx::cp_async_wait<kRing.stages - 1>();
+      __syncwarp();
     }
-    return ring_ + slot * kStageBytes + lane_ / 4 % kRing.rows * kPieceBytes + lane_ % 4 * 16;
+    return ring_ + slot_ * kStageBytes + lane_ / 4 * kPieceBytes + lane_ % 4 * 16;
   }
   __device__ __forceinline__ void end() {
     __syncwarp();
-#pragma unroll
-    for (uint32_t i = 0; i < kRowStages; ++i) {
-      copy_stage(slot_);
-      if (++slot_ == kRing.stages) {
-        slot_ = 0;
-        parity_ ^= 1;
-      }
+    copy_stage(slot_);
+    if (++slot_ == kRing.stages) {
+      slot_ = 0;
+      parity_ ^= 1;
     }
   }
 
  private:
-  // Lane i copies row i of the tile.
   __device__ __forceinline__ void copy_stage(uint32_t slot) {
-    if (pairs_left_ == 0 || count_ == 0) return;
-    const uint32_t end = min(2 * min(pairs_left_, abi::kLinearTilePairs), row_ + kRing.rows);
-    const uint32_t rows = end > row_ ? end - row_ : 0, bytes = min(count_ - at_, kRing.slices) * 64;
-    if (lane_ == 0) ptx::mbarrier_arrive_expect(full_ + 8 * slot, rows * bytes);
-    __syncwarp();
-    if (lane_ >= row_ && lane_ < end) {
-      ptx::bulk_load(ring_ + slot * kStageBytes + (lane_ - row_) * kPieceBytes, from_ + at_ * 64, bytes,
-                     full_ + 8 * slot);
+    if (pairs_left_ != 0 && count_ != 0) {
+      const uint32_t pairs = min(pairs_left_, abi::kLinearTilePairs), bytes = min(count_ - at_, kRing.slices) * 64;
+      const uint32_t to = ring_ + slot * kStageBytes;
+      if constexpr (kBulk) {
+        copy_bulk(to, 2 * pairs, bytes, full_ + 8 * slot);
+      } else if (lane_ * 16 < bytes) {
+        copy_rows(to + lane_ * 16, pairs);
+      }
+      at_ += kRing.slices;
+      if (at_ >= count_) {
+        at_ = 0;
+        pairs_left_ -= pairs;
+        from_ += tile_bytes_;
+      }
     }
-    row_ = (row_ + kRing.rows) % kTileRows;
-    if (row_ != 0) return;
-    at_ += kRing.slices;
-    if (at_ < count_) return;
-    at_ = 0;
-    pairs_left_ -= min(pairs_left_, abi::kLinearTilePairs);
-    from_ += tile_bytes_;
+    if constexpr (!kBulk) ptx::cp_async_commit();  // none too, so that groups are counted as stages are
+  }
+  // Lane i copies row i of the tile.
+  __device__ __forceinline__ void copy_bulk(uint32_t to, uint32_t rows, uint32_t bytes, uint32_t full) {
+    if (lane_ == 0) ptx::mbarrier_arrive_expect(full, rows * bytes);
+    __syncwarp();
+    if (lane_ < rows) ptx::bulk_load(to + lane_ * kPieceBytes, from_ + at_ * 64, bytes, full);
+  }
+  __device__ __forceinline__ void copy_rows(uint32_t to, uint32_t pairs) {
+    const uint8_t* from = from_ + at_ * 64;
+#pragma unroll
+    for (uint32_t i = 0; i < abi::kLinearTilePairs; ++i) {
+      if (i >= pairs) continue;
+      ptx::cp_async_16(to + 2 * i * kPieceBytes, from);
+      ptx::cp_async_16(to + (2 * i + 1) * kPieceBytes, from + row_bytes_);
+      from += tile_bytes_ / abi::kLinearTilePairs;
+    }
   }
 
-  const uint8_t* from_;  // lanes of a row: its next tile
+  const uint8_t* from_;  // the lane's row, or its 16 bytes of the first row, of the next tile to copy
   uint32_t tile_bytes_;
-  uint32_t pairs_left_;  // not copied yet
-  uint32_t at_ = 0;      // slice, and row of the tile, that are copied next
-  uint32_t row_ = 0;
+  uint32_t row_bytes_ = 0;  // from one row of a pair to the other
+  uint32_t pairs_left_;     // not copied yet
+  uint32_t at_ = 0;         // slice of the tile that is copied next
   uint32_t count_;
   uint32_t ring_, full_;
   uint32_t slot_ = 0, parity_ = 0;
