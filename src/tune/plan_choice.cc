@@ -45,12 +45,20 @@ bool warp_per_worker_profitable(const KernelMenu& menu, const PlanFacts& facts) 
 // More rows than the kernels for decode take, in one or two tiles of 32. KV of 8 and 4 bits is converted once a team
 // and slice, by the other kernels for every 16 rows (us, general kernel beside it: fp8, 28 rows, 116 requests of 495 76
 // and 150, 33 of 34k 562 and 780; 60 rows, 815 of 704 535 and 548; but 28 rows, 27 of 27k 121 and 109; 8 rows of two
-// tokens, 310 of 814 212 and 309). Of 16-bit KV only many short requests (13 rows, 37 requests of 158 under 32 heads 54
-// and 100, of 6,814 under 8 242 and 238).
+// tokens, 310 of 814 247 and 306). Few pairs are parts of many teams, which take longer to meet (fp8, 12 rows, one of
+// 1M 162 and 119, 16 rows, 40 pairs 76 and 43; int4, 32 rows, 78 pairs 31 and 21; but 32 rows, 126 pairs 885 and 1,096;
+// of up to 8 rows int4, 192 pairs 112 and 77), and so is a long one's beside some (16 rows, 162 pairs 85 and 47). Of
+// 16-bit KV only many short requests (13 rows, 37 requests of 158 under 32 heads 54 and 100, of 6,814 under 8 242 and
+// 238), but not of some tokens (15 rows, 792 requests of 13 under 32 heads 366 and 178).
 bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
-  const bool converts = abi::kv_bits(menu.kv_dtype) < 16;
-  if (facts.most_rows <= (converts && !facts.decode ? 1 : 8) || facts.most_rows > 64) return false;
-  return converts || (facts.most_rows <= 16 && facts.pairs >= 4 * menu.num_sms);
+  const std::int64_t sms = menu.num_sms;
+  if (facts.most_rows > 64) return false;
+  if (abi::kv_bits(menu.kv_dtype) == 16) {
+    return facts.most_rows > 8 && facts.most_rows <= 16 && facts.pairs >= 4 * sms &&
+           64 * facts.kv_bytes >= facts.pairs * kMiB;
+  }
+  if (facts.most_rows <= 8) return !facts.decode && facts.most_rows > 1 && facts.pairs >= 4 * sms;
+  return 3 * facts.longest_bytes > facts.kv_bytes ? facts.pairs >= 2 * sms : 4 * facts.pairs >= 3 * sms;
 }
 
 // Up to a block of 16 rows the general kernel reads as fast as this one or faster, but at head dims whose stages are
@@ -61,7 +69,8 @@ bool warp_teams_profitable(const KernelMenu& menu, const PlanFacts& facts) {
 // int8, 60 rows, 3 of 169k 110 and 184; but 28 rows, 4 of 163k 642 and 592), unless there is little to read, or most
 // requests have few rows (a prompt beside 63 decodes 858 and 534, which was not understood). A few tokens of many
 // requests of some length go to it as well, whose items the warpgroups take by turns (5 tokens, 192 requests of 705
-// under 32 heads 399 and 633).
+// under 32 heads 353 and 631; 12 tokens, 16 of 768 46 and 94; 8, 68 that see 136 28 and 36; 10 rows, 265 of 115 72 and
+// 81).
 bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
   const int bits = abi::kv_bits(menu.kv_dtype);
   if (bits < 16) {
@@ -71,8 +80,9 @@ bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
     return facts.flops >= 256 * facts.kv_bytes ||
            (facts.kv_bytes >= 16 * kMiB && 5 * facts.flops >= 2 * of_byte * facts.kv_bytes);
   }
-  const bool short_drafts = facts.most_q > 1 && facts.most_rows <= 8 && facts.pairs >= 8 * std::int64_t{menu.num_sms} &&
-                            2 * facts.kv_bytes < facts.pairs * kMiB && 16 * facts.kv_bytes >= facts.pairs * kMiB;
+  const bool short_drafts = facts.most_q > 1 && facts.most_rows <= 16 &&
+                            facts.pairs >= 3 * std::int64_t{menu.num_sms} && 2 * facts.kv_bytes < facts.pairs * kMiB &&
+                            32 * facts.kv_bytes >= facts.pairs * kMiB;
   return short_drafts || facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);
 }
 

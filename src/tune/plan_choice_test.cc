@@ -108,19 +108,35 @@ TEST(PlanChoiceTest, FewRowsGoToTeams) {
   facts.kv_bytes = facts.pairs * 180'000;  // of 700 tokens
   expect({"of MHA, longer", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
   expect({"of MHA, fp8", menu_of(abi::KvDType::kF8E4M3), facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.most_rows = 12;
+  expect({"a tile of rows, longer", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  facts.kv_bytes = facts.pairs * 3328;  // of 13 tokens
+  expect({"of a few tokens", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
   facts.kv_bytes = 5352 * 27000;
   facts.most_rows = 17;
   expect({"more than a block of rows", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
   facts.most_rows = 16;
-  facts.pairs = 440;
+  facts.pairs = 395;
   expect({"fewer requests", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
   KernelMenu d112 = menu;
   d112.head_dim = 112;
   expect({"of head dim 112", d112, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
   const KernelMenu fp8 = menu_of(abi::KvDType::kF8E4M3);
   facts.most_rows = 32;
-  facts.pairs = 8;
+  facts.pairs = 99;
   expect({"of fp8", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.longest_bytes = facts.kv_bytes / 2;
+  expect({"of fp8, one long", fp8, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.pairs = 264;
+  expect({"of fp8, one long beside many", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
+  facts.longest_bytes = 0;
+  facts.pairs = 98;
+  expect({"of fp8, few pairs", fp8, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.most_rows = 8;
+  facts.pairs = 527;
+  expect({"of fp8, short drafts", fp8, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
+  facts.pairs = 528;
+  expect({"of fp8, short drafts of many", fp8, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.most_rows = 33;
   facts.flops = 60 * facts.kv_bytes;
   expect({"two tiles", fp8, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
