@@ -106,7 +106,7 @@ struct LinearArgs {
   uint32_t tokens;         // 1 to kLinearMaxTokens, for the batch kernel to kBatchMaxTokens
   uint32_t norm_plus_one;  // 1 | 0
   float norm_eps;
-  uint32_t early;    // tiles before the end at which the next kernel may start; more than there are: at once
+  uint32_t early;    // tiles before the end at which the next kernel may start; as many as there are or more: at once
   uint32_t f32_out;  // 1: y is fp32, without residual and gate; 0: of x's type
 };
 static_assert(sizeof(LinearArgs) == 32 + 88);

@@ -496,6 +496,24 @@ TEST(AttentionKernels, WarpsAreThereForAsManyPairs) {
   }
 }
 
+TEST(AttentionKernels, TeamsAreThereForAsManyPairs) {
+  AttentionOptions o;
+  o.device = "cuda:0";
+  o.num_qo_heads = 96;
+  for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    o.kv_dtype = kv_dtype;
+    for (const std::int32_t requests : {8, 32, 64, 256}) {
+      o.max_requests = o.max_rows = requests;
+      const auto variant = variant_spec(o);
+      ASSERT_TRUE(variant.ok());
+      const auto allowed = allowed_kernels(o, *variant, "sm_90a", 132);
+      ASSERT_TRUE(allowed.ok());
+      EXPECT_EQ(allowed->menu.has(tune::PlanKernel::kWarpTeams), requests * 8 >= (kv_dtype == DType::kBF16 ? 528 : 99))
+          << requests;
+    }
+  }
+}
+
 TEST_F(CudaAttentionTest, AnObjectForOneRequestIsSmall) {
   AttentionOptions o;
   o.device = "cuda:0";

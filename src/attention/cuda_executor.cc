@@ -65,7 +65,7 @@ Result<jit::KernelSource> source_of(const AttentionOptions& o, const tune::Atten
 bool may_pack(const AttentionOptions& o) { return !o.batch_invariant && o.share_prefixes && o.max_requests > 1; }
 bool may_share(const AttentionOptions& o) { return may_pack(o) || (!o.batch_invariant && o.max_cascade_levels > 0); }
 
-// As many requests as the options declare, short ones: what any kernel for decode gains most by.
+// As many requests as the options declare, short ones: what most kernels for decode gain most by.
 tune::PlanFacts most_facts(const AttentionOptions& o) {
   tune::PlanFacts most;
   most.decode = true;
@@ -90,7 +90,10 @@ std::string not_declared(tune::PlanKernel kernel, const AttentionOptions& o, con
   }
   tune::PlanFacts facts = most_facts(o);
   if (kernel == tune::PlanKernel::kLowBatch) facts.pairs = o.num_kv_heads;  // one request
-  if (teams) facts.most_rows = std::max(group, 9);
+  if (teams) {
+    facts.most_rows = std::max(group, 9);
+    facts.kv_bytes = facts.pairs << 20;  // they gain nothing by requests of a few tokens
+  }
   return tune::is_profitable(kernel, menu, facts) ? "" : "no batch within the declared maxima would gain by it";
 }
 

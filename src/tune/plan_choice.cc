@@ -80,7 +80,7 @@ bool prefill_profitable(const KernelMenu& menu, const PlanFacts& facts) {
     return facts.flops >= 256 * facts.kv_bytes ||
            (facts.kv_bytes >= 16 * kMiB && 5 * facts.flops >= 2 * of_byte * facts.kv_bytes);
   }
-  const bool short_drafts = facts.most_q > 1 && facts.most_rows <= 16 &&
+  const bool short_drafts = facts.most_q > 1 && facts.most_rows <= (menu.head_dim % 64 == 0 ? 16 : 8) &&
                             facts.pairs >= 3 * std::int64_t{menu.num_sms} && 2 * facts.kv_bytes < facts.pairs * kMiB &&
                             32 * facts.kv_bytes >= facts.pairs * kMiB;
   return short_drafts || facts.most_rows > (menu.head_dim == 112 || menu.head_dim > 128 ? 8 : 16);

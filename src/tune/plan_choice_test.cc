@@ -110,6 +110,9 @@ TEST(PlanChoiceTest, FewRowsGoToTeams) {
   expect({"of MHA, fp8", menu_of(abi::KvDType::kF8E4M3), facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.most_rows = 12;
   expect({"a tile of rows, longer", menu, facts, PlanKernel::kPrefill, PlanReason::kLongQueries});
+  KernelMenu d96 = menu;
+  d96.head_dim = 96;
+  expect({"of head dim 96", d96, facts, PlanKernel::kWarpTeams, PlanReason::kFewRows});
   facts.kv_bytes = facts.pairs * 3328;  // of 13 tokens
   expect({"of a few tokens", menu, facts, PlanKernel::kGeneral, PlanReason::kLongQueries});
   facts.kv_bytes = 5352 * 27000;

@@ -43,7 +43,7 @@ class WeightStream {
       __syncwarp();
     } else {
       from_ = bytes_of(s, row_of(s, pairs.begin, 0), slices.begin) + lane * 16;
-      row_bytes_ = s.half * s.k * kWeightBytes;
+      row_bytes_ = uint64_t{s.half} * s.k * kWeightBytes;
     }
     for (uint32_t i = 0; i < kRing.stages; ++i) copy_stage(i);
   }
@@ -108,7 +108,7 @@ class WeightStream {
 
   const uint8_t* from_;  // the lane's row, or its 16 bytes of the first row, of the next tile to copy
   uint32_t tile_bytes_;
-  uint32_t row_bytes_ = 0;  // from one row of a pair to the other
+  uint64_t row_bytes_ = 0;  // from one row of a pair to the other
   uint32_t pairs_left_;     // not copied yet
   uint32_t at_ = 0;         // slice of the tile that is copied next
   uint32_t count_;
