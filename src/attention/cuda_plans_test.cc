@@ -61,6 +61,16 @@ class CudaPlansTest : public ::testing::Test {
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     return std::move(*made);
   }
+  // For graphs, which the null stream has none of.
+  void open_stream() {
+    auto device = cuda::Device::open(0);
+    ASSERT_TRUE(device.ok());
+    device_.emplace(*device);
+    context_.emplace(*device_);
+    auto stream = cuda::Stream::create(*device_);
+    ASSERT_TRUE(stream.ok());
+    stream_.emplace(std::move(*stream));
+  }
   std::unique_ptr<PagedAttention> make_on_cpu() {
     AttentionConfig config = config_;
     config.options.device = "cpu";
@@ -154,6 +164,9 @@ class CudaPlansTest : public ::testing::Test {
   std::vector<std::uint8_t> full_k_, full_v_;
   std::vector<abi::KvScale> scales_;
   std::vector<std::int32_t> pages_, q_pos_;
+  std::optional<cuda::Device> device_;
+  std::optional<cuda::ScopedContext> context_;
+  std::optional<cuda::Stream> stream_;
   std::vector<abi::BlockRow> block_rows_;
   std::vector<std::uint32_t> row_indices_;
 };
@@ -244,22 +257,18 @@ TEST_F(CudaPlansTest, RowsThatAreTreesHaveTheBitsOfTheBatch) {
 
 TEST_F(CudaPlansTest, OneGraphServesEveryLaterPlan) {
   const auto attention = make(), reference = make_on_cpu();
-  auto device = cuda::Device::open(0);
-  ASSERT_TRUE(device.ok());
-  const cuda::ScopedContext context(*device);
-  auto stream = cuda::Stream::create(*device);
-  ASSERT_TRUE(stream.ok());
-  ASSERT_TRUE(attention->plan_block_rows(batch({1, 1, 1}, {1, 1, 1}), {stream->handle()}).ok());
+  ASSERT_NO_FATAL_FAILURE(open_stream());
+  ASSERT_TRUE(attention->plan_block_rows(batch({1, 1, 1}, {1, 1, 1}), {stream_->handle()}).ok());
   Output replayed(rows_);
   const auto graph =
-      cuda::Graph::capture(*device, stream->handle(), [&] { return run(*attention, replayed, {stream->handle()}); });
+      cuda::Graph::capture(*device_, stream_->handle(), [&] { return run(*attention, replayed, {stream_->handle()}); });
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   for (const std::vector<std::int32_t>& kv_lens : {std::vector<std::int32_t>{100, 30, 128}, {16, 160, 40}}) {
     const BlockRowBatch rows = batch({1, 1, 1}, kv_lens);
-    ASSERT_TRUE(attention->plan_block_rows(rows, {stream->handle()}).ok());
-    ASSERT_TRUE(graph->launch(stream->handle()).ok());
+    ASSERT_TRUE(attention->plan_block_rows(rows, {stream_->handle()}).ok());
+    ASSERT_TRUE(graph->launch(stream_->handle()).ok());
     Output eager(rows_), output(rows_);
-    ASSERT_TRUE(run(*attention, eager, {stream->handle()}).ok());
+    ASSERT_TRUE(run(*attention, eager, {stream_->handle()}).ok());
     EXPECT_EQ(eager.out, replayed.out);
     EXPECT_EQ(eager.lse, replayed.lse);
     ASSERT_TRUE(reference->plan_block_rows(rows, {}).ok());
@@ -338,11 +347,7 @@ TEST_F(CudaPlansTest, AGraphOfTwoLaunchesServesOtherPrompts) {
   config_.graphs_by_kind = true;
   config_.least_decode_bytes = 1;
   const auto attention = make(), reference = make_on_cpu();
-  auto device = cuda::Device::open(0);
-  ASSERT_TRUE(device.ok());
-  const cuda::ScopedContext context(*device);
-  auto stream = cuda::Stream::create(*device);
-  ASSERT_TRUE(stream.ok());
+  ASSERT_NO_FATAL_FAILURE(open_stream());
   std::vector<std::int32_t> q_lens, kv_lens;
   rows_ = 45;
   const auto plan = [&](PagedAttention& of, const std::vector<std::int32_t>& q, const std::vector<std::int32_t>& kv) {
@@ -354,7 +359,7 @@ TEST_F(CudaPlansTest, AGraphOfTwoLaunchesServesOtherPrompts) {
     requests.kv_lens = kv_lens.data();
     requests.page_indices = pages_.data();
     requests.page_stride = kStride;
-    return of.plan(requests, {stream->handle()});
+    return of.plan(requests, {stream_->handle()});
   };
   ASSERT_TRUE(plan(*attention, {1, 1, 26, 17}, {9, 30, 60, 40}).ok());
   const std::uint64_t kind = attention->run_kind();
@@ -362,7 +367,7 @@ TEST_F(CudaPlansTest, AGraphOfTwoLaunchesServesOtherPrompts) {
   auto& calls = fake::state().calls;
   calls.clear();
   const auto graph =
-      cuda::Graph::capture(*device, stream->handle(), [&] { return run(*attention, replayed, {stream->handle()}); });
+      cuda::Graph::capture(*device_, stream_->handle(), [&] { return run(*attention, replayed, {stream_->handle()}); });
   ASSERT_TRUE(graph.ok()) << graph.status().to_string();
   EXPECT_EQ(calls["cuLaunchKernelEx"], 2);
   struct Batch {
@@ -371,9 +376,9 @@ TEST_F(CudaPlansTest, AGraphOfTwoLaunchesServesOtherPrompts) {
   for (const auto& [q, kv] : {Batch{{1, 1, 17, 26}, {160, 3, 90, 160}}, {{1, 1, 20, 3, 20}, {64, 128, 20, 40, 155}}}) {
     ASSERT_TRUE(plan(*attention, q, kv).ok());
     ASSERT_EQ(attention->run_kind(), kind);
-    ASSERT_TRUE(graph->launch(stream->handle()).ok());
+    ASSERT_TRUE(graph->launch(stream_->handle()).ok());
     Output eager(rows_), output(rows_);
-    ASSERT_TRUE(run(*attention, eager, {stream->handle()}).ok());
+    ASSERT_TRUE(run(*attention, eager, {stream_->handle()}).ok());
     EXPECT_EQ(eager.out, replayed.out);
     EXPECT_EQ(eager.lse, replayed.lse);
     ASSERT_TRUE(plan(*reference, q, kv).ok());

@@ -78,6 +78,15 @@ class CudaOverlap : public CudaEngine {
     return answers;
   }
 
+  // The model of a golden, or "streaming": llama31 with heads that stream, which are returned.
+  std::optional<HeadProfile> prepare_family(const std::string& name) {
+    const bool streaming = name == "streaming";
+    const std::string golden = streaming ? "llama31" : name;
+    prepare_cuda(golden);
+    EXPECT_TRUE(write_file_atomic(path_, config_of(golden)).ok());
+    return streaming ? std::optional(profile(32, 0, {{0, 1}, {1, 0}})) : std::nullopt;
+  }
+
   // The answers alone, those with steps that overlap, and these as late as the device may be.
   void expect_the_same(const std::vector<Ask>& asks, const std::optional<HeadProfile>& streaming = {}) {
     const auto expected = storm(asks, false, false, streaming);
@@ -144,8 +153,7 @@ TEST_F(CudaOverlap, StormsOfArrivalsAndCancels) {
 TEST_F(CudaOverlap, StormsOfPromptsInChunks) {
   for (const char* const golden : {"llama31", "mistral"}) {
     SCOPED_TRACE(golden);
-    prepare_cuda(golden);
-    ASSERT_TRUE(write_file_atomic(path_, config_of(golden)).ok());
+    prepare_family(golden);
     options_.max_running = 6;
     options_.chunk_tokens = 24;
     expect_the_same(asks(8, 30));
@@ -157,11 +165,7 @@ TEST_F(CudaOverlap, StormsOfPromptsInChunks) {
 TEST_F(CudaOverlap, StormsOfPromptsThatGraphsRepeat) {
   for (const char* const golden : {"llama31", "mistral", "streaming"}) {
     SCOPED_TRACE(golden);
-    const bool streaming = golden == std::string("streaming");
-    const std::string family = streaming ? "llama31" : golden;
-    prepare_cuda(family);
-    ASSERT_TRUE(write_file_atomic(path_, config_of(family)).ok());
-    const auto half = streaming ? std::optional(profile(32, 0, {{0, 1}, {1, 0}})) : std::nullopt;
+    const auto half = prepare_family(golden);
     options_.max_running = 6;
     options_.chunk_tokens = 24;
     std::vector<Ask> all = asks(9, 40);
@@ -248,17 +252,13 @@ TEST_F(CudaOverlap, StormsWithRequestsThatTheHostSamples) {
 TEST_F(CudaOverlap, TokensThatTheDeviceLeavesToTheHostAreDrawnByIt) {
   for (const char* const golden : {"llama31", "mistral", "streaming"}) {
     SCOPED_TRACE(golden);
-    const bool streaming = golden == std::string("streaming");
-    const std::string family = streaming ? "llama31" : golden;
-    prepare_cuda(family);
-    ASSERT_TRUE(write_file_atomic(path_, config_of(family)).ok());
+    const auto half = prepare_family(golden);
     std::vector<Ask> all = asks(6, 12);
     for (Ask& ask : all) {
       ask.cancel_at = 0;
       ask.request.sampling.max_tokens += 90;
       ask.request.sampling.temperature = 0.9f;
     }
-    const auto half = streaming ? std::optional(profile(32, 0, {{0, 1}, {1, 0}})) : std::nullopt;
     auto draws = std::make_shared<int>(0);
     fake::state().kernels["fovea_draw"] = [draws, draw = fake::state().kernels["fovea_draw"]](void** p) {
       const auto args = *static_cast<const abi::DrawArgs*>(p[0]);

@@ -26,8 +26,8 @@ inline constexpr uint32_t kWeightSlice = abi::linear_weight_slice(kFp8);
 inline constexpr uint32_t kXInSlice = kWeightSlice / abi::kLinearSlice;  // slices of x that a slice of weights meets
 inline constexpr uint32_t kSlices = kXSlices / kXInSlice;
 
-// A stage of a warp's ring: a piece of all rows of a tile. Pieces begin at multiples of 128
-// bytes, for copies to places between them take a third longer; that two rows then meet in a bank costs nothing.
+// A stage of a warp's ring: a piece of all rows of a tile. Pieces begin at multiples of 128 bytes, for bulk copies to
+// places between them take a third longer; that two rows then meet in a bank costs nothing.
 inline constexpr abi::LinearRing kRing = {FOVEA_LINEAR_STAGES, FOVEA_LINEAR_STAGE_SLICES};
 inline constexpr uint32_t kPieceBytes = kRing.slices * 64;
 inline constexpr uint32_t kStageBytes = kTileRows * kPieceBytes;

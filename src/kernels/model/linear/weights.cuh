@@ -22,9 +22,9 @@ __device__ __forceinline__ const uint8_t* bytes_of(const LinearShape& s, uint64_
   return static_cast<const uint8_t*>(s.w) + row * s.k * kWeightBytes + slice * 64;
 }
 
-// Copies are one of a row by each of 8 lanes, in bulk, or 16 bytes of every row by each lane. Bulk copies read faster,
-// but are issued one after the other, some 45 clocks each, which a warp of e4m3 weights has not: its tiles are half as
-// many bytes.
+// A stage is copied in bulk, a row by each of 8 lanes, or by cp.async, 16 bytes of every row by each lane. Bulk copies
+// read faster, but a warp issues them one after the other, some 45 clocks each: too long for tiles of e4m3 weights,
+// which have half the bytes.
 class WeightStream {
  public:
   // Starts copies of the first stages: weights never change, so no earlier kernel is waited for.
